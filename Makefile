@@ -1,0 +1,36 @@
+# Set-up, training, tests and measurements; `setup` is what all of them share.
+PYTHON ?= python3
+VENV ?= .venv
+RUN = $(VENV)/bin/python
+STEPS ?= 500_000
+
+.PHONY: setup train test test-all lint bench learn
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+train: setup
+	$(RUN) scripts/train.py --system=ppo --env=gymnax:CartPole-v1 --steps=$(STEPS) --out=runs/cartpole
+
+test: setup lint
+	$(RUN) -m pytest -n 2 --dist=worksteal -m "not slow"
+
+test-all: setup lint
+	$(RUN) -m pytest -n 2 --dist=worksteal
+
+lint: setup
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+bench: setup
+	benchmarks/setup_peers.sh .venv-peers
+	$(RUN) benchmarks/run.py --peers=.venv-peers --out=runs/bench
+
+learn: setup
+	PYTHON=$(RUN) benchmarks/learn.sh

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# The learning runs behind docs/results.md: `make learn`. Every study resumes where it stopped; its table, curves and
+# log lie in runs/learn/NAME. With arguments, only the studies whose names begin so: `benchmarks/learn.sh cartpole`.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+failed=0
+
+study() {  # study NAME SEEDS [--setting=LABEL: FLAGS ...] -- TRAIN_FLAGS
+  local name=$1 seeds=$2
+  shift 2
+  local prefix wanted=${#only[@]}
+  for prefix in "${only[@]}"; do [[ $name == "$prefix"* ]] && wanted=0; done
+  (( wanted )) && return
+  "$python" scripts/study.py --out="runs/learn/$name" --num_seeds="$seeds" "$@" || failed=1
+}
+only=("$@")
+
+study cartpole_ppo 10 -- --system=ppo --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_dqn 10 -- --system=dqn --env=gymnax:CartPole-v1 --steps=500_000
+study catch 10 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn" -- --env=gymnax:Catch-bsuite --steps=100_000
+study memory_chain 5 --setting="lstm: --network.core=lstm --network.core_size=64" --setting="feed-forward: --network.core=identity" -- \
+  --system=ppo --env=gymnax:MemoryChain-bsuite --env.params.memory_length=20 --steps=1_000_000 \
+  --env.num_envs=32 --layout.unroll_length=64
+study hidden_velocities 5 --setting="lstm: --network.core=lstm --network.core_size=64" --setting="feed-forward: --network.core=identity" -- \
+  --system=ppo --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=1_000_000 \
+  --env.num_envs=32 --layout.unroll_length=64
+study minatar_breakout 5 -- --system=ppo --env=gymnax:Breakout-MinAtar --steps=10_000_000
+study brax_inverted_pendulum 3 -- --system=ppo --env=brax:inverted_pendulum --env.params.backend=spring \
+  --steps=1_000_000 --env.num_envs=256 --layout.unroll_length=16 --learner.minibatches=8
+study brax_ant 1 -- --system=ppo --env=brax:ant --env.params.backend=spring --steps=2_000_000 \
+  --env.num_envs=256 --layout.unroll_length=20 --learner.minibatches=8 --evaluation.episodes=8
+exit $failed

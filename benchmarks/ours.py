@@ -1,0 +1,56 @@
+"""Our side of a benchmark pair: any system with any settings, driven in chunks as the runner drives it."""
+
+import os
+import sys
+import time
+
+STARTED = time.perf_counter()
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import worker  # noqa: E402
+
+from jaxrl_dist import assemble, runner, session  # noqa: E402
+from jaxrl_dist.parallel import anakin  # noqa: E402
+
+
+def main(arguments: list[str]) -> None:
+    """Serves `go` by `--chunk_steps` environment steps per seed; every other flag is a setting."""
+    channel = worker.open_channel()
+    runner.use_cores()
+    named = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
+    chunk_steps = int(named.pop("chunk_steps"))
+    settings, environment = assemble.resolve(named)
+    import_s = time.perf_counter() - STARTED
+    parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
+    layout = parts.layout
+    keys = session.seed_keys(settings)
+    count = max(1, round(chunk_steps / layout.rows_per_iteration))
+    total = max(count, -(-settings["steps"] // layout.rows_per_iteration))
+
+    compiling = time.perf_counter()
+    state, _ = layout.run(layout.init(keys), 0, 0, total)
+    jax.block_until_ready(state.learner)
+    compile_s = time.perf_counter() - compiling
+    jax.block_until_ready(layout.run(state, 0, count, total))
+    first_s = time.perf_counter() - STARTED
+    state, iteration = layout.init(keys), 0
+
+    def chunk() -> int:
+        nonlocal state, iteration
+        state, sums = layout.run(state, min(iteration, total - count), count, total)
+        iteration += count
+        return int(np.sum(jax.device_get(sums.episodes.valid_steps)))
+
+    def evaluate() -> float:
+        evaluation_keys = jax.vmap(lambda key: anakin.seed_keys(key).evaluation)(keys)
+        return float(parts.evaluate(state.learner.params, evaluation_keys, iteration).mean())
+
+    packages = worker.versions("jax", "jaxlib", "flax", "optax")
+    worker.announce(channel, worker.Startup(import_s, compile_s, first_s), packages)
+    worker.serve(channel, chunk, evaluate)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

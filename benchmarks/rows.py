@@ -1,0 +1,233 @@
+"""The rows of the benchmark table: what ours runs, what the reference runs, and the ratio that is wanted. Data only.
+
+Both sides of a row do the same work: environments, rows per update, epochs, minibatches, networks, batch and buffer
+sizes. Where a reference cannot be set so, its title or note says what differs.
+"""
+
+import dataclasses
+
+_CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh")
+_MLP = ("--network.torso=mlp", "--network.hidden_sizes=64,64", "--network.shared=false")
+_SMALL = (*_CARTPOLE, *_MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
+_LARGE = (*_CARTPOLE, *_MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
+_BREAKOUT = (
+    "--system=ppo",
+    "--env=gymnax:Breakout-MinAtar",
+    "--env.num_envs=64",
+    "--layout.unroll_length=128",
+    "--learner.epochs=4",
+    "--learner.minibatches=8",
+    "--network.shared=false",
+)
+_DQN = (
+    "--system=dqn",
+    "--env=gymnax:CartPole-v1",
+    "--env.num_envs=10",
+    "--layout.unroll_length=1",
+    "--replay.capacity=10000",
+    "--replay.min_size=1000",
+    "--replay.batch_size=128",
+    "--replay.samples_per_insert=12.8",
+    "--learner.target_period=50",
+    "--network.torso=mlp",
+    "--network.activation=relu",
+)
+_ANT = (
+    "--system=ppo",
+    "--env=brax:ant",
+    "--env.params.backend=spring",
+    "--env.num_envs=256",
+    "--layout.unroll_length=40",
+    "--learner.epochs=4",
+    "--learner.minibatches=32",
+    "--network.torso=mlp",
+    "--network.hidden_sizes=256,256",
+    "--network.activation=swish",
+    "--network.shared=false",
+)
+
+PPO_SMALL = ("--num_envs=4", "--unroll=128", "--epochs=4", "--minibatches=4")
+_PPO_LARGE = ("--num_envs=2048", "--unroll=32", "--epochs=4", "--minibatches=32")
+_PPO_BREAKOUT = ("--env=Breakout-MinAtar", "--num_envs=64", "--unroll=128", "--epochs=4", "--minibatches=8")
+_DQN_SAME = ("--algo=dqn", "--num_envs=10", "--buffer_size=10000", "--batch_size=128", "--learning_starts=1000")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        name: for `--rows`.
+        title: the work, for the table.
+        ours: flags of `ours.py`.
+        reference: `baseline`, `rejax`, `brax` or `ours`.
+        reference_flags: flags of that worker.
+        target: wanted ratio of ours over the reference in steps/s; 0 where the row only informs.
+        note: what a reader must know to judge the row.
+        compile_limit_s: wanted limit of our compile time; 0 is none.
+    """
+
+    name: str
+    title: str
+    ours: tuple[str, ...]
+    reference: str
+    reference_flags: tuple[str, ...]
+    target: float = 0.0
+    note: str = ""
+    compile_limit_s: float = 0.0
+
+
+def _chunk(steps: int) -> tuple[str, ...]:
+    return (f"--chunk_steps={steps}",)
+
+
+ROWS = (
+    Row(
+        "cartpole_small_rejax",
+        "PPO CartPole 4×128, 4 epochs × 4",
+        (*_SMALL, *_chunk(65536)),
+        "rejax",
+        ("--algo=ppo", *PPO_SMALL, *_chunk(65536)),
+        target=1.5,
+        note="rejax clips each gradient element, updates actor and critic apart, does not anneal",
+    ),
+    Row(
+        "cartpole_small_baseline",
+        "PPO CartPole 4×128, 4 epochs × 4",
+        (*_SMALL, *_chunk(65536)),
+        "baseline",
+        ("--algo=ppo", *PPO_SMALL, *_chunk(65536)),
+        target=1.3,
+    ),
+    Row(
+        "cartpole_large_rejax",
+        "PPO CartPole 2048×32, 4 epochs × 32",
+        (*_LARGE, *_chunk(131072)),
+        "rejax",
+        ("--algo=ppo", *_PPO_LARGE, *_chunk(131072)),
+        target=1.3,
+    ),
+    Row(
+        "cartpole_large_baseline",
+        "PPO CartPole 2048×32, 4 epochs × 32",
+        (*_LARGE, *_chunk(131072)),
+        "baseline",
+        ("--algo=ppo", *_PPO_LARGE, *_chunk(131072)),
+        target=1.3,
+    ),
+    Row(
+        "minatar_baseline",
+        "PPO MinAtar Breakout 64×128, 4 epochs × 8, networks 64×64 on flat frames",
+        (*_BREAKOUT, *_MLP, "--network.activation=relu", *_chunk(65536)),
+        "baseline",
+        ("--algo=ppo", *_PPO_BREAKOUT, "--activation=relu", *_chunk(65536)),
+        target=1.3,
+        note="networks of PureJaxRL's MinAtar example",
+    ),
+    Row(
+        "minatar_cnn_baseline",
+        "PPO MinAtar Breakout 64×128, 4 epochs × 8, convolution + 128",
+        (*_BREAKOUT, "--network.torso=minatar_cnn", *_chunk(16384)),
+        "baseline",
+        ("--algo=ppo", *_PPO_BREAKOUT, "--torso=minatar_cnn", *_chunk(16384)),
+        note="the baseline's convolution is a product with gathered patches, 7× faster here than XLA's gradient",
+    ),
+    Row(
+        "dqn_rejax",
+        "DQN CartPole, 10 environments, batch 128, buffer 10k, networks 64×64",
+        (*_DQN, "--network.hidden_sizes=64,64", *_chunk(65530)),
+        "rejax",
+        (*_DQN_SAME, "--epochs=1", "--target_every=500", "--activation=relu", *_chunk(20000)),
+        target=10.0,
+        note="the same work; rejax is far slower at its own buffer sizes, see the next row",
+    ),
+    Row(
+        "dqn_rejax_buffer",
+        "the same, rejax with its default buffer of 131k",
+        (*_DQN, "--network.hidden_sizes=64,64", "--replay.capacity=131070", *_chunk(65530)),
+        "rejax",
+        (
+            *("--algo=dqn", "--num_envs=10", "--buffer_size=131072", "--batch_size=128", "--learning_starts=1000"),
+            *("--epochs=1", "--target_every=500", "--activation=relu"),
+            *_chunk(8000),
+        ),
+        target=10.0,
+    ),
+    Row(
+        "dqn_baseline",
+        "DQN CartPole, 10 environments, batch 128, buffer 10k, networks 120×84",
+        (*_DQN, "--network.hidden_sizes=120,84", *_chunk(32760)),
+        "baseline",
+        (*_DQN_SAME, "--hidden=120,84", "--target_every=500", *_chunk(32760)),
+    ),
+    Row(
+        "ten_seeds",
+        "PPO CartPole 4×128, ten seeds in one program against one seed",
+        (*_SMALL, "--num_seeds=10", *_chunk(16384)),
+        "ours",
+        (*_SMALL, *_chunk(65536)),
+        target=10 / 6,
+        note="steps/s over all seeds; a ratio of 10/6 is six times the time of one seed, 1 is ten runs in turn",
+    ),
+    Row(
+        "ten_seeds_baseline",
+        "PPO CartPole 4×128, ten seeds in one program",
+        (*_SMALL, "--num_seeds=10", *_chunk(16384)),
+        "baseline",
+        ("--algo=ppo", *PPO_SMALL, "--num_seeds=10", *_chunk(16384)),
+        note="the baseline's seeds are one vmap",
+    ),
+    Row(
+        "ant_brax",
+        "PPO Brax ant (spring), 256 environments, 10240 rows per update, 4 epochs × 32, networks 256×256",
+        (*_ANT, *_chunk(10240)),
+        "brax",
+        (
+            *("--env=ant", "--backend=spring", "--num_envs=256", "--unroll=5", "--batch_size=64"),
+            *("--minibatches=32", "--epochs=4", "--policy_layers=256,256", "--value_layers=256,256"),
+            *_chunk(10240),
+        ),
+        target=1.3,
+        note="Brax's own trainer, evaluation off; its advantages reach 5 rows, ours 40",
+        compile_limit_s=45.0,
+    ),
+)
+
+THRESHOLD_OURS = (*_SMALL, *_chunk(8192))
+FIRST_LINE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--steps=500000")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaling:
+    """Speed against the number of environments, for an accelerator: flags of `ours.py` without the number."""
+
+    name: str
+    ours: tuple[str, ...]
+    rows_per_env: int
+    sizes: tuple[int, ...]
+
+
+SCALING = (
+    Scaling(
+        "cartpole",
+        (*_CARTPOLE, *_MLP, "--layout.unroll_length=32", "--learner.minibatches=32"),
+        32,
+        (64, 512, 4096, 32768, 131072),
+    ),
+    Scaling(
+        "minatar",
+        (
+            *("--system=ppo", "--env=gymnax:Breakout-MinAtar", "--layout.unroll_length=32", "--learner.epochs=4"),
+            *("--learner.minibatches=8", "--network.torso=minatar_cnn"),
+        ),
+        32,
+        (64, 512, 4096, 16384),
+    ),
+    Scaling(
+        "ant",
+        tuple(flag for flag in _ANT if not flag.startswith(("--env.num_envs", "--layout.")))
+        + ("--layout.unroll_length=5",),
+        5,
+        (256, 1024, 4096, 16384),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Speed against the number of environments on a GPU: `python benchmarks/scaling.py [--works=cartpole,minatar,ant]`.
+
+Without a GPU every row says so. `--device=any --sizes=64,128 --rounds=1` tries the command on a CPU.
+"""
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import pairs
+import rows
+import run
+
+HEADER = "| work | environments | steps/s | compile | device |\n|---|---|---|---|---|"
+
+
+def main(arguments: list[str]) -> int:
+    """Measures and prints the table; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    names = [work.name for work in rows.SCALING]
+    works = options.works.split(",") if options.works else names
+    unknown = sorted(set(works) - set(names))
+    if unknown:
+        print(f"scaling.py: --works={unknown[0]} is not one of {', '.join(names)}", file=sys.stderr)
+        return 2
+    device = _device(options.python)
+    missing = "no GPU" if options.device == "gpu" and not device.startswith("gpu") else ""
+    lines = [HEADER]
+    print(HEADER, flush=True)
+    for work in rows.SCALING:
+        if work.name not in works:
+            continue
+        for size in options.sizes or work.sizes:
+            line = _measure(work, size, device, missing, options)
+            lines.append(line)
+            print(line, flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "scaling.md").write_text("\n".join(lines) + "\n")
+    return 0
+
+
+def _measure(work: rows.Scaling, size: int, device: str, missing: str, options: argparse.Namespace) -> str:
+    """Trains chunks of about 16 updates with `size` environments and returns the line of the table."""
+    if missing:
+        return f"| {work.name} | {size} | not measured: {missing} | – | {device} |"
+    flags = (*work.ours, f"--env.num_envs={size}", f"--chunk_steps={size * work.rows_per_env * options.updates}")
+    try:
+        with pairs.Worker(run.find_side("ours", flags, options)) as worker:
+            chunks = [worker.train_chunk() for _ in range(options.rounds)]
+            compile_s = worker.ready["compile_s"]
+    except pairs.WorkerError as error:
+        return f"| {work.name} | {size} | not measured: {' '.join(str(error).split())[:200]} | – | {device} |"
+    rates = [chunk.steps / chunk.seconds for chunk in chunks]
+    record = {"work": work.name, "num_envs": size, "rates": rates, "compile_s": compile_s, "device": device}
+    pairs.append_record(options.out / "scaling.jsonl", {**record, "machine": pairs.machine()})
+    return f"| {work.name} | {size} | {statistics.median(rates):,.0f} | {compile_s:.1f} s | {device} |"
+
+
+def _device(python: str) -> str:
+    """Asks JAX in a process of its own which device it would use, as `gpu: NVIDIA …`."""
+    program = "import jax; print(jax.default_backend() + ': ' + jax.devices()[0].device_kind)"
+    process = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    return process.stdout.strip().splitlines()[-1] if process.returncode == 0 else "none: JAX does not start"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--works", default="", help="cartpole, minatar, ant, separated by commas; empty is all")
+    parser.add_argument("--sizes", type=lambda text: tuple(int(x) for x in text.split(",")), default=())
+    parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=16, help="updates per timed chunk")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

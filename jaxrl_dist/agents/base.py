@@ -1,0 +1,126 @@
+"""The interface of an agent: pure functions that act and a loss; it knows no device, thread, environment or buffer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import distributions, networks, types
+from jaxrl_dist.config import UsageError
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class Agent(NamedTuple):
+    """Pure functions of one agent. B environments, L rows per window, N items.
+
+    Attributes:
+        context: rows before a window's taught rows (k − 1 for a stack of k frames, the burn-in of a recurrent core).
+        taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
+        keeps_sequences: whether `prepare` keeps whole sequences (a recurrent core): items are columns, not rows.
+        lookahead: rows after the taught ones that the targets need (n of n-step returns).
+        staleness: `none`, `corrected` or `any`: how old a policy's rows may be; a layout that breaks it is refused.
+        init: (key) -> `types.Params`.
+        init_carry: (batch_size) -> acting state, leaves [B, ...].
+        exploration: (env_index i32[B], num_envs, progress f32[]) -> f32[B].
+        act: (params, carry, timestep [B], key, exploration [B]) -> `types.ActOutput`.
+        evaluate: (params, carry, timestep [B], key) -> `types.ActOutput`, greedy or mode.
+        prepare: (params, sequences: `types.Unroll` [L, N], axis) -> batch, leaves [N', ...].
+        loss: (params, target_network, batch, key, progress, axis) -> `types.LossOutput`, leaves f32 [N'].
+        adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
+        target: (network) -> target network; `()` for an agent without one.
+    """
+
+    context: int
+    taught: int
+    lookahead: int
+    keeps_sequences: bool
+    staleness: str
+    init: Callable[[Array], types.Params]
+    init_carry: Callable[[int], ArrayTree]
+    exploration: Callable[..., Array]
+    act: Callable[..., types.ActOutput]
+    evaluate: Callable[..., types.ActOutput]
+    prepare: Callable[..., ArrayTree]
+    loss: Callable[..., types.LossOutput]
+    adapt: Callable[..., types.Params]
+    target: Callable[[ArrayTree], ArrayTree]
+
+
+def no_exploration(env_index: Array, num_envs: int, progress: Array) -> Array:
+    """Returns zeros f32 [B], for agents whose policy explores by itself."""
+    del num_envs, progress
+    return jnp.zeros(env_index.shape, jnp.float32)
+
+
+def no_adaptation(params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis) -> types.Params:
+    """Returns the parameters unchanged, for agents without statistics."""
+    del sequences, metrics, axis
+    return params
+
+
+def no_target(network: ArrayTree) -> ArrayTree:
+    """Returns `()`, for agents without a target network."""
+    del network
+    return ()
+
+
+def copy_target(network: ArrayTree) -> ArrayTree:
+    """Copies the network, so that both may be donated."""
+    return jax.tree.map(jnp.copy, network)
+
+
+def is_first(timestep: types.TimeStep) -> Array:
+    """Returns bool, whether each timestep opens an episode."""
+    return timestep.step_type == types.FIRST
+
+
+def taught_rows(step_type: Array) -> Array:
+    """Returns f32, 1 where the row's action was executed; the row that leaves a LAST step teaches nothing."""
+    return (step_type != types.LAST).astype(jnp.float32)
+
+
+def policy_head(
+    spec: types.EnvironmentSpec, kind: str
+) -> tuple[Callable[[dict[str, Array]], Any], tuple[networks.Head, ...]]:
+    """Chooses how a network's outputs make a distribution over actions.
+
+    Args:
+        spec: its action space decides between a categorical and a real-valued policy.
+        kind: of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`, squashed to
+            [-1, 1] with deviations softplus(x) + 1e-3 given by the network, as in Brax (Freeman et al. 2021).
+
+    Returns:
+        (outputs [..., size] by name) -> distribution, and the heads that give these outputs.
+
+    Raises:
+        UsageError: actions that the policy cannot give.
+    """
+    action = spec.action
+    if isinstance(action, types.DiscreteSpace):
+        return lambda outputs: distributions.Categorical(outputs["policy"]), (_policy(action.num_values),)
+    if len(action.shape) != 1:
+        raise UsageError(f"--env={spec.name}: policies give real actions of shape [A], not {list(action.shape)}")
+    size = action.shape[0]
+    if kind == "tanh_gaussian" and not (np.all(np.equal(action.low, -1)) and np.all(np.equal(action.high, 1))):
+        raise UsageError(
+            f"--agent.distribution=tanh_gaussian gives actions in [-1, 1], --env={spec.name} takes "
+            f"{action.low} to {action.high}; valid: gaussian"
+        )
+    if kind == "gaussian":
+        return _gaussian, (_policy(size), networks.Head("log_std", size, 0.0, depends_on_input=False))
+    return _tanh_gaussian, (_policy(2 * size),)
+
+
+def _policy(size: int) -> networks.Head:
+    return networks.Head("policy", size, 0.01)
+
+
+def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:
+    return distributions.Gaussian(outputs["policy"], outputs["log_std"])
+
+
+def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
+    mean, raw = jnp.split(outputs["policy"], 2, axis=-1)
+    return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))

@@ -1,0 +1,186 @@
+"""The interfaces of environments on the device and on the host, and `make`, which finds the suite of a name.
+
+A suite is one file of this package with the literals `SUITE` and `ENVIRONMENTS` and a function
+`make(name, params) -> Environment`; nothing else has to know it.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import config, declarations, types
+from jaxrl_dist.types import Array, ArrayTree
+
+OBSERVE = "observe"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the environments; `env.params.NAME=value` goes to the suite as text."""
+
+    num_envs: int = config.setting(8, "Environments per seed, over all devices.", low=1)
+
+
+class Transition(NamedTuple):
+    """What one step of a bare environment returns.
+
+    Attributes:
+        state: tree, the environment's state after the step.
+        observation: tree, the true observation of that state, also where the episode ended.
+        reward: number [], for arriving there.
+        terminated: bool [], the environment itself has ended.
+        truncated: bool [], a time limit was reached; `terminated` wins where both are true.
+    """
+
+    state: ArrayTree
+    observation: ArrayTree
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+class BareEnvironment(NamedTuple):
+    """One environment without resets, as a suite offers it to `wrappers.auto_reset`.
+
+    Attributes:
+        reset: (key) -> (state, observation).
+        step: (key, state, action) -> `Transition`; never called on a state that ended.
+        spec: its `observation` may be `()`: `wrappers.auto_reset` reads it from `reset`.
+    """
+
+    reset: Callable[[Array], tuple[ArrayTree, ArrayTree]]
+    step: Callable[[Array, ArrayTree, Array], Transition]
+    spec: types.EnvironmentSpec
+
+
+class Environment(NamedTuple):
+    """One environment on the device: pure, unbatched (the caller maps it), its state carries its key.
+
+    The step that ends an episode returns its true last observation; the next one ignores the action and resets.
+
+    Attributes:
+        reset: (key) -> (state, timestep).
+        step: (state, action) -> (state, timestep).
+        spec: what an agent may know of it.
+    """
+
+    reset: Callable[[Array], tuple[ArrayTree, types.TimeStep]]
+    step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
+    spec: types.EnvironmentSpec
+
+
+class HostEnvironment(Protocol):
+    """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`."""
+
+    spec: types.EnvironmentSpec
+
+    def reset(self) -> types.TimeStep:
+        """Starts every environment anew and returns its first timestep, leaves [B, ...]."""
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...]."""
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of the environments i32 [N] with action [N, ...]."""
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Returns leaves [N, ...] of environments that have stepped, and their indices i32 [N]."""
+
+    def close(self) -> None:
+        """Frees what the environments hold."""
+
+
+def make(name: str, params: Mapping[str, str] | None = None) -> Environment:
+    """Makes a device environment.
+
+    Args:
+        name: `suite:name`, such as `gymnax:CartPole-v1`.
+        params: texts for the suite's own parameters. `observe=0,2` is handled here for every suite: only these
+            components of a one-dimensional observation are shown to the agent.
+
+    Raises:
+        config.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
+    """
+    remaining = dict(params or {})
+    kept = remaining.pop(OBSERVE, None)
+    suite, _, task = name.partition(":")
+    try:
+        environment = _suite(name).make(task, remaining)
+    except ModuleNotFoundError as error:
+        raise config.UsageError(
+            f'--env={name} needs the package {error.name}: pip install "jaxrl_dist[{suite}]"'
+        ) from error
+    if kept is None:
+        return environment
+    # The wrappers build on this module's records, so they cannot be imported above.
+    from jaxrl_dist.envs import wrappers
+
+    indices = tuple(int(parse(OBSERVE, index, 0)) for index in kept.split(","))
+    return wrappers.observe(environment, indices)
+
+
+def check_name(task: str, suite: str, environments: tuple[str, ...]) -> None:
+    """Raises `config.UsageError` with the nearest match unless the suite offers the task."""
+    if task not in environments:
+        raise config.UsageError(
+            f"--env={suite}:{task}: expected one of {', '.join(environments)}{declarations.nearest(task, environments)}"
+        )
+
+
+def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Parses texts into the types of the defaults.
+
+    Args:
+        params: texts by name.
+        defaults: every valid name with its default value.
+        owner: full name of the environment, for errors.
+
+    Returns:
+        The given parameters only, parsed.
+
+    Raises:
+        config.UsageError: unknown name, or a text that is no value of the default's type.
+    """
+    for name in params:
+        if name not in defaults:
+            valid = (*sorted(defaults), OBSERVE)
+            raise config.UsageError(
+                f"--env.params.{name}: {owner} takes {', '.join(valid)}{declarations.nearest(name, valid)}"
+            )
+    return {name: parse(name, text, defaults[name]) for name, text in params.items()}
+
+
+def parse(name: str, text: str, default: Any) -> Any:
+    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(default, int | float | str):
+            return type(default)(text)
+        return jnp.asarray([float(part) for part in text.split(",")]).astype(jnp.result_type(default))
+    except (ValueError, KeyError):
+        kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
+        raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+
+
+def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of one action: i32 [] or f32 [...]."""
+    if isinstance(spec.action, types.DiscreteSpace):
+        return jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.ShapeDtypeStruct(spec.action.shape, jnp.float32)
+
+
+def _suite(name: str) -> Any:
+    suite = name.partition(":")[0]
+    module_name = f"{__package__}.{suite}"
+    exists = suite.isidentifier() and importlib.util.find_spec(module_name) is not None
+    module = importlib.import_module(module_name) if exists else None
+    if not hasattr(module, "ENVIRONMENTS"):
+        raise config.UsageError(f"--env={name}: no suite {suite!r}; environments are named suite:name")
+    return module

@@ -1,0 +1,186 @@
+"""Turns a bare environment into one with next-step auto-reset, and hides parts of observations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import custom_batching
+
+from jaxrl_dist import config, types
+from jaxrl_dist.envs import base
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class State(NamedTuple):
+    """State of one environment with auto-reset.
+
+    Attributes:
+        key: typed key [], constant; step n consumes its child n.
+        steps: i32 [], calls of `step` so far, plus one.
+        ended: bool [], the last timestep was LAST, so the next step resets.
+        environment: tree, the bare environment's state.
+        episode_return: f32 [].
+        episode_length: i32 [].
+    """
+
+    key: Array
+    steps: Array
+    ended: Array
+    environment: ArrayTree
+    episode_return: Array
+    episode_length: Array
+
+
+def auto_reset(bare: base.BareEnvironment) -> base.Environment:
+    """Adds next-step auto-reset and the bookkeeping of episodes.
+
+    The step that ends an episode returns its true last observation with LAST; the next step ignores the action, resets
+    and returns FIRST with reward 0 and discount 1. Where an episode terminates and is truncated at once, it terminated.
+    Real actions are clipped to their bounds. Every leaf is strongly typed and a step's outputs have the types of
+    `reset`'s, so that a scan can carry them.
+
+    Args:
+        bare: one environment without resets.
+
+    Returns:
+        The environment; the observations of its spec are those that `bare.reset` returns.
+
+    Raises:
+        ValueError: `reset` and `step` of the bare environment return different trees or shapes.
+    """
+    struct = _common_struct(bare)
+    restart = _restart_where_ended(lambda key: _cast(bare.reset(key), struct))
+
+    def reset(key: Array) -> tuple[State, types.TimeStep]:
+        environment, observation = _cast(bare.reset(jax.random.fold_in(key, 0)), struct)
+        zero, false = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
+        length = jnp.zeros((), jnp.int32)
+        state = State(key, jnp.ones((), jnp.int32), false, environment, zero, length)
+        info = types.EpisodeInfo(zero, length, zero, false)
+        return state, types.TimeStep(jnp.full((), types.FIRST, jnp.int8), zero, zero + 1, observation, info)
+
+    def step(state: State, action: Array) -> tuple[State, types.TimeStep]:
+        key = jax.random.fold_in(state.key, state.steps)
+        transition = bare.step(key, state.environment, _within_bounds(bare.spec.action, action))
+        stepped = _cast((transition.state, transition.observation), struct)
+        environment, observation = restart(state.key, state.steps, state.ended, stepped)
+
+        first = state.ended
+        terminated = ~first & jnp.asarray(transition.terminated, bool)
+        ended = terminated | (~first & jnp.asarray(transition.truncated, bool))
+        reward = jnp.where(first, 0.0, jnp.asarray(transition.reward, jnp.float32))
+        episode_return = jnp.where(first, 0.0, state.episode_return + reward)
+        episode_length = jnp.where(first, 0, state.episode_length + 1)
+        timestep = types.TimeStep(
+            step_type=jnp.where(first, types.FIRST, jnp.where(ended, types.LAST, types.MID)).astype(jnp.int8),
+            reward=reward,
+            discount=1.0 - terminated.astype(jnp.float32),
+            observation=observation,
+            info=types.EpisodeInfo(episode_return, episode_length, reward, terminated),
+        )
+        return State(state.key, state.steps + 1, ended, environment, episode_return, episode_length), timestep
+
+    return base.Environment(reset, step, bare.spec._replace(observation=struct[1]))
+
+
+def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Environment:
+    """Shows only some components of a one-dimensional observation, for tasks that need memory.
+
+    Args:
+        environment: its observation has shape [D].
+        indices: components that remain, in this order.
+
+    Raises:
+        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+    """
+    spec = environment.spec
+    shape = getattr(spec.observation, "shape", None)
+    if shape is None or len(shape) != 1:
+        raise config.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+    if not indices or not all(0 <= index < shape[0] for index in indices):
+        raise config.UsageError(
+            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
+        )
+
+    def shown(timestep: types.TimeStep) -> types.TimeStep:
+        return timestep._replace(observation=timestep.observation[jnp.asarray(indices)])
+
+    def reset(key: Array) -> tuple[ArrayTree, types.TimeStep]:
+        state, timestep = environment.reset(key)
+        return state, shown(timestep)
+
+    def step(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
+        state, timestep = environment.step(state, action)
+        return state, shown(timestep)
+
+    observation = jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype)
+    return base.Environment(reset, step, spec._replace(observation=observation))
+
+
+def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:
+    """Makes (key, steps, ended, stepped) -> `fresh(child key)` where ended, else `stepped`.
+
+    Random numbers cost more than a step of a small environment (CartPole, 64 environments on a CPU: 22 of 26 µs), and
+    most steps reset nothing. A batch on a CPU therefore branches on whether any of its rows ended. Accelerators always
+    select: a branch there makes the host wait for the predicate.
+    """
+
+    @custom_batching.custom_vmap
+    def restart(key: Array, steps: Array, ended: Array, stepped: ArrayTree) -> ArrayTree:
+        # The child key is derived here and not by the caller, so that the branch that resets nothing skips it.
+        reset = fresh(jax.random.fold_in(key, steps))
+        return jax.tree.map(lambda new, old: jnp.where(ended, new, old), reset, stepped)
+
+    @restart.def_vmap
+    def restart_batch(axis_size: int, in_batched: Any, *args: Any) -> Any:
+        def broadcast(x: Array, is_batched: bool) -> Array:
+            return x if is_batched else jnp.broadcast_to(x, (axis_size, *x.shape))
+
+        batch = jax.tree.map(broadcast, args, tuple(in_batched))
+        all_rows = jax.vmap(restart.fun)
+
+        def only_if_any(key: Array, steps: Array, ended: Array, stepped: ArrayTree) -> ArrayTree:
+            return jax.lax.cond(ended.any(), all_rows, lambda *args: args[-1], key, steps, ended, stepped)
+
+        output = jax.lax.platform_dependent(*batch, cpu=only_if_any, default=all_rows)
+        return output, jax.tree.map(lambda _: True, output)
+
+    return restart
+
+
+def _within_bounds(space: types.DiscreteSpace | types.BoxSpace, action: Array) -> Array:
+    """Clips a real action; an agent's distribution may reach beyond the bounds."""
+    return jnp.clip(action, space.low, space.high) if isinstance(space, types.BoxSpace) else action
+
+
+def _common_struct(bare: base.BareEnvironment) -> ArrayTree:
+    """Returns (state, observation) as structs whose dtypes hold what both reset and step return."""
+    key = jax.eval_shape(jax.random.key, 0)
+    from_reset = jax.eval_shape(bare.reset, key)
+    transition = jax.eval_shape(bare.step, key, from_reset[0], base.action_struct(bare.spec))
+    from_step = (transition.state, transition.observation)
+    of_reset: Any = jax.tree.structure(from_reset)
+    of_step: Any = jax.tree.structure(from_step)
+    if of_reset != of_step:
+        raise ValueError(f"{bare.spec.name}: reset returns the tree {of_reset}, step {of_step}")
+
+    def join(path: Any, reset: Any, step: Any) -> jax.ShapeDtypeStruct:
+        if reset.shape != step.shape:
+            leaf = jax.tree_util.keystr(path)
+            raise ValueError(f"{bare.spec.name}: reset returns shape {reset.shape} at {leaf}, step {step.shape}")
+        dtype = reset.dtype if reset.dtype == step.dtype else jnp.promote_types(reset.dtype, step.dtype)
+        return jax.ShapeDtypeStruct(reset.shape, dtype)
+
+    return jax.tree_util.tree_map_with_path(join, from_reset, from_step)
+
+
+def _cast(tree: ArrayTree, struct: ArrayTree) -> ArrayTree:
+    """Casts to strong dtypes; keys stay as they are."""
+
+    def cast(x: Any, target: jax.ShapeDtypeStruct) -> Array:
+        if jnp.issubdtype(target.dtype, jax.dtypes.prng_key):
+            return x
+        return jax.lax.convert_element_type(x, target.dtype)
+
+    return jax.tree.map(cast, tree, struct)

@@ -1,0 +1,155 @@
+"""Guards of a run against the outside: the lock on its folder, and the token that asks it to stop.
+
+Imports neither JAX nor NumPy, so that a refused run ends within milliseconds.
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LOCK_NAME = ".lock"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_OWNER_WRITES_WITHIN_S = 0.05
+
+
+class LockError(RuntimeError):
+    """Another trainer holds the folder; the message names its process."""
+
+
+@contextlib.contextmanager
+def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Holds the folder for this process alone; the lock ends with the context or with the process, however it dies.
+
+    Args:
+        folder: run folder; made where it is missing.
+
+    Raises:
+        LockError: another holder has it, in this process or in another.
+        OSError: the folder cannot be written.
+    """
+    path = pathlib.Path(folder) / LOCK_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b", buffering=0) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockError(
+                f"{folder} belongs to a running trainer ({_owner(path)}): wait for it or choose another folder"
+            ) from None
+        # A forked worker that outlives this process would otherwise hold the lock on.
+        os.register_at_fork(after_in_child=handle.close)
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+        # The name goes before the lock does, so that no later owner is mistaken for this one. A forked child that
+        # leaves through here has no handle and must not touch the file.
+        if not handle.closed:
+            handle.truncate(0)
+
+
+class StopToken:
+    """Says whether the run was asked to stop; every loop polls `requested`.
+
+    Attributes:
+        requested: whether to save and leave.
+        exit_code: 0 until then; 143 for SIGTERM, 130 for SIGINT, whichever came first.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.exit_code = 0
+        self._interrupts = 0
+        self._farewell = ""
+
+    def request(self, signal_number: int = signal.SIGTERM) -> None:
+        """Asks the run to stop, as that signal would; a later request changes nothing."""
+        if not self.requested:
+            self.exit_code = 128 + signal_number
+            self.requested = True
+
+    @contextlib.contextmanager
+    def at_once(self, farewell: str) -> Iterator[None]:
+        """Lets a signal that `install` listens to end the process at once, with that line, within the context.
+
+        For work that cannot be interrupted, such as a compiler's, while there is nothing to save.
+        """
+        self._farewell = farewell
+        try:
+            yield
+        finally:
+            self._farewell = ""
+
+    @contextlib.contextmanager
+    def install(self) -> Iterator["StopToken"]:
+        """Listens to SIGTERM and SIGINT within the context; a second SIGINT ends the process at once with code 130.
+
+        Python runs signal handlers between two steps of the main thread only, which may be compiling for a minute; so
+        a thread reads the signals, and the second SIGINT works even then. Outside the main thread, where no handler
+        can be set, this only yields the token.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        listener = threading.Thread(target=self._listen, args=(receiver,), name="signals", daemon=True)
+        listener.start()
+        handlers = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        active = [True]
+
+        def leave_fork() -> None:
+            # A forked worker must die of the signals as usual, and not write them to the parent's listener.
+            if active:
+                active.clear()
+                _restore(handlers, -1)
+
+        os.register_at_fork(after_in_child=leave_fork)
+        try:
+            yield self
+        finally:
+            if active:
+                active.clear()
+                _restore(handlers, wakeup)
+                # Ends the listener even where a forked worker still has a copy of the sender.
+                sender.shutdown(socket.SHUT_RDWR)
+                listener.join()
+            sender.close()
+            receiver.close()
+
+    def _handle(self, signal_number: int, frame: Any) -> None:
+        """Runs in the main thread; the listener counts."""
+        self.request(signal_number)
+
+    def _listen(self, receiver: socket.socket) -> None:
+        """Reads the numbers of the signals that arrive, until the sender is closed."""
+        while received := receiver.recv(1):
+            if received[0] in _SIGNALS:
+                self.request(received[0])
+                if farewell := self._farewell:
+                    os.write(sys.stdout.fileno(), f"{farewell}\n".encode())
+                    os._exit(self.exit_code)
+            self._interrupts += received[0] == signal.SIGINT
+            if self._interrupts >= 2:
+                os._exit(128 + signal.SIGINT)
+
+
+def _restore(handlers: dict[signal.Signals, Any], wakeup: int) -> None:
+    """Puts back what was set before `install`."""
+    signal.set_wakeup_fd(wakeup)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _owner(path: pathlib.Path) -> str:
+    """Reads who holds a lock; the owner writes its name right after it has taken it."""
+    time.sleep(_OWNER_WRITES_WITHIN_S)
+    return path.read_text(errors="replace") or "its process is unknown"

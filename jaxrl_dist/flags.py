@@ -1,0 +1,256 @@
+"""Reads the command line of `scripts/train.py` and refuses what cannot be, before JAX or any suite is imported."""
+
+import importlib.metadata
+import itertools
+import json
+import os
+import pathlib
+import platform
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from absl import flags as absl_flags
+
+from jaxrl_dist import config, declarations, faults, systems
+
+PROGRAM = "train.py"
+_ACTIONS = {
+    "help": "Print the flags of the chosen system, and exit.",
+    "list": "Print the systems and the environments, and exit.",
+    "version": "Print versions, and exit.",
+}
+_DISTRIBUTIONS = ("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "brax")
+
+
+class Command(NamedTuple):
+    """What the user asks for: text to print, or flags (name -> text) to run with and their checked settings."""
+
+    text: str
+    flags: dict[str, str]
+    settings: config.Resolved | None
+
+
+def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
+    """Reads and checks a command line.
+
+    Args:
+        argv: arguments without the program's name.
+        root: folder of the package's sources.
+
+    Raises:
+        config.UsageError: a flag, a value or a name is not valid.
+    """
+    arguments = _with_flag_files(argv)
+    first = _parse_known(arguments, {"system": False, "layout": False, **dict.fromkeys(_ACTIONS, True)})[0]
+    if "version" in first:
+        return Command(versions(), {}, None)
+    if "list" in first:
+        return Command(catalogue_text(root), {}, None)
+    system = config.find_system(first.get("system") or config.default_system(root))
+    fields = config.fields(system, _layout(system, first.get("layout", "")), root)
+    if "help" in first:
+        return Command(help_text(system, fields), {}, None)
+    if "undefok" in _given(arguments):
+        # Absl would silently drop the flags it names.
+        raise config.unknown_flag(system, fields, "undefok")
+    values, rest = _parse_known(arguments, _names(arguments, fields))
+    if rest:
+        raise _unexpected(system, fields, rest[0])
+    settings = config.resolve(values, root=root)
+    check_environment(settings["env"], root)
+    origin = settings.settings.get("init_from")
+    if origin and not (pathlib.Path(origin) / "config.json").is_file():
+        raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
+    return Command("", config.canonical(values), settings)
+
+
+def suites(root: pathlib.Path = config.PACKAGE) -> dict[str, tuple[str, ...]]:
+    """Returns the environments of each suite, () where a suite has no fixed list, from the sources of `envs/`."""
+    found = {}
+    for path in sorted((root / "envs").glob("*.py")):
+        suite = declarations.constant(path, "SUITE")
+        if suite is not None:
+            found[suite] = tuple(declarations.constant(path, "ENVIRONMENTS") or ())
+    return found
+
+
+def check_environment(name: str, root: pathlib.Path = config.PACKAGE) -> None:
+    """Checks an environment's name, `suite:name`, without importing its suite.
+
+    Raises:
+        config.UsageError: the suite or the environment is unknown.
+    """
+    by_suite = suites(root)
+    full_names = [f"{suite}:{member}" for suite, members in by_suite.items() for member in members]
+    suite, separator, member = name.partition(":")
+    if not separator or not member:
+        namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
+        hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(name, full_names)
+        raise config.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_suite)}{hint}")
+    if suite not in by_suite:
+        hint = declarations.nearest(name, full_names) or declarations.nearest(suite, by_suite)
+        raise config.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_suite)}{hint}")
+    if by_suite[suite] and member not in by_suite[suite]:
+        hint = declarations.nearest(member, by_suite[suite])
+        raise config.UsageError(f"--env={name}: {suite} has {', '.join(by_suite[suite])}{hint}")
+
+
+def run_folder(settings: config.Resolved) -> pathlib.Path:
+    """Returns the folder of a run: `--out`, or one named after system, environment and seed under `runs`."""
+    env = settings["env"].replace(":", "-").replace("/", "-")
+    return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
+
+
+def check_folder(command: Command) -> pathlib.Path:
+    """Makes the run folder where it is missing, and checks that this run may write to it.
+
+    Raises:
+        config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
+    """
+    assert command.settings is not None
+    folder = run_folder(command.settings)
+    changes = _changes(command, folder / "config.json").identity
+    if changes:
+        raise config.UsageError(
+            f"--out={folder} holds a run of another configuration ({config.describe(changes)}); "
+            "give its settings to resume it, or another --out"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+        with faults.lock(folder):
+            pass
+    except faults.LockError as error:
+        raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
+    except OSError as error:
+        raise config.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
+    return folder
+
+
+def help_text(system: systems.System, fields: dict[str, declarations.Field]) -> str:
+    """Describes every flag of a system: default, range and origin, and the values of task families."""
+    lines = [
+        f"usage: python scripts/{PROGRAM} --system={system.name} --env=suite:name [--flag=value ...]",
+        f"{system.name}: {system.summary} Layouts: {', '.join(system.layouts)}.",
+        "Values rise in rank from default or paper over family (of the environment) to flag.",
+        "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
+    ]
+    for owner, names in itertools.groupby(fields, key=lambda name: name.rpartition(".")[0]):
+        lines += ["", f"{owner or 'run'}:"]
+        lines += [line for name in names for line in _flag_lines(system, name, fields[name])]
+        if owner == "env":
+            lines += [f"  --{config.PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
+    lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in _ACTIONS.items())]
+    return "\n".join(lines)
+
+
+def catalogue_text(root: pathlib.Path = config.PACKAGE) -> str:
+    """Lists the systems, and the environments of each suite."""
+    rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layouts)}." for row in systems.SYSTEMS.values()]
+    names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in suites(root).items()]
+    return "\n".join(["systems:", *map(_wrapped, rows), "environments:", *map(_wrapped, names)])
+
+
+def versions() -> str:
+    """Lists the versions that a result depends on."""
+    lines = [f"python {platform.python_version()}"]
+    for name in _DISTRIBUTIONS:
+        try:
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
+    return "\n".join(lines)
+
+
+def _given(arguments: Sequence[str]) -> list[str]:
+    """Returns what may be flag names among the arguments."""
+    return [argument.lstrip("-").partition("=")[0] for argument in arguments if argument.startswith("-")]
+
+
+def _names(arguments: Sequence[str], fields: Mapping[str, declarations.Field]) -> dict[str, bool]:
+    """Returns every flag name that the arguments may use, and whether it is a switch."""
+    params = [name for name in _given(arguments) if name.startswith(config.PARAMS)]
+    switches = {name: field.kind == "bool" for name, field in fields.items()}
+    return {**switches, **dict.fromkeys([*config.ALIASES, *params], False)}
+
+
+def _parse_known(arguments: Sequence[str], names: Mapping[str, bool]) -> tuple[dict[str, str], list[str]]:
+    """Splits arguments into the flags of these names (name -> text) and the rest.
+
+    Args:
+        arguments: of the command line.
+        names: flag name -> whether it is a switch, given as --name or --noname.
+    """
+    values = absl_flags.FlagValues()
+    values.set_gnu_getopt(True)
+    for name, is_switch in names.items():
+        values[name] = absl_flags.Flag(absl_flags.ArgumentParser(), None, name, None, name, boolean=is_switch)
+    try:
+        rest = values([PROGRAM, *arguments], known_only=True)[1:]
+    except (absl_flags.Error, ValueError) as error:
+        raise config.UsageError(str(error)) from None
+    return {name: str(values[name].value) for name in names if values[name].present}, rest
+
+
+def _with_flag_files(argv: Sequence[str]) -> list[str]:
+    """Puts the flags of every --flagfile=FILE in its place."""
+    try:
+        return absl_flags.FlagValues().read_flags_from_files(list(argv), force_gnu=True)
+    except absl_flags.Error as error:
+        raise config.UsageError(str(error)) from None
+
+
+def _layout(system: systems.System, name: str) -> str:
+    """Returns the layout whose flags to read: the one named, or the system's own."""
+    return name if name in system.layouts else system.layouts[0]
+
+
+def _unexpected(system: systems.System, fields: Mapping[str, declarations.Field], argument: str) -> config.UsageError:
+    """Explains an argument that is no flag of the system."""
+    if not argument.startswith("-") or not argument.strip("-"):
+        return config.UsageError(f"unexpected argument {argument!r}: flags are given as --flag=value")
+    name = argument.lstrip("-").partition("=")[0]
+    return config.unknown_flag(system, fields, name)
+
+
+def _changes(command: Command, path: pathlib.Path) -> config.Difference:
+    """Compares a command with the `config.json` of an earlier run, in the family of that run's environment."""
+    if not path.exists():
+        return config.Difference((), ())
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+        family = old["family"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
+    return config.resolve(command.flags, family).difference(old)
+
+
+def _flag_lines(system: systems.System, name: str, field: declarations.Field) -> list[str]:
+    """Describes one flag: its value where no family or flag sets it, then the families' values."""
+    paper = system.settings.get(name, systems.Setting(field.default, field.source))
+    origin = f"paper: {paper.source}" if paper.source else "default"
+    lines = [
+        f"  --{name}={_shown(paper.value)}",
+        _wrapped(f"{field.help} ({declarations.valid_values(field)}; {origin})"),
+    ]
+    for family, settings in system.families.items():
+        if name in settings:
+            lines.append(_wrapped(f"{family}: {_shown(settings[name].value)} ({settings[name].source})"))
+    return lines
+
+
+def _shown(value: object) -> str:
+    """Writes a value as a flag takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _wrapped(text: str) -> str:
+    """Wraps text to indented lines of 110 characters."""
+    return textwrap.fill(
+        text, 110, initial_indent=" " * 6, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,295 @@
+"""The learner: gradients over epochs and minibatches, their reduction over devices, the optimiser and the target.
+
+It knows agents only through their loss, and devices only through `types.Axis`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_dist import permutations, types
+from jaxrl_dist import replay as replays
+from jaxrl_dist.agents import base
+from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the optimiser and of how often data is gone over."""
+
+    optimizer: str = setting(
+        "adam",
+        "Update rule; rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do.",
+        choices=("adam", "rmsprop", "rmsprop_centred", "sgd"),
+        source="Schulman et al. 2017, table 5",
+    )
+    learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5")
+    anneal: bool = setting(
+        True, "Let the step size fall linearly to 0 over training.", source="Schulman et al. 2017, table 5 (α)"
+    )
+    epsilon: float = setting(
+        1e-5, "Term that keeps the optimiser's denominator from 0.", above=0.0, source="Huang et al. 2022, detail 3"
+    )
+    decay: float = setting(
+        0.999,
+        "Decay of the squared gradient (adam's β2, rmsprop's decay).",
+        low=0.0,
+        high=1.0,
+        source="Kingma & Ba 2015",
+    )
+    momentum: float = setting(
+        0.9,
+        "Decay of the mean gradient (adam's β1; unused by the others).",
+        low=0.0,
+        high=1.0,
+        source="Kingma & Ba 2015",
+    )
+    max_grad_norm: float = setting(
+        0.5, "Global norm to which gradients are clipped; 0 is off.", low=0.0, source="Huang et al. 2022, detail 11"
+    )
+    reduction: str = setting(
+        "mean",
+        "Mean of the loss over taught rows of all devices, or its sum.",
+        choices=("mean", "sum"),
+        source="Schulman et al. 2017, equation 9",
+    )
+    epochs: int = setting(1, "Times that each sample is gone over.", low=1, source="Mnih et al. 2015")
+    minibatches: int = setting(1, "Parts that a sample is shuffled into, per epoch.", low=1, source="Mnih et al. 2015")
+    shuffle: bool = setting(
+        True, "Shuffle items before cutting minibatches.", source="Schulman et al. 2017, algorithm 1"
+    )
+    target_period: int = setting(
+        10_000, "Updates between copies into the target network.", low=1, source="Mnih et al. 2015, extended table 1"
+    )
+
+
+class LearnerState(NamedTuple):
+    """Everything a learner carries: `updates` i32 [] counts calls of `Learner.update`."""
+
+    params: types.Params
+    target_network: ArrayTree
+    opt_state: ArrayTree
+    updates: Array
+
+
+class Gradient(NamedTuple):
+    """Gradient of the summed loss, the taught rows behind it, summed metrics and the items' priorities [N]."""
+
+    sums: ArrayTree
+    valid: Array
+    metrics: dict[str, Array]
+    priorities: Array
+
+
+class Learner(NamedTuple):
+    """Pure functions of one learner.
+
+    Attributes:
+        init: (params) -> `LearnerState`.
+        gradients: (params, target_network, batch, weights [N], key, progress) -> `Gradient` of this device.
+        apply: (state, gradient of all devices, progress) -> (state, metrics).
+        update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each.
+    """
+
+    init: Callable[[types.Params], LearnerState]
+    gradients: Callable[..., Gradient]
+    apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
+    update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
+
+
+def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
+    """Builds a learner of one agent; `axis` reduces over devices, or is `types.LOCAL`."""
+    optimizer = _optimizer(config)
+
+    def init(params: types.Params) -> LearnerState:
+        return LearnerState(
+            params, agent.target(params.network), optimizer.init(params.network), jnp.zeros((), jnp.int32)
+        )
+
+    def gradients(
+        params: types.Params, target_network: ArrayTree, batch: ArrayTree, weights: Array, key: Array, progress: Array
+    ) -> Gradient:
+        def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
+            output = agent.loss(params._replace(network=network), target_network, batch, key, progress, axis)
+            return jnp.sum(weights * output.loss), output
+
+        sums, output = jax.grad(objective, has_aux=True)(params.network)
+        metrics = jax.tree.map(jnp.sum, output.metrics)
+        return Gradient(sums, output.valid.sum(), metrics, output.priority)
+
+    def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
+        valid = jnp.maximum(gradient.valid, 1.0)
+        scale = 1 / valid if config.reduction == "mean" else 1.0
+        grads = jax.tree.map(lambda g: g * scale, gradient.sums)
+        norm = optax.global_norm(grads)
+        if config.max_grad_norm:
+            clip = jnp.minimum(1.0, config.max_grad_norm / jnp.maximum(norm, 1e-12))
+            grads = jax.tree.map(lambda g: g * clip, grads)
+        directions, opt_state = optimizer.update(grads, state.opt_state, state.params.network)
+        rate = learning_rate(config, progress)
+        network = jax.tree.map(lambda p, d: p - rate * d, state.params.network, directions)
+        metrics = {name: value / valid for name, value in gradient.metrics.items()} | {"gradient_norm": norm}
+        return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+
+    def step(
+        state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
+    ) -> tuple[LearnerState, Array, dict[str, Array]]:
+        gradient = gradients(state.params, state.target_network, batch, weights, key, progress)
+        state, metrics = apply(state, _reduce(gradient, axis), progress)
+        return state, gradient.priorities, metrics
+
+    def update(
+        state: LearnerState, sample: types.Sample, key: Array, progress: Array
+    ) -> tuple[LearnerState, Array, dict[str, Array]]:
+        batch = agent.prepare(state.params, sample.sequences, axis)
+        # Items are rows of the sequences, time-major, or the sequences themselves.
+        weights = jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
+        if config.epochs * config.minibatches == 1:
+            state, priorities, metrics = step(state, batch, weights, key, progress)
+        else:
+            state, metrics = _epochs(config, step, state, batch, weights, key, progress)
+            # Data that is gone over more than once comes from no replay that keeps priorities.
+            priorities = jnp.zeros_like(weights)
+        params = agent.adapt(state.params, sample.sequences, metrics, axis)
+        updates = state.updates + 1
+        state = state._replace(params=params, updates=updates)
+        return _refresh_target(config, agent, state), priorities, metrics
+
+    return Learner(init, gradients, apply, update)
+
+
+def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
+    """Makes the learning step of one iteration: add, then sample, update and reprioritise as often as is due.
+
+    Returns:
+        (state, replay_state, unroll, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
+        updates i32[], summed metrics). `credit` carries the fraction of an update that samples per insert leaves over;
+        nothing is sampled, and no credit gathered, until `ready`. Both must not differ between vectorised seeds.
+    """
+    numerator, denominator = replay.updates
+
+    def once(state: LearnerState, replay_state: ArrayTree, key: Array, progress: Array) -> Any:
+        sample_key, update_key = jax.random.split(key)
+        sample = replay.sample(replay_state, sample_key)
+        state, priorities, metrics = learner.update(state, sample, update_key, progress)
+        return state, replay.update(replay_state, sample.indices, priorities), metrics
+
+    def learn_whole(
+        state: LearnerState,
+        replay_state: ArrayTree,
+        unroll: types.Unroll,
+        credit: Array,
+        ready: Array,
+        key: Array,
+        progress: Array,
+    ) -> Any:
+        del ready
+        state, replay_state, metrics = once(state, replay.add(replay_state, unroll), key, progress)
+        return state, replay_state, credit, jnp.int32(1), metrics
+
+    def learn_due(
+        state: LearnerState,
+        replay_state: ArrayTree,
+        unroll: types.Unroll,
+        credit: Array,
+        ready: Array,
+        key: Array,
+        progress: Array,
+    ) -> Any:
+        replay_state = replay.add(replay_state, unroll)
+        credit = credit + jnp.where(ready, numerator, 0)
+        due = credit // denominator
+        shapes = jax.eval_shape(once, state, replay_state, key, progress)[2]
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def body(i: Array, loop: Any) -> Any:
+            state, replay_state, total = loop
+            state, replay_state, metrics = once(state, replay_state, jax.random.fold_in(key, i), progress)
+            return state, replay_state, jax.tree.map(jnp.add, total, metrics)
+
+        state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
+        return state, replay_state, credit - due * denominator, due, total
+
+    return learn_whole if replay.min_rows == 0 else learn_due
+
+
+def learning_rate(config: Config, progress: Array) -> Array:
+    """Returns the step size f32 [] at a share of training in [0, 1]."""
+    share = 1.0 - progress if config.anneal else 1.0
+    return jnp.asarray(config.learning_rate * share, jnp.float32)
+
+
+def check_batch(config: Config, num_items: int, num_devices: int) -> None:
+    """Raises a UsageError naming the nearest valid numbers unless devices and minibatches divide the items."""
+    parts = config.minibatches * num_devices
+    if num_items % parts:
+        valid = [m for m in range(1, num_items + 1) if num_items % (m * num_devices) == 0]
+        nearest = sorted(sorted(valid, key=lambda m: abs(m - config.minibatches))[:3])
+        fix = f"nearest valid: {', '.join(map(str, nearest))}" if nearest else "no number of minibatches would"
+        raise UsageError(
+            f"--learner.minibatches={config.minibatches} on {num_devices} device(s) does not divide "
+            f"{num_items} items; {fix}"
+        )
+
+
+def _optimizer(config: Config) -> optax.GradientTransformation:
+    if config.optimizer == "adam":
+        rule = optax.scale_by_adam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
+    elif config.optimizer == "rmsprop":
+        rule = optax.scale_by_rms(decay=config.decay, eps=config.epsilon, eps_in_sqrt=False)
+    elif config.optimizer == "rmsprop_centred":
+        rule = optax.scale_by_stddev(decay=config.decay, eps=config.epsilon)
+    else:
+        rule = optax.identity()
+    return rule
+
+
+def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:
+    """Sums over devices in one collective; priorities stay on their device."""
+    sums, valid, metrics = axis.sum((gradient.sums, gradient.valid, gradient.metrics))
+    return gradient._replace(sums=sums, valid=valid, metrics=metrics)
+
+
+def _epochs(
+    config: Config,
+    step: Callable[..., Any],
+    state: LearnerState,
+    batch: ArrayTree,
+    weights: Array,
+    key: Array,
+    progress: Array,
+) -> tuple[LearnerState, dict[str, Array]]:
+    """Goes `epochs` times over the items, each time in shuffled minibatches; averages the metrics."""
+    num_items = _num_items(batch)
+
+    def minibatch(state: LearnerState, x: Any) -> Any:
+        indices, key = x
+        part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
+        state, _, metrics = step(state, part, part_weights, key, progress)
+        return state, metrics
+
+    def epoch(state: LearnerState, key: Array) -> Any:
+        shuffle_key, loss_key = jax.random.split(key)
+        order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
+        keys = jax.random.split(loss_key, config.minibatches)
+        return jax.lax.scan(minibatch, state, (order.reshape(config.minibatches, -1), keys))
+
+    state, metrics = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+    return state, jax.tree.map(jnp.mean, metrics)
+
+
+def _num_items(batch: ArrayTree) -> int:
+    return jax.tree.leaves(batch)[0].shape[0]
+
+
+def _refresh_target(config: Config, agent: base.Agent, state: LearnerState) -> LearnerState:
+    if not jax.tree.leaves(state.target_network):
+        return state
+    due = state.updates % config.target_period == 0
+    target = jax.tree.map(lambda p, t: jnp.where(due, p, t), agent.target(state.params.network), state.target_network)
+    return state._replace(target_network=target)

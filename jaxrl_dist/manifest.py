@@ -1,0 +1,94 @@
+"""The manifest of a folder: size and digest of each of its files, so that any change of any byte is found."""
+
+import errno
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any
+
+NAME = "manifest.json"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written, or what is on disk is not what was written."""
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Checks that a checkpoint has exactly the files it was written with, every byte of them.
+
+    Raises:
+        CheckpointError: it has not; the message names a file and what is wrong with it.
+    """
+    path = pathlib.Path(path)
+    try:
+        written = (path / NAME).read_bytes()
+        manifest = json.loads(written)
+        recorded = manifest["files"]
+        # Equal bytes, so that no change of the manifest itself goes unseen.
+        if encode(recorded) != written:
+            raise ValueError("its form is not as written")
+        sizes = {name: record["bytes"] for name, record in recorded.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {NAME} is not readable: {one_line(error)}") from error
+    try:
+        present = {name: file.stat().st_size for name, file in _files(path).items()}
+        for name in sorted({*sizes, *present}):
+            if sizes.get(name) != present.get(name):
+                was, now = (f"{n} bytes" if n is not None else "missing" for n in (sizes.get(name), present.get(name)))
+                raise CheckpointError(f"{path}: {name} is {now}, was {was} when written")
+        found = digests(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {one_line(error)}") from error
+    for name, record in found.items():
+        if record != recorded[name]:
+            raise CheckpointError(f"{path}: {name} has other bytes than were written")
+
+
+def encode(files: dict[str, dict[str, Any]]) -> bytes:
+    """Returns the one form in which a manifest is written."""
+    return json.dumps({"files": files, "format": 1}, indent=1, sort_keys=True).encode()
+
+
+def digests(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Returns size and SHA-256 of each file below a folder."""
+    found = {}
+    for name, file in _files(path).items():
+        with file.open("rb") as handle:
+            found[name] = {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(handle, "sha256").hexdigest()}
+    return found
+
+
+def sync(path: pathlib.Path) -> None:
+    """Waits until a file, or a folder and all below it, is on disk."""
+    for entry in [*(path.rglob("*") if path.is_dir() else ()), path]:
+        sync_entry(entry)
+
+
+def sync_entry(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def one_line(error: BaseException) -> str:
+    """Returns the first line of an error, with its type where the text is empty."""
+    # Orbax and TensorStore bury this one in a long text, under a type that says nothing.
+    if os.strerror(errno.ENOSPC) in str(error):
+        return os.strerror(errno.ENOSPC)
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Lists all files below a folder but the manifest, by relative name; links are refused."""
+    found = {}
+    for entry in sorted(path.rglob("*")):
+        name = entry.relative_to(path).as_posix()
+        if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+            raise CheckpointError(f"{path}: {name} is not a plain file")
+        if entry.is_file() and name != NAME:
+            found[name] = entry
+    return found

@@ -1,0 +1,249 @@
+"""Networks as pure functions: torsos, three cores (identity, LSTM, frame stack) and linear heads, from Flax Linen.
+
+A `Network` is memoryless but for its carry: `stack` turns observations into inputs (frame stacking), `apply` maps
+inputs to head outputs, `step` and `unroll` do both and run the recurrent core, clearing the carry at FIRST rows.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import torsos, types
+from jaxrl_dist.config import UsageError, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the network."""
+
+    torso: str = setting(
+        "nature_cnn",
+        "Torso: mlp, minatar_cnn, nature_cnn, impala_resnet, or module:Class for a Flax module of your own that maps "
+        "observations [B, ...] to features [B, F].",
+        choices=("mlp", "minatar_cnn", "nature_cnn", "impala_resnet", "module:Class"),
+        source="Mnih et al. 2015, methods",
+    )
+    hidden_sizes: tuple[int, ...] = setting(
+        (64, 64), "Widths of the layers of the mlp torso.", low=1, source="Schulman et al. 2017, section 6.1"
+    )
+    activation: str = setting(
+        "tanh",
+        "Activation of the mlp torso; the convolutional torsos use relu.",
+        choices=("tanh", "relu", "swish"),
+        source="Engstrom et al. 2020, section 3 (hyperbolic tan activations)",
+    )
+    orthogonal: bool = setting(
+        True,
+        "Orthogonal initialisation with gains √2 (torso), .01 (policy), 1 (value); off: LeCun normal.",
+        source="Engstrom et al. 2020, section 3",
+    )
+    shared: bool = setting(
+        True,
+        "One torso under all heads; off: each head has its own (always shared with an lstm or frame_stack core).",
+        source="Mnih et al. 2016, section 4",
+    )
+    core: str = setting(
+        "identity",
+        "Memory between torso and heads.",
+        choices=("identity", "lstm", "frame_stack"),
+        source="Mnih et al. 2016",
+    )
+    core_size: int = setting(256, "Units of the lstm core.", low=1, source="Mnih et al. 2016, section 5")
+    num_frames: int = setting(4, "Frames that the frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
+
+
+class Head(NamedTuple):
+    """A linear output: its name, number of outputs, gain of its orthogonal initialisation, and whether it looks at the
+    input at all (else it is a free vector, 0 at first).
+    """
+
+    name: str
+    size: int
+    gain: float
+    depends_on_input: bool = True
+
+
+class Network(NamedTuple):
+    """Pure functions of one network; `outputs` is a dict from head name to f32 [..., size].
+
+    Attributes:
+        recurrent: whether outputs depend on a learned memory, so that whole sequences must be kept.
+        context: rows before a window's taught rows that rebuild the inputs (k − 1 for a stack of k frames).
+        init: (key) -> params.
+        initial: (batch_size) -> carry, leaves [B, ...].
+        step: (params, carry, observation [B, ...], is_first [B]) -> (outputs [B], carry).
+        unroll: (params, carry, observation [L, B, ...], is_first [L, B]) -> (outputs [L, B], carry).
+        stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...].
+        apply: (params, inputs [N, ...]) -> outputs [N]; only for a network that is not recurrent.
+    """
+
+    recurrent: bool
+    context: int
+    init: Callable[..., Any]
+    initial: Callable[[int], Any]
+    step: Callable[..., Any]
+    unroll: Callable[..., Any]
+    stack: Callable[..., Any]
+    apply: Callable[..., Any]
+
+
+def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> Network:
+    """Builds the network of an agent.
+
+    Args:
+        config: settings.
+        spec: of the environment; its observation must be one array.
+        heads: outputs that the agent wants.
+
+    Raises:
+        UsageError: the torso does not fit the observation, or a module of the user's cannot be found.
+    """
+    observation = spec.observation
+    if not isinstance(observation, jax.ShapeDtypeStruct):
+        raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
+    make_torso = functools.partial(
+        torsos.make, config.torso, config.hidden_sizes, config.activation, config.orthogonal, observation.shape
+    )
+    make_torso()
+    recurrent = config.core == "lstm"
+    stacked = config.core == "frame_stack"
+    module = _Model(
+        heads=tuple(heads),
+        make_torso=make_torso,
+        shared=config.shared or config.core != "identity",
+        core_size=config.core_size if recurrent else 0,
+        orthogonal=config.orthogonal,
+    )
+    num_frames = config.num_frames if stacked else 1
+    inputs_shape = _stacked_shape(observation.shape, num_frames)
+
+    def init(key: jax.Array) -> Any:
+        inputs = jnp.zeros((1, *inputs_shape), observation.dtype)
+        return module.init(key, inputs, _initial_lstm(1, config.core_size))["params"]
+
+    def initial(batch_size: int) -> Any:
+        if recurrent:
+            return _initial_lstm(batch_size, config.core_size)
+        if stacked:
+            return jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
+        return ()
+
+    def apply(params: Any, inputs: Any) -> Any:
+        return module.apply({"params": params}, inputs, None)[0]
+
+    def step(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
+        if recurrent:
+            outputs, carry = module.apply(
+                {"params": params}, observation[None], carry, is_first[None], method=_Model.unroll
+            )
+            return jax.tree.map(lambda x: x[0], outputs), carry
+        if stacked:
+            carry, observation = _stack_step(carry, observation, is_first)
+        return apply(params, observation), carry
+
+    def stack(carry: Any, observation: Any, is_first: Any) -> Any:
+        if not stacked:
+            return observation
+        return jax.lax.scan(lambda c, x: _stack_step(c, *x), carry, (observation, is_first))[1]
+
+    def unroll(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
+        chex.assert_rank(is_first, 2)
+        if recurrent:
+            return module.apply({"params": params}, observation, carry, is_first, method=_Model.unroll)
+        if stacked:
+            carry, observation = jax.lax.scan(lambda c, x: _stack_step(c, *x), carry, (observation, is_first))
+        flat = observation.reshape(-1, *observation.shape[2:])
+        outputs = apply(params, flat)
+        return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), carry
+
+    return Network(recurrent, num_frames - 1, init, initial, step, unroll, stack, apply)
+
+
+class _Model(nn.Module):
+    """Torso(s), an optional LSTM, and linear heads; `core_size` 0 means no LSTM."""
+
+    heads: tuple[Head, ...]
+    make_torso: Callable[[], nn.Module]
+    shared: bool
+    core_size: int
+    orthogonal: bool
+
+    def setup(self) -> None:
+        inner = [head for head in self.heads if head.depends_on_input]
+        self.torsos = [self.make_torso() for _ in range(1 if self.shared else len(inner))]
+        self.outputs = {h.name: nn.Dense(h.size, kernel_init=torsos.kernel(self.orthogonal, h.gain)) for h in inner}
+        self.free = {
+            head.name: self.param(head.name, nn.initializers.zeros_init(), (head.size,))
+            for head in self.heads
+            if not head.depends_on_input
+        }
+        if self.core_size:
+            self.lstm = _Lstm(self.core_size)
+
+    def __call__(self, inputs: jax.Array, carry: Any) -> Any:
+        features = [torso(inputs) for torso in self.torsos]
+        if self.core_size:
+            carry, lstm = self.lstm(carry, features[0][None], jnp.zeros((1, inputs.shape[0]), bool))
+            features = [lstm[0]]
+        return self._heads(features), carry
+
+    def unroll(self, inputs: jax.Array, carry: Any, is_first: jax.Array) -> Any:
+        flat = inputs.reshape(-1, *inputs.shape[2:])
+        features = self.torsos[0](flat).reshape(*inputs.shape[:2], -1)
+        carry, features = self.lstm(carry, features, is_first)
+        return self._heads([features]), carry
+
+    def _heads(self, features: list[jax.Array]) -> dict[str, jax.Array]:
+        features = features * len(self.outputs) if self.shared else features
+        outputs = {name: output(x) for (name, output), x in zip(self.outputs.items(), features, strict=True)}
+        batch = features[0].shape[:-1]
+        return outputs | {name: jnp.broadcast_to(x, (*batch, *x.shape)) for name, x in self.free.items()}
+
+
+class _Lstm(nn.Module):
+    """LSTM over time with resets; the input projection of all steps is one product.
+
+    Source: Gers et al. 2000; forget-gate bias 1 as in Jozefowicz et al. 2015.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
+        w_input = self.param("input", nn.initializers.orthogonal(), (features.shape[-1], 4 * self.size))
+        w_hidden = self.param("hidden", nn.initializers.orthogonal(), (self.size, 4 * self.size))
+        bias = self.param("bias", nn.initializers.zeros_init(), (4 * self.size,))
+        projected = features @ w_input + bias
+
+        def step(carry: Any, x: Any) -> Any:
+            row, first = x
+            hidden, cell = jax.tree.map(lambda c: jnp.where(first[:, None], 0.0, c), carry)
+            i, f, g, o = jnp.split(row + hidden @ w_hidden, 4, axis=-1)
+            cell = nn.sigmoid(f + 1.0) * cell + nn.sigmoid(i) * jnp.tanh(g)
+            hidden = nn.sigmoid(o) * jnp.tanh(cell)
+            return (hidden, cell), hidden
+
+        return jax.lax.scan(step, carry, (projected, is_first))
+
+
+def _initial_lstm(batch_size: int, size: int) -> Any:
+    return jnp.zeros((batch_size, size)), jnp.zeros((batch_size, size))
+
+
+def _stack_step(carry: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:
+    """Appends a frame; at FIRST the whole stack is that frame, as EnvPool's own stack does."""
+    frames = jnp.concatenate([carry, observation[:, None]], axis=1)
+    first = is_first.reshape(-1, *(1,) * observation.ndim)
+    frames = jnp.where(first, observation[:, None], frames)
+    stacked = jnp.moveaxis(frames, 1, -1)
+    return frames[:, 1:], stacked.reshape(*stacked.shape[: observation.ndim - 1], -1)
+
+
+def _stacked_shape(shape: tuple[int, ...], num_frames: int) -> tuple[int, ...]:
+    return shape if num_frames == 1 else (*shape[:-1], shape[-1] * num_frames)

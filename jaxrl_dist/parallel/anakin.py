@@ -1,0 +1,193 @@
+"""The Anakin layout: environments and learner in one compiled program, mapped over all devices.
+
+Source: Hessel et al. 2021, "Podracer architectures for scalable reinforcement learning".
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_dist import learner as learners
+from jaxrl_dist import replay as replays
+from jaxrl_dist.agents import base
+from jaxrl_dist.config import setting
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the layout."""
+
+    unroll_length: int = setting(
+        128, "Rows per environment between updates (T).", low=1, source="Schulman et al. 2017, table 5"
+    )
+    num_devices: int = setting(
+        0,
+        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as measured faster.",
+        low=0,
+    )
+
+
+class State(NamedTuple):
+    """Everything a run carries on the devices.
+
+    Attributes:
+        learner: `LearnerState`, leaves [S, ...].
+        key: typed keys [S], constant; every use folds in what it is for and the iteration.
+        actors: `ActorState`, leaves [S, B, ...].
+        replay: leaves [S, B, ...].
+    """
+
+    learner: learners.LearnerState
+    key: Array
+    actors: unrolls.ActorState
+    replay: ArrayTree
+
+
+class Metrics(NamedTuple):
+    """Sums over iterations, per seed, leaves [S]: episodes, number of updates, and the updates' own metrics."""
+
+    episodes: unrolls.EpisodeSums
+    updates: Array
+    learner: dict[str, Array]
+
+
+class Anakin(NamedTuple):
+    """The layout's programs, jitted over the mesh.
+
+    Attributes:
+        mesh: devices.
+        rows_per_iteration: environment steps of one iteration and seed, over all devices.
+        init: (keys [S]) -> `State`.
+        template: (keys [S]) -> `State` of `jax.ShapeDtypeStruct` with shardings, for restoring.
+        run: (state, iteration, num_iterations, total_iterations) -> (state, `Metrics` of these iterations). The state
+            that is passed is donated. Iterations are Python ints; one program serves any number of them.
+        program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
+    """
+
+    mesh: Mesh
+    rows_per_iteration: int
+    init: Callable[[Array], State]
+    template: Callable[[Array], State]
+    run: Callable[..., tuple[State, Metrics]]
+    program: Any
+    run_arguments: Callable[..., tuple[Any, ...]]
+
+
+class SeedKeys(NamedTuple):
+    """Independent keys of one run, by use."""
+
+    params: Array
+    environment: Array
+    training: Array
+    evaluation: Array
+
+
+def seed_keys(key: Array) -> SeedKeys:
+    """Splits a run's key by use."""
+    return SeedKeys(*jax.random.split(key, 4))
+
+
+def make(
+    config: Config,
+    agent: base.Agent,
+    replay: replays.Replay,
+    learner: learners.Learner,
+    environment: envs.Environment,
+    num_envs: int,
+    mesh: Mesh,
+) -> Anakin:
+    """Builds the programs.
+
+    Args:
+        config: settings.
+        agent: acts and defines the loss.
+        replay: one shard of it.
+        learner: built with `mesh.AXIS`.
+        environment: one, on the device.
+        num_envs: environments per seed, over all devices.
+        mesh: from `mesh.make`.
+    """
+    columns = num_envs // mesh.shape["devices"]
+    unroll = unrolls.device_unroll(agent, jax.vmap(environment.step), config.unroll_length)
+    learn = learners.make_learn(learner, replay)
+    first_ready = max(-(-replay.min_rows // config.unroll_length) - 1, 0)
+
+    def init(key: Array) -> Any:
+        keys = seed_keys(key)
+        learner_state = learner.init(agent.init(keys.params))
+        env_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys.environment, meshes.global_columns(columns))
+        actors = unrolls.ActorState(*jax.vmap(environment.reset)(env_keys), agent.init_carry(columns))
+        example = (learner_state.params, actors, key, jnp.zeros(columns), jnp.int32(0))
+        rows = jax.eval_shape(unroll, *example)[1]
+        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
+        return learner_state, actors, replay.init(step_spec, rows.carry)
+
+    def iterate(key: Array, total: Array, i: Array, credit: Array, carried: Any) -> Any:
+        learner_state, actors, replay_state = carried
+        progress = i / total
+        device_key = jax.random.fold_in(seed_keys(key).training, jax.lax.axis_index("devices"))
+        act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
+        exploration = agent.exploration(meshes.global_columns(columns), num_envs, progress)
+        actors, rows, episodes = unroll(learner_state.params, actors, act_key, exploration, learner_state.updates)
+        learner_state, replay_state, credit, updates, learned = learn(
+            learner_state, replay_state, rows, credit, i >= first_ready, learn_key, progress
+        )
+        return credit, (learner_state, actors, replay_state), Metrics(episodes, updates, learned)
+
+    def run(start: Array, stop: Array, total: Array, credit: Array, key: Array, *carried: Any) -> Any:
+        shapes = jax.eval_shape(functools.partial(iterate, key, total), start, credit, carried)[2]
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def body(i: Array, loop: Any) -> Any:
+            credit, carried, metrics = loop
+            credit, carried, new = iterate(key, total, i, credit, carried)
+            return credit, carried, jax.tree.map(jnp.add, metrics, new)
+
+        _, carried, metrics = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
+        return *carried, metrics._replace(episodes=meshes.AXIS.sum(metrics.episodes))
+
+    device_map = functools.partial(meshes.device_map, mesh=mesh)
+    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
+    kinds = (per_seed, by_column, by_column)
+    init_program = meshes.program(device_map(init, in_specs=(per_seed,), out_specs=kinds), mesh, kinds)
+    # The outputs' shardings are given, not inferred: they are the next call's inputs, and must not compile anew.
+    in_specs, out_specs = (*(shared,) * 4, per_seed, *kinds), (*kinds, per_seed)
+    program = meshes.program(device_map(run, in_specs=in_specs, out_specs=out_specs), mesh, out_specs, donate=(5, 6, 7))
+
+    def init_state(keys: Array) -> State:
+        keys = jax.device_put(keys, meshes.sharding(mesh, per_seed))
+        learner_state, actors, replay_state = init_program(keys)
+        return State(learner_state, keys, actors, replay_state)
+
+    def template(keys: Array) -> State:
+        shapes = jax.eval_shape(init_program, keys)
+        placed = [jax.tree.map(_placed(mesh, kind), shape) for kind, shape in zip(kinds, shapes, strict=True)]
+        return State(placed[0], jax.tree.map(_placed(mesh, per_seed), keys), *placed[1:])
+
+    def run_arguments(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[Any, ...]:
+        numerator, denominator = replay.updates
+        credit = max(iteration - first_ready, 0) * numerator % denominator
+        bounds = (np.int32(iteration), np.int32(iteration + num_iterations))
+        numbers = (*bounds, np.float32(total_iterations), np.int32(credit))
+        return (*numbers, state.key, state.learner, state.actors, state.replay)
+
+    def run_state(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[State, Metrics]:
+        arguments = run_arguments(state, iteration, num_iterations, total_iterations)
+        learner_state, actors, replay_state, metrics = program(*arguments)
+        return State(learner_state, state.key, actors, replay_state), metrics
+
+    return Anakin(mesh, num_envs * config.unroll_length, init_state, template, run_state, program, run_arguments)
+
+
+def _placed(mesh: Mesh, kind: Any) -> Callable[[Any], jax.ShapeDtypeStruct]:
+    return lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=meshes.sharding(mesh, kind))

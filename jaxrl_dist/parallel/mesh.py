@@ -1,0 +1,86 @@
+"""Devices as a mesh ("seeds", "devices"), and the one function that maps a local program over it."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_dist import types
+
+SHARED = P()
+PER_SEED = P("seeds")
+COLUMNS = P("seeds", "devices")
+
+AXIS = types.Axis(
+    sum=functools.partial(jax.lax.psum, axis_name="devices"), max=functools.partial(jax.lax.pmax, axis_name="devices")
+)
+
+
+def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:
+    """Makes a mesh that gives seeds as many devices as divide both, and splits each seed over the rest."""
+    seeds = math.gcd(num_seeds, len(devices))
+    grid = np.asarray(devices).reshape(seeds, -1)
+    return Mesh(grid, ("seeds", "devices"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+
+def device_map(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[P, ...], out_specs: Any) -> Callable[..., Any]:
+    """Maps a program of one seed on one device over the mesh.
+
+    Arguments of kind `SHARED` arrive as they are, `PER_SEED` leaves [S, ...] as [...], `COLUMNS` leaves [S, B, ...] as
+    the device's own [B / D, ...]. The seeds of an accelerator run as one batch; those of a CPU one after the other,
+    which is faster there (a batch of small products leaves its fast path), and bit for bit what each would do alone.
+
+    Args:
+        function: local program; it may use collectives over "devices".
+        mesh: from `make`.
+        in_specs: kind of each argument.
+        out_specs: kinds of the results, a tree prefix; `SHARED` is not possible for a result.
+    """
+    vectorise_seeds = vectorises_seeds(mesh)
+
+    @functools.wraps(function)
+    def local(*args: Any) -> Any:
+        mapped = tuple(spec != SHARED for spec in in_specs)
+        if vectorise_seeds:
+            return jax.vmap(function, in_axes=tuple(0 if m else None for m in mapped))(*args)
+        per_seed = tuple(arg for arg, m in zip(args, mapped, strict=True) if m)
+
+        def one(values: Any) -> Any:
+            remaining = iter(values)
+            return function(*(next(remaining) if m else arg for arg, m in zip(args, mapped, strict=True)))
+
+        num_seeds = jax.tree.leaves(per_seed)[0].shape[0]
+        if num_seeds == 1:
+            outputs = one(jax.tree.map(lambda x: x[0], per_seed))
+            return jax.tree.map(lambda x: x[None], outputs)
+        return jax.lax.map(one, per_seed)
+
+    return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: tuple[P, ...], donate: Sequence[int] = ()) -> Any:
+    """Compiles a mapped function with the shardings of its results given, so that they can be fed back as they are."""
+    return jax.jit(
+        mapped, out_shardings=tuple(sharding(mesh, spec) for spec in out_specs), donate_argnums=tuple(donate)
+    )
+
+
+def vectorises_seeds(mesh: Mesh) -> bool:
+    """Whether the seeds of one device run as one batch."""
+    return mesh.devices.flat[0].platform != "cpu"
+
+
+def sharding(mesh: Mesh, spec: P) -> NamedSharding:
+    """Returns the sharding of arrays of one kind on a mesh."""
+    return NamedSharding(mesh, spec)
+
+
+def global_columns(columns: int) -> jax.Array:
+    """Returns i32 [B], the global indices of this device's columns; call it inside `device_map`."""
+    first = jax.lax.axis_index("devices") * columns
+    return first + jax.numpy.arange(columns, dtype=jax.numpy.int32)

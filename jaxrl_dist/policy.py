@@ -1,0 +1,145 @@
+"""What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
+
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import assemble, checkpoint, config, records, session, types
+from jaxrl_dist.agents import base as agents
+from jaxrl_dist.envs import base as envs
+
+
+class Policy(NamedTuple):
+    """A trained policy of one seed.
+
+    Attributes:
+        agent: pure functions; `agent.evaluate(params, carry, timestep, key)` acts on a batch.
+        params: of that seed, without a seeds axis.
+        environment: that it was trained on, on the device.
+        settings: of the run.
+        env_steps: that its parameters had seen.
+    """
+
+    agent: agents.Agent
+    params: types.Params
+    environment: envs.Environment
+    settings: config.Resolved
+    env_steps: int
+
+    def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
+        """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
+        return self.agent.evaluate(self.params, carry, timestep, key)
+
+
+def load(run: str | os.PathLike[str], slot: str = "latest", seed_index: int = 0) -> Policy:
+    """Loads the policy of a run.
+
+    Args:
+        run: run folder.
+        slot: `latest` or `best` (by mean evaluation return).
+        seed_index: which of the run's seeds.
+
+    Raises:
+        UsageError: the folder holds no such policy.
+        checkpoint.CheckpointError: its files are corrupt.
+    """
+    parts, params, env_steps = _restore(pathlib.Path(run), slot, {})
+    if not 0 <= seed_index < parts.settings["num_seeds"]:
+        raise config.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {parts.settings['num_seeds'] - 1}")
+    one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), params)
+    return Policy(parts.agent, one, parts.environment, parts.settings, env_steps)
+
+
+def evaluate(
+    run: str | os.PathLike[str], episodes: int, seed: int, slot: str, params: Mapping[str, str]
+) -> dict[str, Any]:
+    """Evaluates the policies of a run on new environments; equal arguments give equal results.
+
+    Args:
+        run: run folder.
+        episodes: whole episodes per seed.
+        seed: of the evaluation's environments and actions, apart from those of training.
+        slot: `latest` or `best`.
+        params: other parameters of the environment.
+
+    Returns:
+        A record that `json` can write.
+    """
+    flags = {f"{config.PARAMS}{name}": value for name, value in params.items()}
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, episodes)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(parts.settings["num_seeds"]))
+    with session.matmul_precision(parts.settings):
+        returns = parts.evaluate(trained, keys, 0)
+    return {
+        "run": str(run),
+        "system": parts.settings["system"],
+        "env": parts.settings["env"],
+        "slot": slot,
+        "env_steps": env_steps,
+        "seed": seed,
+        **records.summarise_returns(returns),
+        "eval_return_min": float(returns.min()),
+        "eval_return_max": float(returns.max()),
+    }
+
+
+def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
+    """Runs the iteration again that stopped a run because something was not finite.
+
+    Returns:
+        Sums of the iteration's metrics and the norms of the parameters after it by name, one number per seed; the ones
+        that are not finite show what broke.
+
+    Raises:
+        UsageError: the run has not failed.
+    """
+    path = checkpoint.find(pathlib.Path(run) / "failure", "state")
+    if path is None:
+        raise config.UsageError(f"{run} holds no failure")
+    # Devices have keys of their own: with another number of them it would be another iteration.
+    num_devices = checkpoint.read_meta(path)["num_devices"]
+    parts = _assemble(pathlib.Path(run), {}, num_devices)
+    state, meta = checkpoint.restore(path, parts.layout.template(session.seed_keys(parts.settings)))
+    with session.matmul_precision(parts.settings):
+        state, sums = parts.layout.run(state, meta["iteration"], 1, meta["total"])
+    named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(state.learner.params.network)})
+    return {name: value.tolist() for name, value in named.items()}
+
+
+def _norms(network: Any) -> Any:
+    """Returns f32 [S], the norm of each leaf [S, ...]."""
+    return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).reshape(x.shape[0], -1).sum(1)), network)
+
+
+def _assemble(
+    folder: pathlib.Path, flags: Mapping[str, Any], num_devices: int = 1, episodes: int = 0
+) -> assemble.Assembly:
+    path = folder / "config.json"
+    if not path.exists():
+        raise config.UsageError(f"--run={folder} is no run folder: it has no config.json")
+    if num_devices > jax.device_count():
+        raise config.UsageError(
+            f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
+            f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
+        )
+    saved = config.restore(json.loads(path.read_text(encoding="utf-8")))
+    settings, environment = assemble.resolve({**saved.settings, "layout.num_devices": num_devices, **flags})
+    return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
+
+
+def _restore(
+    folder: pathlib.Path, slot: str, flags: Mapping[str, Any], episodes: int = 0
+) -> tuple[assemble.Assembly, types.Params, int]:
+    parts = _assemble(folder, flags, episodes=episodes)
+    template = parts.layout.template(session.seed_keys(parts.settings)).learner.params
+    try:
+        params, meta = session.load_params(folder, slot, template)
+    except ValueError as error:
+        raise config.UsageError(str(error)) from error
+    return parts, params, meta["env_steps"]

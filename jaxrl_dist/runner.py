@@ -1,0 +1,149 @@
+"""Trains what the flags ask for: resolves, assembles, locks the run folder, drives the session, summarises."""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
+
+import jax
+from absl import logging
+
+from jaxrl_dist import assemble, checkpoint, config, faults, flags, guard, metrics, run_folder, session
+from jaxrl_dist.config import setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of a run as a whole; their flags have no prefix."""
+
+    system: str = setting("ppo", "System to train; --list names them.")
+    env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
+    layout: str = setting("anakin", "How data moves between environments and learners.")
+    steps: int = setting(
+        1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
+    )
+    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0)
+    num_seeds: int = setting(1, "Independent runs in one program.", low=1)
+    stop_at_return: float = setting(
+        1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
+    )
+    out: str = setting("", "Run folder; empty names it after system, environment and seed, under runs.", tag="tunable")
+    init_from: str = setting("", "Run folder whose final parameters this run starts from.")
+    precision: str = setting(
+        "default",
+        "Precision of matrix products; default is the platform's own, and CPUs know none but float32.",
+        choices=("default", "bfloat16", "tensorfloat32", "float32"),
+    )
+    profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
+
+
+class Run(NamedTuple):
+    """A run that has stopped: its folder, its summary, and why: `finished`, `return reached` or `stopped`."""
+
+    folder: pathlib.Path
+    summary: dict[str, Any]
+    reason: str
+
+
+def train(
+    system: str,
+    env: str,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **run_settings: Any,
+) -> Run:
+    """Trains a system, or resumes it where the folder holds the same run.
+
+    Args:
+        system: row of the table of systems.
+        env: environment as suite:name.
+        devices: to train on; by default all there are.
+        settings: by flag name, such as {"agent.discount": 0.9}.
+        **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
+
+    Returns:
+        The run.
+
+    Raises:
+        UsageError: settings that cannot be.
+        guard.NonFiniteError: training diverged.
+    """
+    named = {"system": system, "env": env, **(settings or {}), **run_settings}
+    return drive(named, devices or jax.devices(), faults.StopToken(), display=False)
+
+
+def main(named: Mapping[str, Any]) -> int:
+    """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
+    logging.set_verbosity(logging.WARNING)
+    warnings.showwarning = _print_warning
+    use_cores()
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    stop = faults.StopToken()
+    with stop.install():
+        try:
+            run = drive(named, jax.devices(), stop, display=True)
+        except (guard.NonFiniteError, checkpoint.CheckpointError, OSError) as error:
+            print(f"{flags.PROGRAM}: {error}", file=sys.stderr)
+            return 1
+    if run.reason == session.STOPPED:
+        print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
+        return stop.exit_code
+    print(run_folder.describe(run.folder, run.summary))
+    return 0
+
+
+def drive(named: Mapping[str, Any], devices: Sequence[jax.Device], stop: faults.StopToken, *, display: bool) -> Run:
+    """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way."""
+    settings, environment = assemble.resolve(named)
+    folder = flags.check_folder(flags.Command("", dict(named), settings))
+    title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
+    with _lock(folder), session.matmul_precision(settings):
+        parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, devices))
+        started = session.start(parts, folder)
+        # Only now that nothing refuses the run any more.
+        changes = run_folder.write_config(folder, settings)
+        with metrics.Logger(folder, log, title=title, display=display) as logger:
+            if changes:
+                logger.say(f"changed since the last session: {config.describe(changes)}")
+            result = session.run(parts, folder, started, logger, stop)
+        summary = run_folder.write_summary(folder, parts, result)
+    return Run(folder, summary, result.reason)
+
+
+@contextlib.contextmanager
+def _lock(folder: pathlib.Path) -> Iterator[None]:
+    """Holds the folder; one that another trainer took a moment ago is refused as one that it had before."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(faults.lock(folder))
+        except faults.LockError as error:
+            raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
+        yield
+
+
+def _print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Prints a warning as one line, without the place in the source."""
+    print(f"{flags.PROGRAM}: warning: {message}", file=sys.stderr)
+
+
+def use_cores() -> None:
+    """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend."""
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def cache_folder() -> pathlib.Path:
+    """Returns where compiled programs are kept between processes, `$XDG_CACHE_HOME/jaxrl_dist` or its usual default."""
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jaxrl_dist"

@@ -1,0 +1,286 @@
+"""One process's part of a run: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import time
+import warnings
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import assemble, checkpoint, config, faults, guard, metrics, records, types
+from jaxrl_dist.parallel import anakin
+
+_CHUNK_S = 1.0
+
+FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
+
+
+class Started(NamedTuple):
+    """A run that is ready to go on.
+
+    Attributes:
+        state: on the devices.
+        progress: of all sessions before.
+        keys: typed keys [S] of the seeds.
+        resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
+        clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
+    """
+
+    state: anakin.State
+    progress: records.Progress
+    keys: jax.Array
+    resumed_from: int | None
+    clock_s: float
+
+
+class Result(NamedTuple):
+    """How a session ended.
+
+    Attributes:
+        reason: `finished`, `return reached` or `stopped`.
+        progress: at its end.
+        resumed_from: as in `Started`.
+        params: `types.Params`, leaves [S, ...].
+    """
+
+    reason: str
+    progress: records.Progress
+    resumed_from: int | None
+    params: types.Params
+
+
+class _Session(NamedTuple):
+    parts: assemble.Assembly
+    folder: pathlib.Path
+    logger: metrics.Logger
+    stop: faults.StopToken
+    keys: jax.Array
+    evaluation_keys: jax.Array
+    clock_s: float
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.folder / "checkpoints"
+
+    def tick(self, progress: records.Progress) -> None:
+        """Moves the clock and the live line."""
+        progress.wall_s = time.perf_counter() - self.clock_s
+        self.logger.show({"env_steps": records.env_steps(self.parts, progress.iteration), "wall_s": progress.wall_s})
+
+
+def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
+    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
+
+    Args:
+        parts: assembled system.
+        folder: run folder, locked by the caller.
+
+    Raises:
+        UsageError: the parameters of `--init_from` do not fit.
+        checkpoint.CheckpointError: there are checkpoints and none is whole.
+    """
+    clock_s = time.perf_counter()
+    keys = seed_keys(parts.settings)
+    checkpoint.clean(folder / "checkpoints")
+    found = checkpoint.restore_latest(folder / "checkpoints", parts.layout.template(keys), warnings.warn)
+    if found is None:
+        state = _initial_state(parts, keys)
+        metrics.truncate_after(folder, -1)
+        return Started(state, records.Progress(), keys, None, clock_s)
+    progress = records.from_meta(found[1])
+    steps = records.env_steps(parts, progress.iteration)
+    metrics.truncate_after(folder, steps)
+    return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
+
+
+def run(
+    parts: assemble.Assembly,
+    folder: pathlib.Path,
+    started: Started,
+    logger: metrics.Logger,
+    stop: faults.StopToken,
+) -> Result:
+    """Drives a run until it is finished or stopped; saves either way.
+
+    Args:
+        parts: assembled system.
+        folder: run folder, locked by the caller.
+        started: from `start`; its state is used up.
+        logger: gets every record.
+        stop: polled between chunks.
+
+    Raises:
+        guard.NonFiniteError: training diverged.
+        checkpoint.CheckpointError: a checkpoint cannot be written.
+    """
+    evaluation_keys = jax.vmap(lambda key: anakin.seed_keys(key).evaluation)(started.keys)
+    session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s)
+    state, progress = started.state, started.progress
+    _announce(session, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
+    reason = _reason(session, progress)
+    if not reason:
+        state = _compile(session, state, progress)
+        state, reason = _loop(session, state, progress)
+        _save(session, state, progress)
+    return Result(reason, progress, started.resumed_from, state.learner.params)
+
+
+def seed_keys(settings: config.Resolved) -> jax.Array:
+    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone."""
+    seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
+    return jax.vmap(jax.random.key)(seeds)
+
+
+def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:
+    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and what was saved beside them.
+
+    Raises:
+        ValueError: there are none, or their shapes are not the template's.
+        checkpoint.CheckpointError: they are corrupt.
+    """
+    path = checkpoint.find(folder / "checkpoints", slot)
+    if path is None:
+        raise ValueError(f"{folder} holds no {slot} parameters")
+    return checkpoint.restore(path, template)
+
+
+def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> anakin.State:
+    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    if not source:
+        return state
+    try:
+        params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
+    except ValueError as error:
+        raise config.UsageError(f"--init_from={source}: {error}") from error
+    target = jax.tree.map(jnp.copy, params.network) if state.learner.target_network else ()
+    return state._replace(learner=state.learner._replace(params=params, target_network=target))
+
+
+def _announce(session: _Session, progress: records.Progress, total: int) -> None:
+    """Says what runs where, and what an extension does to schedules."""
+    mesh, say = session.parts.layout.mesh, session.logger.say
+    steps = functools.partial(records.env_steps, session.parts)
+    device = mesh.devices.flat[0]
+    session.logger.total_steps = steps(total)
+    say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
+    if progress.iteration:
+        say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
+    if progress.iteration and progress.total != total:
+        before, after = progress.iteration / progress.total, min(progress.iteration / total, 1.0)
+        say(
+            f"the run now ends at {steps(total):,} steps instead of {steps(progress.total):,}: "
+            f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"
+        )
+    progress.total = total
+
+
+def _reason(session: _Session, progress: records.Progress) -> str:
+    """Says why the run is at its end, "" where it is not."""
+    if progress.last_return is not None and progress.last_return >= session.parts.settings["stop_at_return"]:
+        return RETURN_REACHED
+    if progress.iteration >= progress.total:
+        return FINISHED
+    return STOPPED if session.stop.requested else ""
+
+
+def _compile(session: _Session, state: anakin.State, progress: records.Progress) -> anakin.State:
+    """Compiles training and evaluation at the same time by running both for no steps."""
+    started_s = time.perf_counter()
+    params = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), state.learner.params)
+
+    def compile_evaluation() -> None:
+        # What `with` sets in JAX holds for one thread only.
+        with matmul_precision(session.parts.settings):
+            session.parts.evaluate(params, session.evaluation_keys, 0, limit=0)
+
+    with (
+        session.stop.at_once("stopped while compiling; there was nothing new to save"),
+        futures.ThreadPoolExecutor(1) as pool,
+    ):
+        evaluation = pool.submit(compile_evaluation)
+        state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
+        guard.is_finite(state, sums)
+        evaluation.result()
+    seconds = time.perf_counter() - started_s
+    progress.compile_s += seconds
+    session.logger.say(f"compiled in {seconds:.1f} s")
+    session.tick(progress)
+    return state
+
+
+def matmul_precision(settings: config.Resolved) -> contextlib.AbstractContextManager[Any]:
+    """Sets the precision of matrix products that the settings ask for, in this thread and within the context."""
+    return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
+
+
+def _loop(session: _Session, state: anakin.State, progress: records.Progress) -> tuple[anakin.State, str]:
+    parts, settings = session.parts, session.parts.settings
+    log_every, evaluate_every = (
+        max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
+        for owner, share in (("log", 100), ("evaluation", 20))
+    )
+    length, chunks, saved_s = 1, 0, time.perf_counter()
+    while not (reason := _reason(session, progress)):
+        due = [(progress.iteration // every + 1) * every for every in (log_every, evaluate_every)]
+        count = min(*due, progress.total, progress.iteration + length) - progress.iteration
+        chunks += 1
+        started_s = time.perf_counter()
+        with _profile(session, chunks):
+            state, device_sums = parts.layout.run(state, progress.iteration, count, progress.total)
+            sums = records.by_path(device_sums)
+        seconds = time.perf_counter() - started_s
+        if not guard.is_finite(state, sums):
+            session.logger.say("something is not finite: training again from the last checkpoint to find it")
+            guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
+        length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
+        records.add_chunk(progress, sums, seconds, count)
+        session.tick(progress)
+        is_last = progress.iteration >= progress.total
+        if progress.iteration % log_every == 0 or is_last:
+            session.logger.log(records.training_record(parts, progress))
+            progress.pending = records.Pending()
+        if progress.iteration % evaluate_every == 0 or is_last:
+            _evaluate(session, state, progress)
+        if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and not _reason(session, progress):
+            _save(session, state, progress)
+            saved_s = time.perf_counter()
+    return state, reason
+
+
+def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager[Any]:
+    """Traces the second chunk, which is the first that runs as the others do, where the settings ask for it."""
+    if chunk != 2 or not session.parts.settings["profile"]:
+        return contextlib.nullcontext()
+    session.logger.say(f"profiling into {session.folder / 'profile'}: tensorboard --logdir={session.folder} shows it")
+    return jax.profiler.trace(str(session.folder / "profile"))
+
+
+def _evaluate(session: _Session, state: anakin.State, progress: records.Progress) -> None:
+    params, parts = state.learner.params, session.parts
+    returns = parts.evaluate(params, session.evaluation_keys, progress.iteration)
+    progress.last_return = float(returns.mean())
+    session.tick(progress)
+    if progress.best_return is None or progress.last_return > progress.best_return:
+        progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
+        checkpoint.save(session.checkpoints, "best", params, _steps_meta(session, progress))
+    session.logger.log(records.evaluation_record(parts, progress, returns))
+
+
+def _save(session: _Session, state: anakin.State, progress: records.Progress) -> None:
+    """Saves everything; the guard has looked at it before."""
+    progress.wall_s = time.perf_counter() - session.clock_s
+    meta = _steps_meta(session, progress)
+    # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
+    checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)
+    checkpoint.save(session.checkpoints, meta["env_steps"], state, dataclasses.asdict(progress))
+    checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
+
+
+def _steps_meta(session: _Session, progress: records.Progress) -> dict[str, int]:
+    return {"env_steps": records.env_steps(session.parts, progress.iteration)}

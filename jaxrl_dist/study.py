@@ -1,0 +1,205 @@
+"""Runs seeds × settings as training processes, resumably, into one table and one plot with intervals.
+
+A study is a folder: one run folder per cell (a setting with all its seeds in one program, or with one seed each),
+`table.md`, `table.json` and `curves.png`. A finished cell is skipped, an interrupted one goes on.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from jaxrl_dist import config, faults, flags, metrics, plots, study_table
+
+_OWNED = ("out", "seed", "num_seeds")
+_LABEL = re.compile(r"\w[\w .+=,-]*")
+_LOG_NAME = "train.log"
+
+
+class Setting(NamedTuple):
+    """What is varied: a label for the table, and the flags of `train.py` that make it."""
+
+    label: str
+    flags: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What to run.
+
+    Attributes:
+        out: folder of the study.
+        common: flags of `train.py` for every setting; those of a setting override them.
+        settings: at least one.
+        num_seeds: per setting.
+        first_seed: seed i of the study is `first_seed` + i.
+        separate_seeds: whether every seed is a process of its own.
+    """
+
+    out: pathlib.Path
+    common: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    num_seeds: int = 10
+    first_seed: int = 0
+    separate_seeds: bool = False
+
+
+class Cell(NamedTuple):
+    """One training process: its setting's label, its run folder, its arguments and what they mean."""
+
+    label: str
+    folder: pathlib.Path
+    arguments: tuple[str, ...]
+    command: flags.Command
+
+
+def parse_setting(text: str) -> Setting:
+    """Reads a setting such as "lstm: --network.core=lstm".
+
+    Raises:
+        config.UsageError: it has no label, or a quotation mark is not closed.
+    """
+    label, separator, given = text.partition(":")
+    if not separator or not _LABEL.fullmatch(label.strip()):
+        raise config.UsageError(f"--setting={text}: expected LABEL: --flag=value ..., the label of letters and digits")
+    try:
+        return Setting(label.strip(), tuple(shlex.split(given)))
+    except ValueError as error:
+        raise config.UsageError(f"--setting={text}: {error}") from None
+
+
+def cells(study: Study) -> list[Cell]:
+    """Lists the processes of a study, with their flags checked.
+
+    Raises:
+        config.UsageError: a flag is not valid, or two settings share a folder.
+    """
+    if study.num_seeds < 1:
+        raise config.UsageError(f"--num_seeds={study.num_seeds}: a study needs at least one seed")
+    folders = [_folder_name(setting.label) for setting in study.settings]
+    if len(set(folders)) < len(folders):
+        raise config.UsageError(f"every setting needs a label of its own, not {', '.join(folders)}")
+    return [cell for setting in study.settings for cell in _cells_of(study, setting)]
+
+
+def is_finished(cell: Cell) -> bool:
+    """Whether the run folder holds a run of exactly these settings that has come to its end."""
+    try:
+        summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
+        settings = config.resolve(cell.command.flags, contents["family"])
+        changed = settings.difference(contents).identity
+    except (OSError, ValueError, LookupError):
+        return False
+    score = summary.get("eval_return_mean")
+    reached = score is not None and score >= settings["stop_at_return"]
+    return not changed and (reached or summary["env_steps"] >= settings["steps"])
+
+
+def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] = print) -> list[study_table.Row]:
+    """Runs every cell that is not finished, one after the other, and writes table and plot.
+
+    A cell that fails is named in the table, and the others run. Table and plot are also written when the study is
+    stopped.
+
+    Args:
+        study: what to run.
+        train_command: program and first arguments of a training process.
+        say: prints a line.
+
+    Returns:
+        The rows of the table; the state of each is "finished" where all its cells are.
+
+    Raises:
+        config.UsageError: a flag is not valid; nothing was started.
+        faults.LockError: the study is running already.
+    """
+    planned = cells(study)
+    failures: dict[pathlib.Path, str] = {}
+    with faults.lock(study.out):
+        try:
+            for i, cell in enumerate(planned):
+                name = f"[{i + 1}/{len(planned)}] {cell.folder}"
+                if is_finished(cell):
+                    say(f"{name}: finished before")
+                    continue
+                say(f"{name}: training, see {cell.folder / _LOG_NAME}")
+                failure = _train(cell, train_command)
+                if failure:
+                    failures[cell.folder] = failure
+                say(f"{name}: {failure or 'finished'}")
+        finally:
+            rows = _report(study, planned, failures)
+    return rows
+
+
+def _cells_of(study: Study, setting: Setting) -> list[Cell]:
+    """Lists the processes of one setting."""
+    folder = study.out / _folder_name(setting.label)
+    seeds = range(study.first_seed, study.first_seed + study.num_seeds)
+    if study.separate_seeds:
+        blocks = [(folder / f"seed{seed}", seed, 1) for seed in seeds]
+    else:
+        blocks = [(folder, study.first_seed, study.num_seeds)]
+    return [_cell(study, setting, *block) for block in blocks]
+
+
+def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:
+    """Makes one process, with its flags checked."""
+    given = (*study.common, *setting.flags)
+    for name in _OWNED:
+        if any(re.match(f"--?{name}(=|$)", flag) for flag in given):
+            raise config.UsageError(f"{setting.label}: --{name} is chosen by the study, give it before the --")
+    arguments = (*given, f"--seed={seed}", f"--num_seeds={num_seeds}", f"--out={folder}")
+    try:
+        command = flags.parse(arguments)
+    except config.UsageError as error:
+        raise config.UsageError(f"{setting.label}: {error}") from None
+    if command.text:
+        raise config.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
+    return Cell(setting.label, folder, arguments, command)
+
+
+def _train(cell: Cell, train_command: Sequence[str]) -> str:
+    """Runs one process to its end; returns why it failed, or ""."""
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    study_table.note_origin(cell.folder)
+    log_path = cell.folder / _LOG_NAME
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [*train_command, *cell.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            code = process.wait()
+        except BaseException:
+            # The process saves its state before it leaves, so that the same study goes on from there.
+            process.terminate()
+            process.wait()
+            raise
+    if code == 0 and is_finished(cell):
+        return ""
+    last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    return f"exit code {code}: {last[0] if last else 'it printed nothing'}"
+
+
+def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:
+    """Writes table and plot of what is finished so far."""
+    rows, curves = [], {}
+    for setting in study.settings:
+        members = [cell for cell in planned if cell.label == setting.label]
+        finished = [cell.folder for cell in members if is_finished(cell)]
+        failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
+        command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
+        rows.append(study_table.row(setting.label, command, finished, failed, study.num_seeds))
+        curves[setting.label] = plots.curve([metrics.read(folder) for folder in finished])
+    rows = study_table.compare_with_first(rows)
+    study_table.write(study.out, rows)
+    plots.draw(curves, study.out / "curves.png")
+    return rows
+
+
+def _folder_name(label: str) -> str:
+    return label.replace(" ", "_")

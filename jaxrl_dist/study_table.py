@@ -1,0 +1,152 @@
+"""The table of a study: one row per setting, with interquartile means, intervals, commands and versions."""
+
+import json
+import pathlib
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_dist import aggregate, config, flags, metrics, plots
+
+Row = dict[str, Any]
+
+_ORIGIN_NAME = "origin.json"
+_UNKNOWN = "–"
+_LISTED = ("environments", "devices", "commits", "versions")
+
+
+def row(label: str, command: str, finished: Sequence[pathlib.Path], failed: Sequence[str], seeds_asked: int) -> Row:
+    """Computes the row of one setting.
+
+    Args:
+        label: of the setting.
+        command: that trains it, or its first seed.
+        finished: run folders of its finished cells.
+        failed: why other cells of it failed.
+        seeds_asked: number of seeds that the row is to have.
+
+    Returns:
+        Numbers by name, None where there is nothing to compute them from.
+    """
+    summaries = [_read(folder / "summary.json") for folder in finished]
+    origins = [origin for folder in finished for origin in _origins(folder)]
+    scores = np.array([score for summary in summaries for score in summary["eval_return_per_seed"] or ()], np.float64)
+    curves = [plots.curve([metrics.read(folder)]) for folder in finished]
+    windows = [aggregate.final_window_mean(curve.env_steps, curve.returns) for curve in curves if len(curve.env_steps)]
+    incomplete = f"{len(scores)} of {seeds_asked} seeds"
+    return {
+        "setting": label,
+        "environments": sorted({summary["env"] for summary in summaries}),
+        "state": "failed" if failed else "finished" if len(scores) == seeds_asked else incomplete,
+        "failures": list(failed),
+        "seeds": len(scores),
+        "seeds_asked": seeds_asked,
+        "eval_return_per_seed": scores.tolist(),
+        "eval_return_iqm": float(aggregate.interquartile_mean(scores)) if len(scores) else None,
+        "eval_return_ci95": list(aggregate.interval(scores)) if len(scores) > 1 else None,
+        "eval_return_mean": float(scores.mean()) if len(scores) else None,
+        "eval_return_min": float(scores.min()) if len(scores) else None,
+        "eval_return_max": float(scores.max()) if len(scores) else None,
+        "final_window_mean": float(np.concatenate(windows).mean()) if windows else None,
+        "better_than_first": None,
+        "better_than_first_ci95": None,
+        "env_steps": max((summary["env_steps"] for summary in summaries), default=None),
+        "minutes": sum(summary["wall_s"] for summary in summaries) / 60 if summaries else None,
+        "command": command,
+        "devices": sorted({f"{summary['num_devices']} × {summary['device']}" for summary in summaries}),
+        "commits": sorted({origin["commit"] for origin in origins}),
+        "versions": sorted({version for origin in origins for version in origin["versions"]}),
+    }
+
+
+def compare_with_first(rows: Sequence[Row]) -> list[Row]:
+    """Adds to each later row the probability that a seed of it scores higher than one of the first row.
+
+    Rows of another environment than the first stay as they are.
+    """
+    baseline = np.array(rows[0]["eval_return_per_seed"])
+    compared = list(rows[:1])
+    for item in rows[1:]:
+        scores = np.array(item["eval_return_per_seed"])
+        if len(scores) and len(baseline) and item["environments"] == rows[0]["environments"]:
+            low, high = aggregate.interval(scores, baseline, statistic=aggregate.probability_of_improvement)
+            probability = float(aggregate.probability_of_improvement(scores, baseline))
+            item = {**item, "better_than_first": probability, "better_than_first_ci95": [low, high]}
+        compared.append(item)
+    return compared
+
+
+def write(folder: pathlib.Path, rows: Sequence[Row]) -> None:
+    """Writes `table.json` and `table.md`."""
+    (folder / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Formats the table for a reader, with commands and versions below it."""
+    has_rivals = len(rows) > 1
+    names = ["setting", "seeds", "IQM", "95 % interval", "mean", "min", "max", "final-window mean"]
+    names += ["P(better than first)"] * has_rivals + ["steps per seed", "minutes", "state"]
+    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    for item in rows:
+        values = [item["setting"], str(item["seeds"]), _number(item["eval_return_iqm"])]
+        values.append(_range(item["eval_return_ci95"]))
+        values += [_number(item[name]) for name in ("eval_return_mean", "eval_return_min", "eval_return_max")]
+        values.append(_number(item["final_window_mean"]))
+        rival = f"{_number(item['better_than_first'])} {_range(item['better_than_first_ci95'])}"
+        values += [_UNKNOWN if item["better_than_first"] is None else rival] * has_rivals
+        values.append(_UNKNOWN if item["env_steps"] is None else f"{item['env_steps']:,}")
+        values += [_number(item["minutes"]), item["state"]]
+        lines.append("| " + " | ".join(values) + " |")
+    lines += [
+        "",
+        "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean, and its 95 % interval a",
+        "stratified bootstrap over seeds. The final window is the last tenth of the steps.",
+        "",
+    ]
+    for item in rows:
+        lines.append(f"- {item['setting']}: `{item['command']}`")
+        lines += [f"  - failed: {failure}" for failure in item["failures"]]
+        lines += [f"  - {name}: {', '.join(item[name])}" for name in _LISTED if item[name]]
+    return "\n".join(lines) + "\n"
+
+
+def note_origin(folder: pathlib.Path) -> None:
+    """Notes in a run folder which commit and which versions its process starts with; a resumed run has several."""
+    origin = {"commit": _commit(), "versions": flags.versions().splitlines()}
+    origins = _origins(folder)
+    if origin not in origins:
+        text = json.dumps([*origins, origin], indent=1) + "\n"
+        (folder / _ORIGIN_NAME).write_text(text, encoding="utf-8")
+
+
+def _origins(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Reads what `note_origin` noted."""
+    path = folder / _ORIGIN_NAME
+    return _read(path) if path.exists() else []
+
+
+def _commit() -> str:
+    """Returns the commit of the checkout, marked where tracked files differ from it."""
+    git = ["git", "-C", str(config.PACKAGE), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        result = subprocess.run(git, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return result.stdout.strip() or "unknown"
+
+
+def _read(path: pathlib.Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _number(value: float | None) -> str:
+    """Writes a number with four digits."""
+    return _UNKNOWN if value is None else f"{value:.4g}"
+
+
+def _range(bounds: Sequence[float] | None) -> str:
+    """Writes an interval."""
+    return _UNKNOWN if bounds is None else f"[{bounds[0]:.4g}, {bounds[1]:.4g}]"

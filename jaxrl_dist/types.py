@@ -1,0 +1,178 @@
+"""The records that every layer exchanges: timesteps, rows, unrolls, parameters, and what an environment offers.
+
+Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (see `config.py`). Experience is
+time-major: `T` rows of `B` environments have leaves `[T, B, ...]`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+ArrayTree = Any
+
+FIRST, MID, LAST = 0, 1, 2
+
+
+class EpisodeInfo(NamedTuple):
+    """What metrics need to know of the running episode; never stored in replay.
+
+    Attributes:
+        episode_return: f32 [B], undiscounted sum of raw rewards of the episode up to and including this timestep.
+        episode_length: i32 [B], actions executed in the episode so far (0 at FIRST).
+        reward: f32 [B], raw reward for arriving here, before any clipping.
+        game_over: bool [B], the game itself has ended here (False at a time limit or a life loss).
+    """
+
+    episode_return: Array
+    episode_length: Array
+    reward: Array
+    game_over: Array
+
+
+class TimeStep(NamedTuple):
+    """One observation and how it was reached, in the names of dm_env.
+
+    Attributes:
+        step_type: i8 [B], FIRST 0, MID 1, LAST 2.
+        reward: f32 [B], for arriving here; 0 at FIRST.
+        discount: f32 [B], 0 where the environment terminated (or a life was lost), else 1; 1 at FIRST and at a
+            truncation.
+        observation: tree of [B, ...].
+        info: `EpisodeInfo`; `()` once stored.
+    """
+
+    step_type: Array
+    reward: Array
+    discount: Array
+    observation: ArrayTree
+    info: Any
+
+
+class Step(NamedTuple):
+    """A stored row: where the agent was, and what it did there.
+
+    Attributes:
+        timestep: `TimeStep` with `info=()`.
+        action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
+        extras: tree of [B, ...], what the agent wants to remember of acting (log-probability, value).
+        version: i32 [B], version of the policy that acted.
+    """
+
+    timestep: TimeStep
+    action: Array
+    extras: ArrayTree
+    version: ArrayTree
+
+
+class Unroll(NamedTuple):
+    """Consecutive rows of B columns; the last row only closes the sequence and opens the next one.
+
+    Attributes:
+        steps: `Step` with leaves [T + 1, B, ...].
+        carry: tree of [B, ...], the acting state before row 0.
+    """
+
+    steps: Step
+    carry: ArrayTree
+
+
+class Params(NamedTuple):
+    """What is published and checkpointed of a policy.
+
+    Attributes:
+        network: the trained tree; gradients, optimiser and target network touch this only.
+        statistics: state that lives across updates and is not trained (normalisation, adaptive coefficients).
+    """
+
+    network: ArrayTree
+    statistics: ArrayTree
+
+
+class ActOutput(NamedTuple):
+    """Action [B, ...], extras (tree of [B, ...]) and the next acting state (tree of [B, ...])."""
+
+    action: Array
+    extras: ArrayTree
+    carry: ArrayTree
+
+
+class LossOutput(NamedTuple):
+    """Per-item sums over the taught steps of each of N items.
+
+    Attributes:
+        loss: f32 [N], summed over the item's taught steps.
+        valid: f32 [N], number of taught steps in the item.
+        priority: f32 [N].
+        metrics: dict of f32 [N], each summed over the item's taught steps.
+    """
+
+    loss: Array
+    valid: Array
+    priority: Array
+    metrics: dict[str, Array]
+
+
+class Sample(NamedTuple):
+    """N windows drawn from a replay.
+
+    Attributes:
+        sequences: `Unroll` with leaves [L, N, ...] and carry [N, ...].
+        indices: tree of [N], where the windows came from (`()` where nothing is ever updated).
+        weights: f32 [N], importance weights.
+    """
+
+    sequences: Unroll
+    indices: ArrayTree
+    weights: Array
+
+
+class Axis(NamedTuple):
+    """Reductions over all devices: collectives inside `mesh.device_map`, identities outside it."""
+
+    sum: Callable[[ArrayTree], ArrayTree]
+    max: Callable[[ArrayTree], ArrayTree]
+
+
+def _identity(tree: ArrayTree) -> ArrayTree:
+    return tree
+
+
+LOCAL = Axis(sum=_identity, max=_identity)
+
+
+class DiscreteSpace(NamedTuple):
+    """Integers 0 … num_values − 1."""
+
+    num_values: int
+
+
+class BoxSpace(NamedTuple):
+    """Real arrays of one shape, with bounds (±inf where there is none) given per component or for all."""
+
+    shape: tuple[int, ...]
+    low: Any
+    high: Any
+
+
+class EnvironmentSpec(NamedTuple):
+    """What an agent may know of an environment before it runs.
+
+    Attributes:
+        name: full name, `suite:name`.
+        observation: tree of `jax.ShapeDtypeStruct` of one observation, without a batch axis.
+        action: `DiscreteSpace` or `BoxSpace`.
+        family: `classic`, `minatar`, `atari`, `continuous` or `physics`; chooses a row of settings.
+        reward_range: (lowest, highest) reward of one step, ±inf where unknown.
+        time_limit: longest episode in steps, 0 where there is none.
+        frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.
+    """
+
+    name: str
+    observation: ArrayTree
+    action: DiscreteSpace | BoxSpace
+    family: str
+    reward_range: tuple[float, float] = (float("-inf"), float("inf"))
+    time_limit: int = 0
+    frames_per_step: int = 1

@@ -1,0 +1,60 @@
+"""Evaluates a run's policies on new environments and prints one JSON object."""
+
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from absl import flags, logging  # noqa: E402
+
+from jaxrl_dist import config  # noqa: E402
+
+_RUN = flags.DEFINE_string("run", None, "Run folder.", required=True)
+_EPISODES = flags.DEFINE_integer("episodes", 100, "Whole episodes per seed of the run.", lower_bound=1)
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the evaluation.", lower_bound=0)
+_CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which parameters.")
+_PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parameter of the environment; repeatable.")
+
+
+def main(arguments: list[str]) -> int:
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where the checkpoint is corrupt."""
+    try:
+        remaining = flags.FLAGS(arguments)[1:]
+        if remaining:
+            raise config.UsageError(f"unexpected argument {remaining[0]!r}: flags are given as --flag=value")
+        if not (pathlib.Path(_RUN.value) / "config.json").is_file():
+            raise config.UsageError(f"--run={_RUN.value} is no run folder: it has no config.json")
+        params = dict(_split(text) for text in _PARAMS.value)
+    except (flags.Error, config.UsageError) as error:
+        return _refuse(error, 2)
+    # Imported only now: JAX takes seconds, and a wrong command should fail at once.
+    from jaxrl_dist import checkpoint, policy
+
+    logging.set_verbosity(logging.WARNING)
+    try:
+        print(json.dumps(policy.evaluate(_RUN.value, _EPISODES.value, _SEED.value, _CHECKPOINT.value, params)))
+    except config.UsageError as error:
+        return _refuse(error, 2)
+    except checkpoint.CheckpointError as error:
+        return _refuse(error, 1)
+    return 0
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise config.UsageError(f"--env_param={text}: expected NAME=VALUE")
+    return name, value
+
+
+def _refuse(error: Exception, code: int) -> int:
+    print(f"evaluate.py: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv))
+    except KeyboardInterrupt:
+        sys.exit(130)

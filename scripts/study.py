@@ -1,0 +1,47 @@
+"""Runs seeds × settings into one table and one plot; the same command goes on where it was stopped.
+
+Example: python scripts/study.py --out=runs/studies/memory --num_seeds=10 --setting="lstm: --network.core=lstm"
+--setting="feed-forward: --network.core=identity" -- --system=ppo --env=gymnax:MemoryChain-bsuite --steps=500_000
+"""
+
+import argparse
+import pathlib
+import signal
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from jaxrl_dist import config, faults, study  # noqa: E402
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the study; returns 0 if all is finished, 1 if a run failed, 2 for a wrong command."""
+    # Taken apart here: versions of argparse disagree about what follows "--".
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    usage = "study.py --out=FOLDER [--setting='LABEL: --flag=value ...' ...] [options] -- [flags of train.py]"
+    parser = argparse.ArgumentParser(prog="study.py", usage=usage, description=__doc__)
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the study")
+    parser.add_argument("--setting", action="append", help="label and flags of one setting; repeat it for more")
+    parser.add_argument("--num_seeds", type=int, default=10, help="seeds per setting (10)")
+    parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--separate_seeds", action="store_true", help="one process per seed, not one for all")
+    options = parser.parse_args(arguments[:end])
+    # The training process gets the signal too, and saves before it leaves.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        settings = tuple(study.parse_setting(text) for text in options.setting or ["all:"])
+        common = tuple(arguments[end + 1 :])
+        plan = study.Study(options.out, common, settings, options.num_seeds, options.seed, options.separate_seeds)
+        rows = study.run(plan, [sys.executable, str(ROOT / "scripts" / "train.py")])
+    except (config.UsageError, faults.LockError, OSError) as error:
+        print(f"study.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print((options.out / "table.md").read_text(encoding="utf-8"))
+    return 0 if all(row["state"] == "finished" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

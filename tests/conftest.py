@@ -1,0 +1,75 @@
+"""Eight virtual CPU devices for every test, quick compilation, and ready-made parts of small runs."""
+
+import functools
+import os
+from typing import Any
+
+# Small programs spend their time in the compiler, not in the code that it optimises.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_llvm_disable_expensive_passes=true"
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import assemble
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+SMALL = {
+    "ppo": {
+        "env.num_envs": 8,
+        "layout.unroll_length": 16,
+        "learner.minibatches": 2,
+        "learner.epochs": 2,
+        "network.hidden_sizes": (16,),
+        "network.torso": "mlp",
+        "steps": 1280,
+    },
+    "dqn": {
+        "env.num_envs": 8,
+        "layout.unroll_length": 4,
+        "replay.capacity": 1024,
+        "replay.min_size": 64,
+        "replay.batch_size": 32,
+        "replay.samples_per_insert": 2.0,
+        "learner.target_period": 2,
+        "network.hidden_sizes": (16,),
+        "network.torso": "mlp",
+        "steps": 320,
+    },
+}
+
+
+class Small:
+    """A small assembled run with its state."""
+
+    def __init__(self, system: str, env: str, num_devices: int, settings: dict[str, Any]) -> None:
+        flags = {"system": system, "env": env, **SMALL[system], **settings}
+        resolved, environment = assemble.resolve(flags)
+        self.parts = assemble.assemble(resolved, environment, jax.devices()[:num_devices])
+        self.layout = self.parts.layout
+        seeds = resolved["seed"] + np.arange(resolved["num_seeds"], dtype=np.uint32)
+        self.keys = jax.vmap(jax.random.key)(seeds)
+        self.total = 20
+        self.iteration = 0
+        self.metrics: Any = None
+
+    @functools.cached_property
+    def state(self) -> Any:
+        return self.layout.init(self.keys)
+
+    def run(self, count: int) -> "Small":
+        self.state, self.metrics = self.layout.run(self.state, self.iteration, count, self.total)
+        self.iteration += count
+        return self
+
+    @property
+    def params(self) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.learner.params)]
+
+
+@pytest.fixture
+def small() -> type[Small]:
+    """The class `Small(system, env, num_devices, settings)`."""
+    return Small

@@ -1,0 +1,196 @@
+"""Wrong commands: one line with the valid values and the nearest match, exit code 2, before JAX is imported."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jaxrl_dist import config, faults, flags
+
+SCRIPT = config.PACKAGE.parent / "scripts" / "train.py"
+
+WRONG = [
+    ("--system=ppoo", r"--system=ppoo: expected one of .*; did you mean ppo\?"),
+    ("--system=PPO", r"did you mean ppo\?"),
+    ("--sytem=ppo", r"--sytem: ppo has no such flag; did you mean --system\?"),
+    ("--layout=anakim", r"--layout=anakim: ppo runs in .*; did you mean anakin\?"),
+    ("--env=CartPole-v1", r"expected suite:name.*; did you mean gymnax:CartPole-v1\?"),
+    ("--env=gymnax:CartPol-v1", r"gymnax has .*; did you mean CartPole-v1\?"),
+    ("--env=gymnax:cartpole-v1", r"did you mean CartPole-v1\?"),
+    ("--env=gynmax:CartPole-v1", r"no suite gynmax, expected one of .*; did you mean gymnax:CartPole-v1\?"),
+    ("--env=gymnax:", r"expected suite:name"),
+    ("--env=", r"expected suite:name"),
+    ("--env=brax:antt", r"did you mean ant\?"),
+    ("--agent.discont=0.9", r"did you mean --agent\.discount\?"),
+    ("--discount=0.9", r"did you mean --agent\.discount\?"),
+    ("--learner.discount=0.9", r"did you mean --agent\.discount\?"),
+    ("--agent.discount=2", r"--agent\.discount=2: expected a number >= 0 and <= 1"),
+    ("--agent.discount=-0.1", r">= 0 and <= 1"),
+    ("--agent.discount=nan", r"expected a number"),
+    ("--agent.discount=high", r"expected a number"),
+    ("--agent.discount=", r"expected a number"),
+    ("--agent.clip_epsilon=-1", r"expected a number >= 0"),
+    ("--agent.normalise_advantage=minibach", r"none, batch, minibatch; did you mean minibatch\?"),
+    ("--agent.scale_rewards=maybe", r"expected true or false"),
+    ("--agent.scale_rewards true", r"unexpected argument 'true': flags are given as --flag=value"),
+    ("--noagent.discount", r"no such flag"),
+    ("--noagent.scale_rewards=1", r"does not take an argument"),
+    ("--learner.learning_rate=0", r"expected a number > 0"),
+    ("--learner.learning_rate=inf", r"expected a number > 0"),
+    ("--learner.optimizer=adan", r"did you mean adam\?"),
+    ("--learner.minibatches=four", r"expected a whole number >= 1"),
+    ("--learner.epochs=1.5", r"expected a whole number >= 1"),
+    ("--steps=0", r"expected a whole number >= 1"),
+    ("--steps=1e400000000", r"expected a whole number"),
+    ("--steps", r"[Mm]issing value for flag --steps"),
+    ("--seed=-1", r"expected a whole number >= 0"),
+    ("--num_seeds=0", r"expected a whole number >= 1"),
+    ("--env.num_envs=0", r"expected a whole number >= 1"),
+    ("--env.params.=3", r"no such flag"),
+    ("--layout.unroll_length=0", r"expected a whole number >= 1"),
+    ("--network.core=lstn", r"identity, lstm, frame_stack; did you mean lstm\?"),
+    ("--network=nature_cn", r"did you mean nature_cnn\?"),
+    ("--network=my_module", r"module:Class"),
+    ("--network=mlp --network.torso=mlp", r"--network is short for --network\.torso"),
+    ("--network.hidden_sizes=64,0", r"whole numbers separated by commas, each >= 1"),
+    ("--network.hidden_sizes=64;64", r"whole numbers separated by commas"),
+    ("--precision=float8", r"expected one of"),
+    ("--replay.capacity=100", r"ppo has no such flag"),
+    ("--system=dqn --agent.clip_epsilon=0.2", r"dqn has no such flag"),
+    ("--system=dqn --replay.batch_size=0", r"expected a whole number >= 1"),
+    ("--system=dqn --agent.epsilon_start=1.5", r">= 0 and <= 1"),
+    ("--init_from=/no/such/run", r"--init_from=/no/such/run is not the folder of a run"),
+    ("train", r"unexpected argument 'train'"),
+    ("--flagfile=/no/such/file", r"/no/such/file"),
+    ("--undefok=nonsense --nonsense=1", r"--undefok: ppo has no such flag"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), WRONG, ids=[command for command, _ in WRONG])
+def test_a_wrong_command_is_refused_in_one_line(command: str, message: str) -> None:
+    with pytest.raises(config.UsageError, match=message) as error:
+        flags.parse(command.split())
+    assert "\n" not in str(error.value)
+
+
+def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text("--env.params.max_steps_in_episode=200\n--seed=3\n")
+    command = flags.parse(
+        ["--system", "ppo", "--env=gymnax:CartPole-v1", "--agent.scale_rewards", "--nolearner.anneal", "--steps", "1e4"]
+        + ["--network=my_module:MyNet", f"--flagfile={file}", "--seed=4"]
+    )
+    assert command.flags == {
+        "system": "ppo",
+        "env": "gymnax:CartPole-v1",
+        "agent.scale_rewards": "true",
+        "learner.anneal": "false",
+        "steps": "1e4",
+        "network.torso": "my_module:MyNet",
+        "env.params.max_steps_in_episode": "200",
+        "seed": "4",
+    }
+    assert command.settings is not None
+    assert command.settings["agent.scale_rewards"] is True and command.settings["learner.anneal"] is False
+    assert command.settings["steps"] == 10_000
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_help_lists_every_flag_with_its_origin(system: str) -> None:
+    text = flags.parse([f"--system={system}", "--help", "--nonsense"]).text
+    settings = config.resolve({"system": system})
+    for name in settings.fields:
+        assert f"\n  --{name}=" in text
+    assert "--env.params.NAME=VALUE" in text
+    assert "Mnih et al. 2015" in text and "PureJaxRL" in text
+
+
+def test_versions_and_names_are_listed() -> None:
+    assert re.search(r"^jax \d", flags.parse(["--version"]).text, re.MULTILINE)
+    listed = flags.parse(["--list"]).text
+    assert "ppo:" in listed and "dqn:" in listed and "CartPole-v1" in listed
+
+
+def command_of(folder: pathlib.Path, *more: str) -> flags.Command:
+    """A valid command that writes to a folder."""
+    return flags.parse(["--env=gymnax:CartPole-v1", f"--out={folder}", *more])
+
+
+def test_the_default_folder_is_named_after_the_run() -> None:
+    settings = flags.parse(["--system=dqn", "--env=gymnax:Catch-bsuite", "--seed=3"]).settings
+    assert settings is not None
+    assert flags.run_folder(settings) == pathlib.Path("runs/dqn-gymnax-Catch-bsuite-seed3")
+
+
+def test_a_new_folder_is_made_without_a_probe_left(tmp_path: pathlib.Path) -> None:
+    folder = flags.check_folder(command_of(tmp_path / "a" / "b"))
+    assert folder.is_dir() and not list(folder.glob(".probe*"))
+
+
+def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "run", pathlib.Path("/proc/run")):
+        with pytest.raises(config.UsageError, match="cannot be written"):
+            flags.check_folder(command_of(folder))
+
+
+def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
+    earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
+    contents = config.resolve(earlier.flags, "classic").as_json()
+    (tmp_path / "config.json").write_text(json.dumps(contents))
+    flags.check_folder(earlier)
+    flags.check_folder(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
+    with pytest.raises(
+        config.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
+    ):
+        flags.check_folder(command_of(tmp_path, "--steps=1e4", "--seed=1"))
+    with pytest.raises(config.UsageError, match="system ppo -> dqn"):
+        flags.check_folder(command_of(tmp_path, "--system=dqn"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
+def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(config.UsageError, match=r"config\.json"):
+        flags.check_folder(command_of(tmp_path))
+
+
+def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
+    with faults.lock(tmp_path), pytest.raises(config.UsageError, match="in use"):
+        flags.check_folder(command_of(tmp_path))
+    flags.check_folder(command_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--env=gymnax:CartPole-v1", "--agent.discont=0.9"],
+        ["--env=gymnax:CartPol-v1"],
+        ["--env=gymnax:CartPole-v1", "--learner.epochs=0"],
+        ["--env=gymnax:CartPole-v1", "--out=/proc/run"],
+    ],
+)
+def test_the_script_fails_fast_without_importing_jax(arguments: list[str], tmp_path: pathlib.Path) -> None:
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        cwd=tmp_path,
+        check=False,
+    )
+    seconds = time.monotonic() - start
+    lines = done.stderr.splitlines()
+    imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
+    told = [line for line in lines if not line.startswith("import time:")]
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(told) == 1 and told[0].startswith("train.py: --")
+    assert "jaxrl_dist.config" in imported
+    assert not {name for name in imported if name.split(".")[0] in ("jax", "jaxlib", "flax", "numpy", "gymnax", "brax")}
+    assert seconds < 3

@@ -1,0 +1,201 @@
+"""One fake environment of a known 7-step episode, its time-limit twin and both at once, through every adapter."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import types
+from jaxrl_dist.envs import as_host, base, toy, wrappers
+
+LENGTH = 7
+ACTIONS = [2, 0, 1, 1, 0, 2, 1, 2, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]
+
+
+class Transition(NamedTuple):
+    """What an agent learns from: (s, a, r, s', discount, step type of s'), numbers as plain Python."""
+
+    observation: list[float]
+    action: int
+    reward: float
+    next_observation: list[float]
+    discount: float
+    step_type: int
+
+
+def expected(name: str) -> list[Transition]:
+    """Plays the environment in plain Python: an action on a LAST row is ignored and opens the next episode."""
+    transitions, steps, observation = [], 0, [0.0, 0.0]
+    for action in ACTIONS:
+        if steps == LENGTH:
+            steps, following, reward, discount, step_type = 0, [0.0, 0.0], 0.0, 1.0, types.FIRST
+        else:
+            steps += 1
+            following, reward = [float(steps), float(action)], (steps - 1) / 2 + action
+            ended = steps == LENGTH
+            discount = 0.0 if ended and name in ("episode", "both") else 1.0
+            step_type = types.LAST if ended else types.MID
+        transitions.append(Transition(observation, action, reward, following, discount, step_type))
+        observation = following
+    return transitions
+
+
+def played(reset: Callable[[], types.TimeStep], step: Callable[[int], types.TimeStep]) -> list[Transition]:
+    """Drives an environment of one row and lists what it gave."""
+    timestep, transitions = reset(), []
+    assert int(timestep.step_type) == types.FIRST and float(timestep.discount) == 1 and float(timestep.reward) == 0
+    for action in ACTIONS:
+        following = step(action)
+        transitions.append(
+            Transition(
+                np.asarray(timestep.observation).tolist(),
+                action,
+                float(following.reward),
+                np.asarray(following.observation).tolist(),
+                float(following.discount),
+                int(following.step_type),
+            )
+        )
+        timestep = following
+    return transitions
+
+
+def played_on_device(environment: base.Environment) -> list[Transition]:
+    step_on_device, state = jax.jit(environment.step), None
+
+    def reset() -> types.TimeStep:
+        nonlocal state
+        state, timestep = environment.reset(jax.random.key(0))
+        return timestep
+
+    def step(action: int) -> types.TimeStep:
+        nonlocal state
+        state, timestep = step_on_device(state, jnp.int32(action))
+        return timestep
+
+    return played(reset, step)
+
+
+def through_toy(name: str) -> list[Transition]:
+    return played_on_device(base.make(f"toy:{name}"))
+
+
+def through_batch(name: str) -> list[Transition]:
+    environment = base.make(f"toy:{name}")
+
+    def only_row(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: jax.tree.map(lambda x: x[0], jax.vmap(function)(*jax.tree.map(lambda x: x[None], args)))
+
+    return played_on_device(environment._replace(reset=only_row(environment.reset), step=only_row(environment.step)))
+
+
+def through_as_host(name: str) -> list[Transition]:
+    host = as_host.AsHost(base.make(f"toy:{name}"), 1, jax.random.key(0))
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[0], timestep)
+
+    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
+
+
+def through_sends(name: str) -> list[Transition]:
+    host = as_host.AsHost(base.make(f"toy:{name}"), 3, jax.random.key(0))
+
+    def step(action: int) -> types.TimeStep:
+        host.send(np.array([action]), np.array([1]))
+        return jax.tree.map(lambda x: x[0], host.recv()[0])
+
+    return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+
+
+def through_gymnax(name: str) -> list[Transition]:
+    pytest.importorskip("gymnax")
+    from jaxrl_dist.envs import gymnax
+
+    gymnax._import_library()
+    from flax import struct
+    from gymnax.environments import environment, spaces
+
+    @struct.dataclass
+    class FakeState(environment.EnvState):
+        time: int
+
+    class Fake(environment.Environment):
+        def reset_env(self, key: jax.Array, params: Any) -> Any:
+            return jnp.zeros(2), FakeState(time=0)
+
+        def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
+            time = state.time + 1
+            terminated = (time >= LENGTH) & (name in ("episode", "both"))
+            observation = jnp.stack([time, action]).astype(float)
+            return observation, FakeState(time=time), 0.5 * (time - 1) + action, terminated, {}
+
+        def action_space(self, params: Any) -> Any:
+            return spaces.Discrete(3)
+
+        def observation_space(self, params: Any) -> Any:
+            return spaces.Box(0, LENGTH, (2,))
+
+    limit = LENGTH if name in ("time_limit", "both") else 1000
+    params = environment.EnvParams(max_steps_in_episode=limit)
+    return played_on_device(wrappers.auto_reset(gymnax.adapt(Fake(), params, "Fake")))
+
+
+def through_brax(name: str) -> list[Transition]:
+    pytest.importorskip("brax")
+    from jaxrl_dist.envs import brax
+
+    with brax._without_known_noise():
+        from brax.envs import base as brax_base
+
+    class Fake(brax_base.Env):
+        def reset(self, rng: jax.Array) -> Any:
+            zero = jnp.float32(0)
+            return brax_base.State(jnp.int32(0), jnp.zeros(2), zero, zero, {"steps": zero})
+
+        def step(self, state: Any, action: jax.Array) -> Any:
+            steps, action = state.pipeline_state + 1, action[0]
+            done = jnp.where((steps >= LENGTH) & (name in ("episode", "both")), 1.0, 0.0)
+            state.metrics.update(steps=steps.astype(float))
+            observation = jnp.stack([steps.astype(float), action])
+            return state.replace(pipeline_state=steps, obs=observation, reward=(steps - 1) / 2 + action, done=done)
+
+        observation_size = 2
+        action_size = 1
+        backend = "none"
+
+    limit = LENGTH if name in ("time_limit", "both") else 1000
+    environment = wrappers.auto_reset(brax.adapt(Fake(), "fake", limit))
+
+    def step(state: Any, action: jax.Array) -> Any:
+        return environment.step(state, action[None].astype(jnp.float32))
+
+    return played_on_device(environment._replace(step=step))
+
+
+ADAPTERS = [through_toy, through_batch, through_as_host, through_sends, through_gymnax, through_brax]
+
+
+@pytest.mark.parametrize("name", ["episode", "time_limit", "both"])
+@pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
+def test_every_adapter_gives_the_same_transitions(adapter: Callable[[str], list[Transition]], name: str) -> None:
+    assert adapter(name) == expected(name)
+
+
+def test_the_known_episode_by_hand() -> None:
+    episode, limited = expected("episode"), expected("time_limit")
+    assert episode[6] == Transition([6.0, 2.0], 1, 4.0, [7.0, 1.0], 0.0, types.LAST)
+    assert limited[6] == episode[6]._replace(discount=1.0)
+    assert episode[7] == Transition([7.0, 1.0], 2, 0.0, [0.0, 0.0], 1.0, types.FIRST)
+    assert episode[8] == Transition([0.0, 0.0], 0, 0.0, [1.0, 0.0], 1.0, types.MID)
+
+
+def test_game_over_is_false_at_a_time_limit() -> None:
+    for name, over in (("episode", True), ("time_limit", False), ("both", True)):
+        environment = wrappers.auto_reset(toy.bare(name, 1))
+        _, timestep = environment.step(environment.reset(jax.random.key(0))[0], jnp.int32(0))
+        assert timestep.step_type == types.LAST
+        assert isinstance(timestep.info, types.EpisodeInfo) and timestep.info.game_over == over

@@ -1,0 +1,117 @@
+"""The documents tell the truth: their table, flags, commands and links exist. Run as a program, it writes the table."""
+
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from jaxrl_dist import config, flags, study, systems
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- end of systems -->"
+
+
+def table() -> str:
+    """Returns the table of systems × layouts in Markdown."""
+    rows = systems.SYSTEMS.values()
+    layouts = list(dict.fromkeys(layout for row in rows for layout in row.layouts))
+    lines = [["system", "agent", "replay", *layouts, "what it is"]]
+    lines.append(["---"] * len(lines[0]))
+    for row in rows:
+        marks = ["own" if name == row.layouts[0] else "yes" if name in row.layouts else "–" for name in layouts]
+        lines.append([f"`{row.name}`", row.agent, row.replay, *marks, row.summary])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_table(text: str) -> str:
+    """Puts the table between its markers."""
+    before, rest = text.split(START)
+    return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+def commands() -> Iterator[list[str]]:
+    """Yields the shell commands of all documents, as lists of words."""
+    for document in DOCUMENTS:
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
+            yield from (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line)
+
+
+def script_options(script: str | pathlib.Path) -> set[str]:
+    """Returns the flags that a script defines, without the dashes."""
+    source = (ROOT / script).read_text(encoding="utf-8")
+    return set(re.findall(r'(?:add_argument\("--|DEFINE_\w+\(")(\w+)"', source))
+
+
+def check_train(arguments: list[str]) -> None:
+    """Checks a command line of train.py; folders of earlier runs are made up."""
+    for argument in arguments:
+        if argument.startswith("--init_from="):
+            folder = pathlib.Path(argument.partition("=")[2])
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").touch()
+    flags.parse(arguments)
+
+
+def check_study(arguments: list[str]) -> None:
+    """Checks a command line of study.py, and those of the training processes that it would start."""
+    end = arguments.index("--")
+    settings = [argument.partition("=")[2] for argument in arguments[:end] if argument.startswith("--setting=")]
+    parsed = tuple(study.parse_setting(text) for text in settings)
+    assert study.cells(study.Study(pathlib.Path("runs/study"), tuple(arguments[end + 1 :]), parsed))
+
+
+def test_the_table_of_systems_is_current() -> None:
+    text = DOCUMENTS[0].read_text(encoding="utf-8")
+    assert with_table(text) == text, "python tests/test_docs.py rewrites it"
+
+
+@pytest.mark.parametrize("command", [shlex.join(command) for command in commands()])
+def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+        return
+    script, *arguments = arguments
+    assert program == "python" and (ROOT / script).is_file()
+    if script == "scripts/train.py":
+        check_train(arguments)
+        return
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    used = {argument[2:].partition("=")[0] for argument in own if argument.startswith("--")}
+    assert used <= script_options(script)
+    if script == "scripts/study.py":
+        check_study(arguments)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    shown = re.findall(r"`--(no)?([\w.]+)(?:=[^`]*)?`", text)
+    declared = {name for row in systems.SYSTEMS.values() for name in config.fields(row, row.layouts[0])}
+    actions = {"help", "list", "version", "flagfile", *config.ALIASES}
+    known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
+    for negation, name in shown:
+        assert name in known or f"{negation}{name}" in known or name.startswith(config.PARAMS), name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_point_to_files(document: pathlib.Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_paths_in_the_architecture_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name in set(re.findall(r"`((?:tests|agents|envs|parallel|jaxrl_dist)/[\w/]+\.py|\w+\.py)`", text)):
+        if "NAME" not in name:
+            assert (ROOT / name).exists() or (config.PACKAGE / name).exists(), name
+
+
+if __name__ == "__main__":
+    DOCUMENTS[0].write_text(with_table(DOCUMENTS[0].read_text(encoding="utf-8")), encoding="utf-8")

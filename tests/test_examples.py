@@ -1,0 +1,97 @@
+"""The Python of the documents runs as it is printed, with fewer steps."""
+
+import pathlib
+import re
+import sys
+import types as python_types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import learner, networks, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import unroll
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def block(document: str, phrase: str) -> str:
+    """Returns the one Python block of a document that has a phrase."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if phrase in code]
+    assert len(found) == 1, f"{document} has {len(found)} examples with {phrase!r}"
+    return found[0]
+
+
+def module(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs code as a module, which dataclasses and Flax look up by its name."""
+    made = python_types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, made)
+    exec(compile(code, name, "exec"), made.__dict__)
+    return made
+
+
+def test_every_example_of_the_readme_is_run_here() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("```python") == 3
+
+
+def test_training_and_loading(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = block("README.md", "jaxrl_dist.train(")
+    names = module(code.replace("100_000", "2_048"), "train_and_load", monkeypatch)
+    assert names.run.reason == "finished" and names.run.summary["env_steps"] == 2_048
+    assert names.run.summary["eval_return_mean"] > 5
+    assert (tmp_path / "runs" / "notebook" / "summary.json").is_file()
+    assert names.policy.env_steps == 2_048 and names.policy.settings["agent.discount"] == 0.98
+    assert names.output.action.shape == (4,) and names.output.action.dtype == jnp.int32
+
+
+def test_the_parts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = module(block("README.md", "device_unroll("), "parts_alone", monkeypatch)
+    assert names.sequences.steps.action.shape == (33, 8)
+    assert names.output.loss.shape == (32 * 8,) and np.isfinite(names.output.loss).all()
+    ended = (names.sequences.steps.timestep.step_type[:-1] == types.LAST).sum()
+    assert int(ended) > 0 and int(names.output.valid.sum()) == 32 * 8 - int(ended)
+    assert float(jnp.abs(names.output.metrics["ratio_deviation"]).max()) < 1e-5
+
+
+def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module(block("README.md", "class MyNet"), "my_module", monkeypatch)
+    spec = envs.make("toy:episode").spec
+    net = networks.make(networks.Config(torso="my_module:MyNet"), spec, (networks.Head("q", 3, 1.0),))
+    outputs = net.apply(net.init(jax.random.key(0)), jnp.ones((5, 2)))
+    assert outputs["q"].shape == (5, 3)
+
+
+def test_the_agent_in_one_file_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    reinforce = module(block("docs/writing_an_agent.md", "def make("), "reinforce", monkeypatch)
+    environment = envs.make("toy:episode")
+    network = networks.Config(torso="mlp", hidden_sizes=(8,))
+    agent = reinforce.make(reinforce.Config(), environment.spec, network)
+    rules = learner.make(learner.Config(learning_rate=0.03, anneal=False), agent, types.LOCAL)
+    play = unroll.device_unroll(agent, jax.vmap(environment.step), 16)
+
+    def iteration(i: Any, loop: Any) -> Any:
+        state, actors, _ = loop
+        actors, rows, _ = play(state.params, actors, jax.random.key(i), jnp.zeros(8), jnp.int32(0))
+        state, _, metrics = rules.update(
+            state, types.Sample(rows, (), jnp.ones(8)), jax.random.key(i), jnp.float32(0.0)
+        )
+        return state, actors, (rows.steps.action == 2).mean()
+
+    @jax.jit
+    def train() -> Any:
+        state = rules.init(agent.init(jax.random.key(0)))
+        actors = unroll.ActorState(
+            *jax.vmap(environment.reset)(jax.random.split(jax.random.key(1), 8)), agent.init_carry(8)
+        )
+        start = jax.lax.fori_loop(0, 1, iteration, (state, actors, jnp.float32(0.0)))
+        return start[-1], jax.lax.fori_loop(1, 100, iteration, start)[-1]
+
+    first, last = map(float, train())
+    # The toy's reward grows with the action, so the largest becomes the likeliest.
+    assert first < 0.6 < 0.8 < last

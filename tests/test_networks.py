@@ -1,0 +1,114 @@
+"""Networks: torsos fit their observations, cores clear at FIRST, unrolling equals stepping."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import config, networks, torsos, types
+
+HEADS = (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0))
+SHAPES = {"mlp": (5,), "minatar_cnn": (10, 10, 4), "nature_cnn": (84, 84, 4), "impala_resnet": (16, 16, 3)}
+
+
+def _spec(shape, dtype=jnp.float32):
+    return types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct(shape, dtype), types.DiscreteSpace(3), "classic")
+
+
+class Doubling(nn.Module):
+    """A user's module: maps [B, D] to [B, 2 D] without parameters."""
+
+    @nn.compact
+    def __call__(self, x):
+        return jnp.concatenate([x, -x], axis=-1)
+
+
+@pytest.mark.parametrize("torso", SHAPES)
+@pytest.mark.parametrize("shared", [True, False])
+def test_torsos_give_heads_of_the_right_shape(torso, shared):
+    net = networks.make(networks.Config(torso=torso, shared=shared), _spec(SHAPES[torso]), HEADS)
+    shapes = jax.eval_shape(net.init, jax.random.key(0))
+    outputs = jax.eval_shape(net.apply, shapes, jax.ShapeDtypeStruct((7, *SHAPES[torso]), jnp.float32))
+    assert {name: x.shape for name, x in outputs.items()} == {"policy": (7, 3), "value": (7, 1)}
+    assert sum(name.startswith("torsos") for name in shapes) == (1 if shared else 2)
+
+
+def test_images_of_bytes_are_scaled_to_the_unit_interval():
+    net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
+    params = jax.jit(net.init)(jax.random.key(0))
+    image = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4)).astype(np.uint8)
+    as_bytes, as_floats = (net.apply(params, x)["value"] for x in (image, jnp.asarray(image / 255.0, jnp.float32)))
+    np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
+
+
+def test_minatar_convolution_equals_xla_s():
+    image = jnp.asarray(np.random.default_rng(1).random((2, 10, 10, 4)) < 0.3)
+    patches = torsos._neighbourhoods(image.astype(jnp.float32))
+    kernel = jnp.asarray(np.random.default_rng(2).normal(size=(3, 3, 4, 16)), jnp.float32)
+    expected = jax.lax.conv_general_dilated(
+        image.astype(jnp.float32), kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(patches @ kernel.reshape(36, 16), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("core", ["identity", "lstm", "frame_stack"])
+def test_unrolling_equals_stepping_and_forgets_at_first(core):
+    settings = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, core_size=6, num_frames=3)
+    net = networks.make(settings, _spec((5,)), HEADS)
+    params = jax.jit(net.init)(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    observation = jnp.asarray(rng.normal(size=(9, 2, 5)), jnp.float32)
+    is_first = jnp.zeros((9, 2), bool).at[4, 0].set(True).at[6, 1].set(True)
+    carry, stepped = net.initial(2), []
+    step = jax.jit(functools.partial(net.step, params))
+    for t in range(9):
+        outputs, carry = step(carry, observation[t], is_first[t])
+        stepped.append(outputs["policy"])
+    unrolled, final = net.unroll(params, net.initial(2), observation, is_first)
+    np.testing.assert_allclose(jnp.stack(stepped), unrolled["policy"], rtol=1e-4, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(carry), jax.tree.leaves(final), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    fresh, _ = net.unroll(params, net.initial(1), observation[4:, :1], is_first[4:, :1])
+    np.testing.assert_allclose(fresh["policy"], unrolled["policy"][4:, :1], rtol=1e-4, atol=1e-6)
+    changed, _ = net.unroll(params, net.initial(2), observation.at[3].add(1.0), is_first)
+    assert (changed["policy"][5, 0] == unrolled["policy"][5, 0]).all()
+    remembers = not np.allclose(changed["policy"][4, 1], unrolled["policy"][4, 1], atol=1e-7)
+    assert remembers == (core != "identity")
+
+
+def test_frame_stack_fills_with_the_first_frame_after_a_reset():
+    net = networks.make(networks.Config(torso="mlp", core="frame_stack", num_frames=3), _spec((1,)), HEADS)
+    observation = jnp.arange(1.0, 6.0)[:, None, None]
+    is_first = jnp.asarray([True, False, False, True, False])[:, None]
+    stacked = net.stack(net.initial(1), observation, is_first)
+    assert stacked[:, 0].astype(int).tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5]]
+    assert net.context == 2
+
+
+def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
+    net = networks.make(networks.Config(torso=f"{__name__}:Doubling"), _spec((5,)), HEADS)
+    params = net.init(jax.random.key(0))
+    assert jax.tree.leaves(params["outputs_policy"])[1].shape == (10, 3)
+    for torso, message in (
+        ("no_such_module:Net", "No module named"),
+        (f"{__name__}:Missing", "no attribute"),
+        ("minatar_cnn", "use --network=mlp"),
+    ):
+        with pytest.raises(config.UsageError, match=message):
+            networks.make(networks.Config(torso=torso), _spec((5,)), HEADS)
+
+
+def test_orthogonal_initialisation_has_the_asked_gains():
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(64, 64)), _spec((64,)), HEADS)
+    params = net.init(jax.random.key(0))
+    kernels = {"/".join(map(lambda k: k.key, path)): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    for name, gain in (
+        ("torsos_0/Dense_1/kernel", 2.0),
+        ("outputs_policy/kernel", 1e-4),
+        ("outputs_value/kernel", 1.0),
+    ):
+        gram = kernels[name].T @ kernels[name]
+        np.testing.assert_allclose(gram, gain * np.eye(len(gram)), atol=1e-5)

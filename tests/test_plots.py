@@ -1,0 +1,154 @@
+"""Learning curves: how evaluations are joined, and that the picture shows them."""
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_dist import aggregate, config, metrics, plots
+
+BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
+
+
+def evaluation(env_steps: int, wall_s: float, returns: list[float]) -> dict[str, Any]:
+    record = {"kind": "eval", "env_steps": env_steps, "wall_s": wall_s, "eval_return": float(np.mean(returns))}
+    return {**record, "eval_return_per_seed": returns}
+
+
+def run(num_seeds: int, num_points: int = 8, top: float = 100.0) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(num_seeds)
+    rises = generator.uniform(0.5, 1.5, num_seeds)
+    records: list[dict[str, Any]] = []
+    for i in range(1, num_points + 1):
+        records.append({"kind": "train", "env_steps": 1000 * i, "wall_s": 2.0 * i, "episode_return": 0.0})
+        records.append(evaluation(1000 * i, 2.0 * i, (top * np.tanh(rises * i / num_points)).tolist()))
+    return records
+
+
+def pixels(path: pathlib.Path) -> np.ndarray:
+    from matplotlib import image
+
+    assert path.read_bytes().startswith(b"\x89PNG")
+    return np.round(image.imread(path)[..., :3] * 255).astype(int)
+
+
+def columns_with(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """Columns of the upper 80 % (above the legend) that hold the colour."""
+    part = picture[: int(0.8 * len(picture))]
+    return np.flatnonzero((np.abs(part - colour).max(-1) <= 2).any(0))
+
+
+def test_curve_of_one_program_holds_its_evaluations() -> None:
+    curve = plots.curve([run(3)])
+    assert curve.returns.shape == (8, 3)
+    np.testing.assert_array_equal(curve.env_steps, 1000 * np.arange(1, 9))
+    np.testing.assert_array_equal(curve.wall_s, 2.0 * np.arange(1, 9))
+
+
+def test_curve_joins_programs_at_every_step() -> None:
+    first = [evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(30, 3.0, [3.0])]
+    second = [evaluation(10, 3.0, [10.0, 100.0]), evaluation(20, 6.0, [20.0, 200.0])]
+    curve = plots.curve([first, second])
+    np.testing.assert_array_equal(curve.env_steps, [10, 20, 30])
+    np.testing.assert_array_equal(curve.wall_s, [2.0, 4.0, 3.0])
+    expected = [[1.0, 10.0, 100.0], [2.0, 20.0, 200.0], [3.0, np.nan, np.nan]]
+    np.testing.assert_array_equal(curve.returns, expected)
+
+
+def test_curve_takes_the_last_of_two_evaluations_at_one_step() -> None:
+    curve = plots.curve([[evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(20, 5.0, [9.0])]])
+    np.testing.assert_array_equal(curve.returns, [[1.0], [9.0]])
+    np.testing.assert_array_equal(curve.wall_s, [1.0, 5.0])
+
+
+def test_records_without_seeds_are_one_seed() -> None:
+    curve = plots.curve([[{"kind": "eval", "env_steps": 5, "wall_s": 1.0, "eval_return": 7.0}]])
+    np.testing.assert_array_equal(curve.returns, [[7.0]])
+
+
+def test_the_picture_shows_every_run_in_both_panels(tmp_path: pathlib.Path) -> None:
+    plots.learning_curve({"many": run(5), "one": run(1, top=30.0)}, tmp_path / "curve.png", "title")
+    picture = pixels(tmp_path / "curve.png")
+    width = picture.shape[1]
+    for colour in (BLUE, VERMILION):
+        columns = columns_with(picture, colour)
+        for left, right in ((0.07, 0.5), (0.55, 0.99)):
+            share = np.mean((columns > left * width) & (columns < right * width)) * len(columns) / width
+            assert share > 0.25
+
+
+def test_a_missing_seed_leaves_a_gap(tmp_path: pathlib.Path) -> None:
+    whole, broken = run(4, 9), run(4, 9)
+    for record in broken:
+        if record["kind"] == "eval" and 4000 <= record["env_steps"] <= 6000:
+            record["eval_return_per_seed"][0] = float("nan")
+    lengths = []
+    for name, records in (("whole", whole), ("broken", broken)):
+        plots.learning_curve({name: records}, tmp_path / f"{name}.png")
+        lengths.append(len(columns_with(pixels(tmp_path / f"{name}.png"), BLUE)))
+    # Of eight segments four are left.
+    assert 0.4 * lengths[0] < lengths[1] < 0.65 * lengths[0]
+
+
+@pytest.mark.parametrize("num_seeds", [1, 6])
+def test_a_single_point_is_visible(tmp_path: pathlib.Path, num_seeds: int) -> None:
+    plots.learning_curve({"point": run(num_seeds, 1)}, tmp_path / "curve.png")
+    assert len(columns_with(pixels(tmp_path / "curve.png"), BLUE)) >= 10
+
+
+@pytest.mark.parametrize("runs", [{}, {"none": []}, {"unknown": [evaluation(1, 1.0, [float("nan")])]}])
+def test_nothing_to_draw_is_a_picture_too(tmp_path: pathlib.Path, runs: dict[str, Any]) -> None:
+    plots.learning_curve(runs, tmp_path / "curve.png")
+    assert pixels(tmp_path / "curve.png").std() > 0
+
+
+def test_the_band_is_the_interval_at_each_point() -> None:
+    returns = np.array([[1.0, 2.0, 3.0, 4.0, 9.0], [5.0, 5.0, 5.0, 5.0, 5.0], [1.0, np.nan, 2.0, 3.0, 4.0]])
+    centre, low, high = plots.band(returns)
+    np.testing.assert_array_equal(centre, [3.0, 5.0, np.nan])
+    assert (low[0], high[0]) == aggregate.interval(returns[0])
+    assert (low[1], high[1]) == (5.0, 5.0)
+    assert np.isnan([low[2], high[2]]).all()
+
+
+def test_neither_pyplot_nor_matplotlib_is_imported_before_it_is_needed(tmp_path: pathlib.Path) -> None:
+    code = (
+        "import sys; from jaxrl_dist import plots; print('matplotlib' in sys.modules);"
+        f"plots.learning_curve({{}}, {str(tmp_path / 'a.png')!r}); print('matplotlib.pyplot' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=config.PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
+
+
+def plot(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = config.PACKAGE.parent / "scripts" / "plot.py"
+    return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
+
+
+def test_the_script_draws_runs(tmp_path: pathlib.Path) -> None:
+    settings = metrics.Config(tensorboard=False)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        with metrics.Logger(tmp_path / name, settings, display=False) as logger:
+            for record in run(2):
+                logger.log(record)
+    result = plot(tmp_path, "a", "b", "--labels=first,second", "--out=both.png")
+    assert (result.returncode, result.stdout) == (0, "both.png\n"), result.stderr
+    assert len(columns_with(pixels(tmp_path / "both.png"), VERMILION)) > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "none/metrics.jsonl holds no evaluation to draw"),
+        (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
+        (["a", "a"], "2 runs need as many different labels, not a, a"),
+    ],
+)
+def test_the_script_refuses_in_one_line(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
+    result = plot(tmp_path, *arguments)
+    assert (result.returncode, result.stderr) == (2, f"plot.py: {message}\n")

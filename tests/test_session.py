@@ -1,0 +1,446 @@
+"""Whole runs in this process: stopped and resumed they are what they would have been, and no bad number is kept."""
+
+import functools
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import checkpoint, config, faults, guard, metrics, policy, runner, session, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.envs import wrappers
+
+CARTPOLE = "gymnax:CartPole-v1"
+# Ten iterations: a record every third, an evaluation every second, so that a stop after the fifth leaves half a record.
+RUN = {"log.interval_steps": 384, "evaluation.interval_steps": 256, "evaluation.episodes": 4}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo", {}),
+    "ppo-lstm": ("ppo", {"network.core": "lstm", "network.core_size": 8}),
+    "dqn": ("dqn", {"log.interval_steps": 96, "evaluation.interval_steps": 64}),
+}
+TIMES = {"wall_s", "steps_per_second"}
+
+
+def train(
+    folder: pathlib.Path,
+    system: str = "ppo",
+    env: str = CARTPOLE,
+    num_devices: int = 1,
+    stop: faults.StopToken | None = None,
+    **settings: Any,
+) -> runner.Run:
+    """Runs a small run, or resumes it."""
+    named = {"system": system, "env": env, **conftest.SMALL[system], **RUN, **settings, "out": str(folder)}
+    return runner.drive(named, jax.devices()[:num_devices], stop or faults.StopToken(), display=False)
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, env_steps: int) -> faults.StopToken:
+    """Makes a token that is requested as soon as a run, now one iteration at a time, has trained so far."""
+    token, show = faults.StopToken(), metrics.Logger.show
+
+    def show_and_stop(logger: metrics.Logger, record: dict[str, Any]) -> None:
+        show(logger, record)
+        if record["env_steps"] >= env_steps:
+            token.request()
+
+    monkeypatch.setattr(metrics.Logger, "show", show_and_stop)
+    monkeypatch.setattr(session, "_CHUNK_S", 0.0)
+    return token
+
+
+def without_times(folder: pathlib.Path) -> list[dict[str, Any]]:
+    return [{name: value for name, value in r.items() if name not in TIMES} for r in metrics.read(folder)]
+
+
+def assert_same_records(left: pathlib.Path, right: pathlib.Path) -> None:
+    """Checks that two runs recorded the same; means of float32 sums may differ in the last bits, as chunks differ."""
+    for a, b in zip(without_times(left), without_times(right), strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            if isinstance(a[name], str) or "return" in name or "steps" in name:
+                np.testing.assert_equal(a[name], b[name])
+            else:
+                np.testing.assert_allclose(a[name], b[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_stopped_run_resumes_to_what_it_would_have_been(
+    variant: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, settings = VARIANTS[variant]
+    whole = train(tmp_path / "whole", system, **settings)
+    rows = whole.summary["env_steps"] // 10
+    with monkeypatch.context() as patch:
+        stopped = train(tmp_path / "halves", system, stop=stop_at(patch, 5 * rows), **settings)
+    assert (stopped.reason, stopped.summary["env_steps"]) == ("stopped", 5 * rows)
+    resumed = train(tmp_path / "halves", system, **settings)
+    assert (resumed.reason, resumed.summary["resumed_from"]) == ("finished", 5 * rows)
+    assert resumed.summary["params_sha256"] == whole.summary["params_sha256"] != stopped.summary["params_sha256"]
+    assert_same_records(tmp_path / "whole", tmp_path / "halves")
+    steps = [(record["kind"], record["env_steps"]) for record in metrics.read(tmp_path / "halves")]
+    assert len(steps) == len(set(steps)) == 4 + 5
+    for name in ("valid_steps", "learner_steps", "best_return", "eval_return_mean"):
+        assert resumed.summary[name] == whole.summary[name]
+    again = train(tmp_path / "halves", system, **settings)
+    assert (again.reason, again.summary["params_sha256"]) == ("finished", whole.summary["params_sha256"])
+    assert_same_records(tmp_path / "whole", tmp_path / "halves")
+
+
+@pytest.mark.parametrize("phase", ["compiling", "rolling out", "evaluating", "saving"])
+def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
+    phase: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+) -> None:
+    owner, name, call = {
+        "compiling": (session, "_compile", 1),
+        "rolling out": (guard, "is_finite", 4),
+        "evaluating": (session, "_evaluate", 2),
+        "saving": (checkpoint, "save", 5),
+    }[phase]
+    token, original, calls = faults.StopToken(), getattr(owner, name), [0]
+
+    def request_then(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            token.request()
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, request_then)
+        stopped = train(tmp_path, stop=token, **{"checkpoint.interval_s": 0})
+    assert stopped.reason == "stopped" and stopped.summary["env_steps"] < 1280
+    newest = checkpoint.latest(tmp_path / "checkpoints")[0]
+    assert newest.name == f"step_{stopped.summary['env_steps']:012d}"
+    resumed = train(tmp_path)
+    assert resumed.summary["params_sha256"] == reference.summary["params_sha256"]
+    assert_same_records(tmp_path, reference.folder)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> runner.Run:
+    """The whole small PPO run."""
+    return train(tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture
+def finished(reference: runner.Run, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of the finished run that may be altered."""
+    return pathlib.Path(shutil.copytree(reference.folder, tmp_path / "finished"))
+
+
+def test_a_reached_return_ends_the_run_also_when_it_is_started_again(tmp_path: pathlib.Path) -> None:
+    run = train(tmp_path, stop_at_return=5.0)
+    assert (run.reason, run.summary["reason"], run.summary["env_steps"]) == ("return reached", "return reached", 256)
+    again = train(tmp_path, stop_at_return=5.0)
+    assert (again.reason, again.summary["env_steps"]) == ("return reached", 256)
+    assert again.summary["params_sha256"] == run.summary["params_sha256"]
+    further = train(tmp_path, stop_at_return=1e6)
+    assert (further.reason, further.summary["env_steps"]) == ("finished", 1280)
+
+
+def test_more_steps_extend_a_finished_run(finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(metrics.Logger, "say", lambda logger, text: said.append(text))
+    run = train(finished, steps=2000)
+    assert (run.summary["resumed_from"], run.summary["env_steps"]) == (1280, 2048)
+    assert any(text.startswith("changed since the last session: steps 1280 -> 2000") for text in said)
+    assert any("go on from 62% of their schedule, they were at 100%" in text for text in said)
+
+
+def test_a_run_starts_from_the_parameters_of_another(
+    reference: runner.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = {"init_from": str(reference.folder), "seed": 7}
+    run = train(tmp_path / "same", stop=stop_at(monkeypatch, 0), **origin)
+    assert run.summary["env_steps"] == 0
+    assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+    with pytest.raises(config.UsageError, match=r"--init_from=.*: leaf '.*' is float32.* in the checkpoint") as error:
+        train(tmp_path / "other", **origin, **{"network.hidden_sizes": (8,)})
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "other" / "config.json").exists()
+    with pytest.raises(config.UsageError, match="holds no latest parameters"):
+        train(tmp_path / "other", init_from=str(tmp_path / "nothing"))
+
+
+def test_precision_reaches_every_program(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+) -> None:
+    # A CPU computes in float32 whatever is asked, so the numbers do not show it here.
+    seen: set[str] = set()
+    original = runner.assemble.assemble
+
+    def spied(function: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            seen.add(str(jax.make_jaxpr(jnp.dot)(np.ones((2, 2)), np.ones((2, 2))).eqns[0].params["precision"]))
+            return function(*args, **more)
+
+        return call
+
+    def assemble(*args: Any, **more: Any) -> Any:
+        parts = original(*args, **more)
+        return parts._replace(layout=parts.layout._replace(run=spied(parts.layout.run)), evaluate=spied(parts.evaluate))
+
+    monkeypatch.setattr(runner.assemble, "assemble", assemble)
+    settings = {"precision": "float32", "steps": 128}
+    train(tmp_path / "float32", **settings)
+    policy.evaluate(tmp_path / "float32", 2, 0, "latest", {})
+    assert len(seen) == 1 and "HIGHEST" in seen.pop()
+    train(tmp_path / "bfloat16", precision="bfloat16", steps=128)
+    assert len(seen) == 1 and "HIGHEST" not in seen.pop()
+
+
+def test_a_profile_holds_a_trace(tmp_path: pathlib.Path, reference: runner.Run) -> None:
+    run = train(tmp_path, profile=True)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+    assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+
+
+def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survives(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([1.0, 5.0, 2.0, 4.0, 3.0])
+    evaluated: list[str] = []
+    assemble = runner.assemble.assemble
+
+    def scored(*args: Any, **more: Any) -> Any:
+        def evaluate(params: types.Params, keys: Any, index: int, limit: int = 1) -> np.ndarray:
+            if limit == 0:
+                return np.zeros((1, 2))
+            evaluated.append(checkpoint.params_sha256(params))
+            return np.full((1, 2), next(scores))
+
+        return assemble(*args, **more)._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(runner.assemble, "assemble", scored)
+    with monkeypatch.context() as patch:
+        train(tmp_path, stop=stop_at(patch, 768))
+    best = [json.loads((tmp_path / "checkpoints" / "best" / "contents.json").read_text())["meta"]["env_steps"]]
+    run = train(tmp_path)
+    assert (run.summary["best_return"], run.summary["eval_return_mean"]) == (5.0, 3.0)
+    monkeypatch.undo()
+    loaded = policy.load(tmp_path, slot="best")
+    assert best == [loaded.env_steps] == [512]
+    assert checkpoint.params_sha256(jax.tree.map(lambda x: x[None], loaded.params)) == evaluated[1]
+
+
+@pytest.mark.parametrize(
+    "sessions",
+    [((2, 640), (1, 1280)), pytest.param(((8, 384), (1, 640), (2, 896), (4, 1280)), marks=pytest.mark.slow)],
+    ids=["two then one", "eight then one, two, four"],
+)
+def test_a_run_goes_on_with_another_number_of_devices(
+    sessions: tuple[tuple[int, int], ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One device would be chosen for so little work.
+    monkeypatch.setattr(runner.assemble, "_ROWS_PER_CORE", 1)
+    steps = 0
+    for num_devices, until in sessions:
+        with monkeypatch.context() as patch:
+            run = train(tmp_path, num_devices=num_devices, stop=stop_at(patch, until))
+        assert (run.summary["resumed_from"] or 0, run.summary["env_steps"]) == (steps, until)
+        assert run.summary["num_devices"] == num_devices
+        steps = until
+    assert run.reason == "finished"
+    records = [(record["kind"], record["env_steps"]) for record in metrics.read(tmp_path)]
+    assert len(records) == len(set(records)) == 4 + 5
+
+
+def test_a_corrupt_newest_checkpoint_is_passed_over(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+) -> None:
+    with monkeypatch.context() as patch:
+        train(tmp_path, stop=stop_at(patch, 640), **{"checkpoint.interval_s": 0})
+    newest, older = checkpoint.latest(tmp_path / "checkpoints")
+    _damage(newest)
+    with pytest.warns(UserWarning, match="passing over a corrupt checkpoint") as caught:
+        run = train(tmp_path)
+    assert len([item for item in caught if "corrupt" in str(item.message)]) == 1
+    assert run.summary["resumed_from"] == int(older.name.removeprefix("step_")) < 640
+    assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+    assert_same_records(tmp_path, reference.folder)
+
+
+def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.Path) -> None:
+    for path in checkpoint.latest(finished / "checkpoints"):
+        _damage(path)
+    before = _contents(finished)
+    with pytest.warns(UserWarning), pytest.raises(checkpoint.CheckpointError, match="all 1 checkpoints are corrupt"):
+        train(finished, steps=4000)
+    assert _contents(finished) == before
+
+
+def test_another_configuration_is_refused_and_changes_nothing(finished: pathlib.Path) -> None:
+    before = _contents(finished)
+    with pytest.raises(config.UsageError, match=r"another configuration \(agent\.discount 0\.99 -> 0\.5\)"):
+        train(finished, **{"agent.discount": 0.5})
+    assert _contents(finished) == before
+
+
+def test_a_folder_in_use_is_refused(finished: pathlib.Path) -> None:
+    with faults.lock(finished), pytest.raises(config.UsageError, match="in use by a running trainer"):
+        train(finished)
+
+
+def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.run_folder.plots, "learning_curve", fail)
+        with pytest.raises(OSError, match=r"No space left on device; the run is saved, and the same command writes"):
+            train(tmp_path)
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
+    run = train(tmp_path)
+    assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+    assert (tmp_path / "summary.json").exists() and (tmp_path / "learning_curve.png").exists()
+
+
+def poisoned(field: str, at_step: int) -> envs.Environment:
+    """An environment of which some copies return NaN at a step of an episode."""
+
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        return (jnp.int32(0), jax.random.uniform(key) < 0.5), jnp.zeros(2)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> envs.Transition:
+        steps, is_poisoned = state[0] + 1, state[1]
+        number = jnp.where(is_poisoned & (steps == at_step), jnp.nan, 1.0)
+        observation = jnp.full(2, number if field == "observation" else 0.0)
+        reward = number if field == "reward" else jnp.float32(1.0)
+        return envs.Transition((steps, is_poisoned), observation, reward, jnp.bool_(False), steps >= 60)
+
+    spec = types.EnvironmentSpec("toy:walk", (), types.DiscreteSpace(2), "classic", time_limit=60)
+    return wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+
+
+@pytest.mark.parametrize(("system", "field", "at_step"), [("ppo", "reward", 37), ("dqn", "observation", 37)])
+def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
+    system: str, field: str, at_step: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned(field, at_step))
+    length = conftest.SMALL[system]["layout.unroll_length"]
+    source = rf"the {field} of toy:walk, environment [0-7] of seed 0, at its step {at_step};"
+    message = f"not finite in iteration {(at_step - 1) // length}, after .* steps: {source}"
+    with pytest.raises(guard.NonFiniteError, match=message) as error:
+        train(tmp_path, system, "toy:walk", **{"checkpoint.interval_s": 0})
+    assert "\n" not in str(error.value)
+    assert checkpoint.latest(tmp_path / "checkpoints")
+    assert_all_checkpoints_are_finite(tmp_path)
+    broken = jaxrl_dist.replay_failure(tmp_path)
+    assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        return (jnp.int32(0), jnp.int32(0)), jnp.zeros(2)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> envs.Transition:
+        steps, total = state[0] + 1, state[1] + action
+        observation = jnp.full(2, jnp.where((steps == 16) & (total % 2 == 1), jnp.nan, 0.0))
+        return envs.Transition((steps, total), observation, 0.0, jnp.bool_(False), steps >= 60)
+
+    spec = types.EnvironmentSpec("toy:walk", (), types.DiscreteSpace(2), "classic", time_limit=60)
+    environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+    monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
+    run = small("ppo", "toy:walk", 2, {})
+    acted = guard._bad_rows(run.parts, run.state, 0, run.total)["observation"]
+    run.run(1)
+    left = ~np.isfinite(run.state.actors.timestep.observation).all(-1)
+    assert acted.shape == (1, 8, 17) and left.any() and not left.all()
+    np.testing.assert_array_equal(acted[:, :, -1], left)
+
+
+def test_diverging_parameters_are_found_and_the_iteration_runs_again(tmp_path: pathlib.Path) -> None:
+    settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "checkpoint.interval_s": 0}
+    with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update; jaxrl_dist.replay_f"):
+        train(tmp_path, num_devices=2, **{"layout.num_devices": 2}, **settings)
+    assert_all_checkpoints_are_finite(tmp_path)
+    broken = jaxrl_dist.replay_failure(str(tmp_path))
+    assert not all(np.isfinite(value).all() for value in broken.values())
+    with pytest.raises(guard.NonFiniteError):
+        train(tmp_path, num_devices=2, **{"layout.num_devices": 2}, **settings)
+
+
+def test_parameters_are_looked_at_although_every_metric_is_finite(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = runner.assemble.assemble
+
+    def assemble(*args: Any, **more: Any) -> Any:
+        parts = make(*args, **more)
+
+        def run(state: Any, iteration: int, count: int, total: int) -> Any:
+            state, sums = parts.layout.run(state, iteration, count, total)
+            params = state.learner.params
+            if iteration <= 6 < iteration + count:
+                params = jax.tree.map(lambda x: x.at[(0,) * x.ndim].set(jnp.inf), params)
+            return state._replace(learner=state.learner._replace(params=params)), sums
+
+        return parts._replace(layout=parts.layout._replace(run=run))
+
+    monkeypatch.setattr(runner.assemble, "assemble", assemble)
+    with pytest.raises(guard.NonFiniteError, match="not finite in iteration 6, after 768 steps"):
+        train(tmp_path, **{"checkpoint.interval_s": 0})
+    assert_all_checkpoints_are_finite(tmp_path)
+
+
+def test_what_is_finite_when_run_again_blames_the_hardware(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = guard.is_finite, [0]
+
+    def is_finite(*args: Any) -> bool:
+        calls[0] += 1
+        return original(*args) and calls[0] != 5
+
+    monkeypatch.setattr(guard, "is_finite", is_finite)
+    with pytest.raises(guard.NonFiniteError, match="finite when run again: suspect the hardware"):
+        train(tmp_path)
+
+
+def assert_all_checkpoints_are_finite(folder: pathlib.Path) -> None:
+    """Checks every checkpoint of a run that failed, the one of its failure too."""
+    paths = [path.parent for path in folder.rglob("manifest.json")]
+    assert folder / "failure" / "state" in paths
+    for path in paths:
+        leaves = json.loads((path / "contents.json").read_text())["leaves"]
+        template = {fields[0]: _template(fields) for fields in leaves}
+        tree, _ = checkpoint.restore(path, _nested(template))
+        for leaf in jax.tree.leaves(tree):
+            assert jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) or np.isfinite(leaf).all()
+
+
+def _template(fields: list[Any]) -> Any:
+    key = functools.partial(jax.random.key, 0)
+    dtype = jax.eval_shape(key).dtype if fields[3] else fields[2]
+    return jax.ShapeDtypeStruct(tuple(fields[1]), dtype)
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        node = tree
+        *parents, name = path.split("/")
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def _damage(path: pathlib.Path) -> None:
+    victim = max((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+
+
+def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != faults.LOCK_NAME)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

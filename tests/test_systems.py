@@ -1,0 +1,92 @@
+"""The table of systems: its rows name what exists, and its values are those that were published."""
+
+import pytest
+
+from jaxrl_dist import config, declarations, systems
+
+ROWS = [(system, family) for system in systems.SYSTEMS.values() for family in (None, *system.families)]
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS.values(), ids=lambda system: system.name)
+def test_a_row_names_modules_that_exist(system: systems.System) -> None:
+    assert systems.SYSTEMS[system.name] is system
+    assert (config.PACKAGE / "agents" / f"{system.agent}.py").is_file()
+    for layout in system.layouts:
+        assert (config.PACKAGE / "parallel" / f"{layout}.py").is_file()
+    assert set(system.families) <= set(systems.FAMILIES)
+    assert system.summary.endswith(".")
+
+
+@pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
+def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
+    settings = system.families[family] if family else system.settings
+    for layout in system.layouts:
+        fields = config.fields(system, layout)
+        for name, (value, source) in settings.items():
+            parsed = declarations.parse(fields[name], value)
+            assert parsed == value and type(parsed) is type(value), name
+            assert source, name
+        resolved = config.resolve({"system": system.name, "layout": layout}, family)
+        assert all(resolved[name] == value for name, (value, _) in settings.items())
+
+
+@pytest.mark.parametrize(
+    ("system", "family", "published"),
+    [
+        (
+            "ppo",
+            "classic",
+            {
+                "env.num_envs": 4,
+                "layout.unroll_length": 128,
+                "learner.learning_rate": 2.5e-4,
+                "agent.clip_epsilon": 0.2,
+            },
+        ),
+        (
+            "ppo",
+            "minatar",
+            {"env.num_envs": 64, "learner.minibatches": 8, "learner.learning_rate": 5e-3, "network.activation": "relu"},
+        ),
+        (
+            "ppo",
+            "atari",
+            {"env.num_envs": 8, "layout.unroll_length": 128, "agent.clip_epsilon": 0.1, "network.core": "frame_stack"},
+        ),
+        (
+            "ppo",
+            "continuous",
+            {"layout.unroll_length": 2048, "learner.minibatches": 32, "learner.epochs": 10, "agent.entropy_cost": 0.0},
+        ),
+        (
+            "ppo",
+            "physics",
+            {"env.num_envs": 4096, "layout.unroll_length": 5, "agent.discount": 0.97, "agent.clip_epsilon": 0.3},
+        ),
+        (
+            "dqn",
+            "classic",
+            {"replay.samples_per_insert": 12.8, "learner.target_period": 50, "agent.epsilon_fraction": 0.5},
+        ),
+        (
+            "dqn",
+            "minatar",
+            {"replay.capacity": 100_000, "learner.target_period": 1_000, "replay.samples_per_insert": 32.0},
+        ),
+        (
+            "dqn",
+            "atari",
+            {"replay.capacity": 1_000_000, "replay.min_size": 50_000, "learner.decay": 0.95, "learner.anneal": False},
+        ),
+    ],
+)
+def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
+    resolved = config.resolve({"system": system}, family)
+    assert {name: resolved[name] for name in published} == published
+
+
+def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
+    for family in ("classic", "minatar"):
+        resolved = config.resolve({"system": "dqn"}, family)
+        assert (resolved["learner.optimizer"], resolved["learner.decay"]) == ("adam", 0.999)
+        assert resolved["learner.epsilon"] != config.resolve({"system": "dqn"})["learner.epsilon"]

@@ -1,0 +1,159 @@
+"""The package as a library: train, load, evaluate and act; trainers side by side in one process."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import checkpoint, config, policy
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CARTPOLE = "gymnax:CartPole-v1"
+KEYS = {
+    *("system", "env", "layout", "env_steps", "valid_steps", "learner_steps", "steps_per_second", "wall_s"),
+    *("compile_s", "eval_return_mean", "eval_return_iqm", "eval_return_ci95", "eval_episodes", "seconds_to_best"),
+    *("num_seeds", "resumed_from", "params_sha256"),
+}
+
+
+def train(folder: pathlib.Path, system: str = "ppo", devices: Any = None, **settings: Any) -> jaxrl_dist.Run:
+    small = {**conftest.SMALL[system], "evaluation.episodes": 4, **settings}
+    devices = devices or jax.devices()[:1]
+    return jaxrl_dist.train(system, CARTPOLE, devices=devices, settings=small, out=str(folder))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
+    return train(tmp_path_factory.mktemp("run"))
+
+
+def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    assert run.reason == "finished" and set(run.summary) >= KEYS
+    assert run.summary == json.loads((run.folder / "summary.json").read_text())
+    assert (run.summary["env_steps"], run.summary["learner_steps"]) == (1280, 10)
+    assert 0 < run.summary["valid_steps"] < 1280
+    assert run.summary["resumed_from"] is None
+    names = {path.name.split(".out")[0] for path in run.folder.iterdir()}
+    assert names >= {"config.json", "metrics.jsonl", "events", "checkpoints", "learning_curve.png", "summary.json"}
+    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"best", "latest", "step_000000001280"}
+    entry = json.loads((run.folder / "config.json").read_text())["settings"]["steps"]
+    assert entry == {"value": 1280, "origin": "flag"}
+
+
+def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    assert train(tmp_path).summary["params_sha256"] == run.summary["params_sha256"]
+
+
+def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> None:
+    first, second, other = (policy.evaluate(run.folder, 8, seed, "best", {}) for seed in (3, 3, 4))
+    assert json.dumps(first) == json.dumps(second) != json.dumps(other)
+    shorter = policy.evaluate(run.folder, 8, 3, "latest", {"max_steps_in_episode": "5"})
+    assert shorter["eval_return"] == 5.0
+    done = evaluate_script(f"--run={run.folder}", "--episodes=8", "--seed=3", "--checkpoint=best")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run=/no/such/run"], "--run=/no/such/run is no run folder"),
+        ([], "--run"),
+        (["--run={run}", "--checkpoint=newest"], "latest|best"),
+        (["--run={run}", "--episodes=0"], "--episodes=0"),
+        (["--run={run}", "--env_param=masscart"], "expected NAME=VALUE"),
+        (["--run={run}", "--nonsense=1"], "nonsense"),
+        (["--run={run}", "more"], "unexpected argument 'more'"),
+    ],
+)
+def test_the_script_refuses_a_wrong_command_in_one_line(
+    arguments: list[str], message: str, run: jaxrl_dist.Run
+) -> None:
+    done = evaluate_script(*(argument.format(run=run.folder) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("evaluate.py: ") and message in lines[0]
+
+
+def evaluate_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
+    loaded = jaxrl_dist.load(run.folder)
+    assert loaded.env_steps == 1280
+    saved = checkpoint.params_sha256(jax.tree.map(lambda x: x[None], loaded.params))
+    assert saved == run.summary["params_sha256"]
+    _, timestep = jax.vmap(loaded.environment.reset)(jax.random.split(jax.random.key(0), 5))
+    output = loaded.act(timestep, loaded.agent.init_carry(5), jax.random.key(1))
+    assert output.action.shape == (5,) and set(np.asarray(output.action).tolist()) <= {0, 1}
+    for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "slot": "oldest"}):
+        with pytest.raises(config.UsageError):
+            jaxrl_dist.load(**wrong)
+    with pytest.raises(config.UsageError, match="seeds 0 to 0"):
+        jaxrl_dist.load(run.folder, seed_index=1)
+
+
+def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_bytes((run.folder / "config.json").read_bytes())
+    (tmp_path / "checkpoints" / "latest").mkdir(parents=True)
+    with pytest.raises(checkpoint.CheckpointError, match="manifest"):
+        jaxrl_dist.load(tmp_path)
+    with pytest.raises(config.UsageError, match="holds no failure"):
+        jaxrl_dist.replay_failure(tmp_path)
+
+
+def test_several_seeds_are_summarised_and_are_the_seeds_alone(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    together = train(tmp_path, num_seeds=3)
+    per_seed = together.summary["eval_return_per_seed"]
+    assert len(per_seed) == together.summary["num_seeds"] == 3
+    assert together.summary["eval_return_mean"] == pytest.approx(np.mean(per_seed))
+    low, high = together.summary["eval_return_ci95"]
+    assert min(per_seed) <= low <= together.summary["eval_return_iqm"] <= high <= max(per_seed)
+    assert (together.summary["eval_interval_over"], together.summary["eval_episodes"]) == ("seeds", 12)
+    assert (together.summary["env_steps"], together.summary["learner_steps"]) == (1280, 10)
+    for index in (0, 2):
+        loaded = jaxrl_dist.load(tmp_path, seed_index=index)
+        alone = run if index == 0 else train(tmp_path / "alone", seed=2)
+        params = jax.tree.map(lambda x: jnp.asarray(x)[None], loaded.params)
+        assert checkpoint.params_sha256(params) == alone.summary["params_sha256"]
+
+
+def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.Path) -> None:
+    halves = {"ppo": jax.devices()[:4], "dqn": jax.devices()[4:]}
+    four = {"layout.num_devices": 4}
+    alone = {system: train(tmp_path / "alone" / system, system, halves[system], **four) for system in halves}
+    together: dict[str, jaxrl_dist.Run] = {}
+
+    def work(system: str) -> None:
+        together[system] = train(tmp_path / "together" / system, system, halves[system], **four)
+
+    threads = [threading.Thread(target=work, args=(system,)) for system in halves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    for system in halves:
+        assert together[system].summary["num_devices"] == 4
+        for name in ("params_sha256", "eval_return_per_seed", "valid_steps"):
+            assert together[system].summary[name] == alone[system].summary[name]
+
+
+def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path) -> None:
+    for settings in ({"agent.discount": 2.0}, {"agent.discont": 0.9}, {"num_seeds": 0}, {"layout.num_devices": 3}):
+        with pytest.raises(config.UsageError) as error:
+            train(tmp_path / "run", **settings)
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "run" / "config.json").exists()
