@@ -6,7 +6,7 @@ import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -82,12 +82,10 @@ def main(named: Mapping[str, Any]) -> int:
     logging.set_verbosity(logging.WARNING)
     warnings.showwarning = _print_warning
     use_cores()
-    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     stop = faults.StopToken()
     with stop.install():
         try:
-            run = drive(named, jax.devices(), stop, display=True)
+            run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
         except (guard.NonFiniteError, checkpoint.CheckpointError, OSError) as error:
             print(f"{flags.PROGRAM}: {error}", file=sys.stderr)
             return 1
@@ -98,13 +96,30 @@ def main(named: Mapping[str, Any]) -> int:
     return 0
 
 
-def drive(named: Mapping[str, Any], devices: Sequence[jax.Device], stop: faults.StopToken, *, display: bool) -> Run:
-    """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way."""
+def drive(
+    named: Mapping[str, Any],
+    devices: Sequence[jax.Device],
+    stop: faults.StopToken,
+    *,
+    display: bool,
+    on_devices: Callable[[Sequence[jax.Device]], None] = lambda devices: None,
+) -> Run:
+    """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way.
+
+    Args:
+        named: settings by flag name.
+        devices: to choose from.
+        stop: polled between updates.
+        display: show the progress on the terminal.
+        on_devices: called with those chosen, before anything is compiled for them.
+    """
     settings, environment = assemble.resolve(named)
     folder = flags.check_folder(flags.Command("", dict(named), settings))
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
     with _lock(folder), session.matmul_precision(settings):
-        parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, devices))
+        chosen = assemble.choose_devices(settings, devices)
+        on_devices(chosen)
+        parts = assemble.assemble(settings, environment, chosen)
         started = session.start(parts, folder)
         # Only now that nothing refuses the run any more.
         changes = run_folder.write_config(folder, settings)
@@ -142,6 +157,17 @@ def _print_warning(
 def use_cores() -> None:
     """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend."""
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def keep_programs(devices: Sequence[jax.Device]) -> None:
+    """Keeps compiled programs between processes, but for those over several devices of a CPU; for scripts.
+
+    With jaxlib 0.10.2 such a program, loaded instead of compiled, crashes the process in about half of the runs: two of
+    its reductions meet in one rendezvous (`InProcessCommunicator::AllReduce`).
+    """
+    several = devices[0].platform == "cpu" and len(devices) > 1
+    jax.config.update("jax_compilation_cache_dir", None if several else str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def cache_folder() -> pathlib.Path:

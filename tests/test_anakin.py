@@ -181,8 +181,10 @@ def test_no_switch_is_missing_from_the_test_above():
 
 @pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])
 def test_switches_of_continuous_control_bite(small, name, value):
-    reference = small("ppo", PENDULUM, 1, {}).run(2).params
-    altered = small("ppo", PENDULUM, 1, {name: value}).run(2).params
+    # Its actions lie in [-1, 1], as a squashed policy needs.
+    env = "gymnax:MountainCarContinuous-v0"
+    reference = small("ppo", env, 1, {}).run(2).params
+    altered = small("ppo", env, 1, {name: value}).run(2).params
     assert [leaf.shape for leaf in reference] != [leaf.shape for leaf in altered]
 
 

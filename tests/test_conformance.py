@@ -157,7 +157,7 @@ def through_brax(name: str) -> list[Transition]:
             return brax_base.State(jnp.int32(0), jnp.zeros(2), zero, zero, {"steps": zero})
 
         def step(self, state: Any, action: jax.Array) -> Any:
-            steps, action = state.pipeline_state + 1, action[0]
+            steps, action = state.pipeline_state + 1, action[0] + 1
             done = jnp.where((steps >= LENGTH) & (name in ("episode", "both")), 1.0, 0.0)
             state.metrics.update(steps=steps.astype(float))
             observation = jnp.stack([steps.astype(float), action])
@@ -171,7 +171,8 @@ def through_brax(name: str) -> list[Transition]:
     environment = wrappers.auto_reset(brax.adapt(Fake(), "fake", limit))
 
     def step(state: Any, action: jax.Array) -> Any:
-        return environment.step(state, action[None].astype(jnp.float32))
+        # Brax's actions lie in [-1, 1].
+        return environment.step(state, action[None].astype(jnp.float32) - 1)
 
     return played_on_device(environment._replace(step=step))
 

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, config, policy
+from jaxrl_dist import checkpoint, config, policy, runner
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = "gymnax:CartPole-v1"
@@ -157,3 +158,28 @@ def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path) -> None:
             train(tmp_path / "run", **settings)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
+    """The folder of kept programs, empty, and JAX's cache as it was afterwards."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compilation_cache.reset_cache()
+    yield tmp_path / "jaxrl_dist"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_programs_over_several_cpu_devices_are_not_kept(programs: pathlib.Path, count: int) -> None:
+    """Loaded instead of compiled, about half of them crash the process with jaxlib 0.10.2."""
+    devices = jax.devices()[:count]
+    runner.keep_programs(devices)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    mesh = jax.make_mesh((count,), ("x",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.device_put(jnp.arange(4.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    assert jax.jit(lambda x: 2 * x.sum() + 1)(rows) == 13
+    assert programs.exists() == (count == 1)
