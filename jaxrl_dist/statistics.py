@@ -72,10 +72,12 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
     # Distances from the running mean keep their digits where the mean is far from 0.
     distance = jax.tree.map(lambda x, mean: summed(x, mean, 1), batch, moments.mean)
     rows, distance = axis.sum((mask.sum(dtype=jnp.float32), distance))
-    delta = jax.tree.map(lambda d: d / jnp.maximum(rows, 1.0), distance)
-    centre = jax.tree.map(jnp.add, moments.mean, delta)
+    offset = jax.tree.map(lambda d: d / jnp.maximum(rows, 1.0), distance)
+    centre = jax.tree.map(jnp.add, moments.mean, offset)
     batch_m2 = axis.sum(jax.tree.map(lambda x, c: summed(x, c, 2), batch, centre))
 
+    # From the mean with what rounding has kept out of it.
+    delta = jax.tree.map(jnp.subtract, offset, moments.lost[1])
     weight = rows / jnp.maximum(moments.rows + rows, 1.0)
     step = (
         rows,

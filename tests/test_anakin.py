@@ -57,14 +57,6 @@ def test_chunks_of_any_length_give_the_same_run(small, variant):
     assert _equal(whole.params, parts.params)
 
 
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
-def test_seed_i_of_three_is_that_seed_alone(small, system):
-    together = small(system, CARTPOLE, 1, {"num_seeds": 3, "seed": 5}).run(4)
-    for index in range(3):
-        alone = small(system, CARTPOLE, 1, {"seed": 5 + index}).run(4)
-        assert _equal([leaf[index] for leaf in together.params], [leaf[0] for leaf in alone.params])
-
-
 def test_seeds_on_several_devices_are_the_seeds_alone(small):
     together = small("ppo", CARTPOLE, 2, {"num_seeds": 4}).run(3)
     assert dict(together.layout.mesh.shape) == {"seeds": 2, "devices": 1}
