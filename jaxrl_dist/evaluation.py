@@ -1,8 +1,10 @@
 """Evaluation on environments of its own: one whole episode each, statistics frozen, on all devices."""
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,10 @@ from jaxrl_dist.agents import base
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.types import Array
+from jaxrl_dist.types import Array, ArrayTree
+
+# Steps until evaluation looks for a stop the first time; then it measures how many take a second.
+_FIRST_SLICE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +39,23 @@ class Config:
     )
 
 
+class _Episodes(NamedTuple):
+    """One episode in each of B environments, leaves [B, ...]; returns count while it is not done."""
+
+    environment: ArrayTree
+    timestep: types.TimeStep
+    carry: ArrayTree
+    done: Array
+    returns: Array
+
+
 def make(
     agent: base.Agent,
     environment: envs.Environment,
     episodes: int,
     max_steps: int,
     mesh: Mesh,
-) -> Callable[..., np.ndarray]:
+) -> Callable[..., np.ndarray | None]:
     """Makes the evaluation of one policy per seed.
 
     Args:
@@ -51,41 +66,64 @@ def make(
         mesh: from `mesh.make`.
 
     Returns:
-        (params [S, ...], keys [S], index, limit) -> f64 [S, episodes] undiscounted returns; equal arguments give equal
-        returns. An episode longer than the environment's time limit, or `max_steps` where it has none, counts with
-        the return so far; `limit` lowers that bound (0 only compiles).
+        (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments
+        give equal returns. An episode longer than the environment's time limit, or `max_steps` where it has none,
+        counts with the return so far; `limit` lowers that bound (0 only compiles). `stopped`, () -> bool, is polled
+        about once a second: an evaluation that it ends has no result, None.
     """
     num_devices = mesh.shape["devices"]
     columns = -(-episodes // num_devices)
     longest = environment.spec.time_limit or max_steps
     step = jax.vmap(environment.step)
 
-    def evaluate(index: Array, bound: Array, params: types.Params, key: Array) -> Array:
+    def reset(index: Array, key: Array) -> tuple[Array, _Episodes]:
         env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
         env_keys = jax.vmap(jax.random.fold_in, (None, 0))(env_key, meshes.global_columns(columns))
+        actors = jax.vmap(environment.reset)(env_keys)
+        return act_key, _Episodes(*actors, agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns))
+
+    def play(start: Array, stop: Array, params: types.Params, act_key: Array, episodes: _Episodes) -> _Episodes:
         act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
-        state, timestep = jax.vmap(environment.reset)(env_keys)
 
-        def unfinished(loop: Any) -> Array:
-            i, *_, done, _ = loop
-            return (i < bound) & ~done.all()
+        def unfinished(loop: tuple[Array, _Episodes]) -> Array:
+            i, episodes = loop
+            return (i < stop) & ~episodes.done.all()
 
-        def body(loop: Any) -> Any:
-            i, state, timestep, carry, done, returns = loop
+        def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
+            i, (state, timestep, carry, done, returns) = loop
             output = agent.evaluate(params, carry, timestep, jax.random.fold_in(act_key, i))
             state, timestep = step(state, output.action)
             returns = jnp.where(done, returns, timestep.info.episode_return)
             done = done | (timestep.step_type == types.LAST)
-            return i + 1, state, timestep, output.carry, done, returns
+            return i + 1, _Episodes(state, timestep, output.carry, done, returns)
 
-        start = (jnp.int32(0), state, timestep, agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns))
-        return jax.lax.while_loop(unfinished, body, start)[-1]
+        return jax.lax.while_loop(unfinished, body, (start, episodes))[1]
 
-    kinds = (meshes.SHARED, meshes.SHARED, meshes.PER_SEED, meshes.PER_SEED)
-    program = jax.jit(meshes.device_map(evaluate, mesh, kinds, meshes.COLUMNS))
+    device_map = functools.partial(meshes.device_map, mesh=mesh)
+    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
+    started = (per_seed, by_column)
+    reset_program = meshes.program(device_map(reset, in_specs=(shared, per_seed), out_specs=started), mesh, started)
+    play_specs = (shared, shared, per_seed, per_seed, by_column)
+    played = device_map(play, in_specs=play_specs, out_specs=by_column)
+    play_program = jax.jit(played, out_shardings=meshes.sharding(mesh, by_column), donate_argnums=4)
 
-    def run(params: types.Params, keys: Array, index: int, limit: int = longest) -> np.ndarray:
-        returns = program(np.int32(index), np.int32(min(limit, longest)), params, keys)
-        return np.asarray(returns, np.float64)[:, :episodes]
+    def run(
+        params: types.Params,
+        keys: Array,
+        index: int,
+        limit: int = longest,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray | None:
+        act_keys, state = reset_program(np.int32(index), keys)
+        start, length, limit = 0, _FIRST_SLICE, min(limit, longest)
+        while True:
+            started_s, stop = time.perf_counter(), min(start + length, limit)
+            state = play_program(np.int32(start), np.int32(stop), params, act_keys, state)
+            if np.asarray(state.done).all() or stop == limit:
+                return np.asarray(state.returns, np.float64)[:, :episodes]
+            if stopped():
+                return None
+            seconds = time.perf_counter() - started_s
+            start, length = stop, max(1, round(min(length / seconds, 4 * length)))
 
     return run

@@ -38,6 +38,7 @@ class Progress:
     Attributes:
         iteration: finished so far.
         total: at which the run ends, as of the last session.
+        evaluated: iteration of the last evaluation.
         wall_s: from the start of `start` on, summed over all sessions, as are the other seconds.
         train_s: in training iterations.
         compile_s: before the first iteration of each session.
@@ -51,6 +52,7 @@ class Progress:
 
     iteration: int = 0
     total: int = 0
+    evaluated: int = 0
     wall_s: float = 0.0
     train_s: float = 0.0
     compile_s: float = 0.0

@@ -184,7 +184,7 @@ def _reason(session: _Session, progress: records.Progress) -> str:
     """Says why the run is at its end, "" where it is not."""
     if progress.last_return is not None and progress.last_return >= session.parts.settings["stop_at_return"]:
         return RETURN_REACHED
-    if progress.iteration >= progress.total:
+    if progress.iteration >= progress.total and progress.evaluated == progress.iteration:
         return FINISHED
     return STOPPED if session.stop.requested else ""
 
@@ -226,7 +226,15 @@ def _loop(session: _Session, state: anakin.State, progress: records.Progress) ->
         for owner, share in (("log", 100), ("evaluation", 20))
     )
     length, chunks, saved_s = 1, 0, time.perf_counter()
-    while not (reason := _reason(session, progress)):
+    while True:
+        is_last = progress.iteration >= progress.total
+        if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
+            _evaluate(session, state, progress)
+        if reason := _reason(session, progress):
+            return state, reason
+        if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and chunks:
+            _save(session, state, progress)
+            saved_s = time.perf_counter()
         due = [(progress.iteration // every + 1) * every for every in (log_every, evaluate_every)]
         count = min(*due, progress.total, progress.iteration + length) - progress.iteration
         chunks += 1
@@ -241,16 +249,9 @@ def _loop(session: _Session, state: anakin.State, progress: records.Progress) ->
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, sums, seconds, count)
         session.tick(progress)
-        is_last = progress.iteration >= progress.total
-        if progress.iteration % log_every == 0 or is_last:
+        if progress.iteration % log_every == 0 or progress.iteration >= progress.total:
             session.logger.log(records.training_record(parts, progress))
             progress.pending = records.Pending()
-        if progress.iteration % evaluate_every == 0 or is_last:
-            _evaluate(session, state, progress)
-        if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and not _reason(session, progress):
-            _save(session, state, progress)
-            saved_s = time.perf_counter()
-    return state, reason
 
 
 def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager[Any]:
@@ -262,11 +263,16 @@ def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager
 
 
 def _evaluate(session: _Session, state: anakin.State, progress: records.Progress) -> None:
+    """Evaluates, unless asked to stop on the way: then it is due when the run goes on."""
     params, parts = state.learner.params, session.parts
-    returns = parts.evaluate(params, session.evaluation_keys, progress.iteration)
-    progress.last_return = float(returns.mean())
+    returns = parts.evaluate(
+        params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
+    )
+    if returns is None:
+        return
+    progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
-    if progress.best_return is None or progress.last_return > progress.best_return:
+    if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
         checkpoint.save(session.checkpoints, "best", params, _steps_meta(session, progress))
     session.logger.log(records.evaluation_record(parts, progress, returns))

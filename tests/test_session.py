@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, config, faults, guard, metrics, policy, runner, session, types
+from jaxrl_dist import checkpoint, config, evaluation, faults, guard, metrics, policy, runner, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 
@@ -113,8 +113,12 @@ def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
 
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, request_then)
+        patch.setattr(evaluation, "_FIRST_SLICE", 1)
         stopped = train(tmp_path, stop=token, **{"checkpoint.interval_s": 0})
     assert stopped.reason == "stopped" and stopped.summary["env_steps"] < 1280
+    # The evaluation was left on its way; the resumed run begins with it.
+    records = [r["kind"] for r in metrics.read(tmp_path) if r["env_steps"] == stopped.summary["env_steps"]]
+    assert phase != "evaluating" or "eval" not in records
     newest = checkpoint.latest(tmp_path / "checkpoints")[0]
     assert newest.name == f"step_{stopped.summary['env_steps']:012d}"
     resumed = train(tmp_path)
@@ -209,7 +213,7 @@ def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survive
     assemble = runner.assemble.assemble
 
     def scored(*args: Any, **more: Any) -> Any:
-        def evaluate(params: types.Params, keys: Any, index: int, limit: int = 1) -> np.ndarray:
+        def evaluate(params: types.Params, keys: Any, index: int, limit: int = 1, stopped: Any = None) -> np.ndarray:
             if limit == 0:
                 return np.zeros((1, 2))
             evaluated.append(checkpoint.params_sha256(params))
@@ -242,7 +246,8 @@ def test_a_run_goes_on_with_another_number_of_devices(
     steps = 0
     for num_devices, until in sessions:
         with monkeypatch.context() as patch:
-            run = train(tmp_path, num_devices=num_devices, stop=stop_at(patch, until))
+            stop = stop_at(patch, until) if until < 1280 else None
+            run = train(tmp_path, num_devices=num_devices, stop=stop)
         assert (run.summary["resumed_from"] or 0, run.summary["env_steps"]) == (steps, until)
         assert run.summary["num_devices"] == num_devices
         steps = until
