@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -16,9 +17,23 @@ SHARED = P()
 PER_SEED = P("seeds")
 COLUMNS = P("seeds", "devices")
 
-AXIS = types.Axis(
-    sum=functools.partial(jax.lax.psum, axis_name="devices"), max=functools.partial(jax.lax.pmax, axis_name="devices")
-)
+
+def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> types.ArrayTree:
+    """Reduces a tree over the devices as one vector per dtype: on CPUs each array of a collective waits on its own."""
+    if jax.lax.axis_size("devices") == 1:
+        return tree
+    leaves, structure = jax.tree.flatten(tree)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        chosen = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flat = collective(jnp.concatenate([leaves[i].ravel() for i in chosen]), "devices")
+        parts = jnp.split(flat, np.cumsum([leaves[i].size for i in chosen])[:-1])
+        for i, part in zip(chosen, parts, strict=True):
+            leaves[i] = part.reshape(leaves[i].shape)
+    return jax.tree.unflatten(structure, leaves)
+
+
+AXIS = types.Axis(sum=functools.partial(_reduce, jax.lax.psum), max=functools.partial(_reduce, jax.lax.pmax))
 
 
 def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:
@@ -83,4 +98,4 @@ def sharding(mesh: Mesh, spec: P) -> NamedSharding:
 def global_columns(columns: int) -> jax.Array:
     """Returns i32 [B], the global indices of this device's columns; call it inside `device_map`."""
     first = jax.lax.axis_index("devices") * columns
-    return first + jax.numpy.arange(columns, dtype=jax.numpy.int32)
+    return first + jnp.arange(columns, dtype=jnp.int32)
