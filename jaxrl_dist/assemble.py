@@ -11,8 +11,10 @@ from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
 
-# Rows of a minibatch on each core from which two cores beat one; a trial gained 1.4× at this size and lost at 128.
+# Rows of a minibatch on each core from which two cores beat one. CartPole gained 1.3× at this size, MinAtar nothing at
+# 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
 _ROWS_PER_CORE = 1024
+_ROWS_PER_CORE_PHYSICS = 64
 
 
 class Assembly(NamedTuple):
@@ -109,13 +111,14 @@ def _gains(settings: config.Resolved, num_devices: int) -> bool:
     """Whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
+    enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE
     divides = num_envs % (num_devices * minibatches if settings["network.core"] == "lstm" else num_devices) == 0
     return (
         settings["num_seeds"] == 1
         and config.find_system(settings["system"]).replay == "latest"
         and divides
         and rows % (num_devices * minibatches) == 0
-        and rows // (num_devices * minibatches) >= _ROWS_PER_CORE
+        and rows // (num_devices * minibatches) >= enough
     )
 
 
