@@ -120,3 +120,12 @@ def test_updates_per_unroll_follow_samples_per_insert(samples_per_insert, expect
 def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, message):
     with pytest.raises(config.UsageError, match=message):
         _ring(**arguments)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 65_535, 65_536, 1_000_003, 2**31 - 1])
+def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
+    key = jax.random.key(bound)
+    bits = np.asarray(jax.random.bits(key, (2000,), jnp.uint32)).astype(np.uint64)
+    drawn = replay._integers(key, 2000, jnp.int32(bound))
+    np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))
+    assert drawn.dtype == jnp.int32 and 0 <= drawn.min() and drawn.max() < bound

@@ -132,10 +132,9 @@ def make(
         step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
         return learner_state, actors, replay.init(step_spec, rows.carry)
 
-    def iterate(key: Array, total: Array, i: Array, credit: Array, carried: Any) -> Any:
+    def iterate(device_key: Array, total: Array, i: Array, credit: Array, carried: Any) -> Any:
         learner_state, actors, replay_state = carried
         progress = i / total
-        device_key = jax.random.fold_in(seed_keys(key).training, jax.lax.axis_index("devices"))
         act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
         exploration = agent.exploration(meshes.global_columns(columns), num_envs, progress)
         actors, rows, episodes = unroll(learner_state.params, actors, act_key, exploration, learner_state.updates)
@@ -145,12 +144,13 @@ def make(
         return credit, (learner_state, actors, replay_state), Metrics(episodes, updates, learned)
 
     def run(start: Array, stop: Array, total: Array, credit: Array, key: Array, *carried: Any) -> Any:
-        shapes = jax.eval_shape(functools.partial(iterate, key, total), start, credit, carried)[2]
+        device_key = jax.random.fold_in(seed_keys(key).training, jax.lax.axis_index("devices"))
+        shapes = jax.eval_shape(functools.partial(iterate, device_key, total), start, credit, carried)[2]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def body(i: Array, loop: Any) -> Any:
             credit, carried, metrics = loop
-            credit, carried, new = iterate(key, total, i, credit, carried)
+            credit, carried, new = iterate(device_key, total, i, credit, carried)
             return credit, carried, jax.tree.map(jnp.add, metrics, new)
 
         _, carried, metrics = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
