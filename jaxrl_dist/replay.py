@@ -17,7 +17,6 @@ from jaxrl_dist import types
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
 
-
 _FEW_COLUMNS = 256
 
 

@@ -26,7 +26,7 @@ class Config:
     steps: int = setting(
         1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
     )
-    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0)
+    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1)
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"

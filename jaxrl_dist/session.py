@@ -10,7 +10,6 @@ from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import assemble, checkpoint, config, faults, guard, metrics, records, types
@@ -158,7 +157,7 @@ def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> anakin.State:
         params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
     except ValueError as error:
         raise config.UsageError(f"--init_from={source}: {error}") from error
-    target = jax.tree.map(jnp.copy, params.network) if state.learner.target_network else ()
+    target = parts.agent.target(params.network)
     return state._replace(learner=state.learner._replace(params=params, target_network=target))
 
 

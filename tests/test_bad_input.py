@@ -48,6 +48,7 @@ WRONG = [
     ("--steps=1e400000000", r"expected a whole number"),
     ("--steps", r"[Mm]issing value for flag --steps"),
     ("--seed=-1", r"expected a whole number >= 0"),
+    ("--seed=5e9", r"expected a whole number >= 0 and <= 2147483647"),
     ("--num_seeds=0", r"expected a whole number >= 1"),
     ("--env.num_envs=0", r"expected a whole number >= 1"),
     ("--env.params.=3", r"no such flag"),

@@ -128,4 +128,4 @@ def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
     bits = np.asarray(jax.random.bits(key, (2000,), jnp.uint32)).astype(np.uint64)
     drawn = replay._integers(key, 2000, jnp.int32(bound))
     np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))
-    assert drawn.dtype == jnp.int32 and 0 <= drawn.min() and drawn.max() < bound
+    assert drawn.dtype == jnp.int32 and drawn.min() >= 0 and drawn.max() < bound
