@@ -91,7 +91,8 @@ def valid_values(field: Field) -> str:
     """Says in words what a setting may be."""
     text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
     bounds = ((">=", field.low), (">", field.above), ("<=", field.high))
-    return f"{text} {' and '.join(f'{sign} {bound if isinstance(bound, int) else f'{bound:g}'}' for sign, bound in bounds if bound is not None)}".strip()
+    limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
+    return f"{text} {' and '.join(limits)}".strip()
 
 
 def nearest(value: str, candidates: Iterable[str]) -> str:
