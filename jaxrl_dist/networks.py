@@ -102,7 +102,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
         heads: outputs that the agent wants.
 
     Raises:
-        UsageError: the torso does not fit the observation, or a module of the user's cannot be found.
+        UsageError: the torso does not fit the observation, or a module of the user's cannot be found or fails.
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
@@ -110,7 +110,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
     make_torso = functools.partial(
         torsos.make, config.torso, config.hidden_sizes, config.activation, config.orthogonal, observation.shape
     )
-    make_torso()
+    torso = make_torso()
     recurrent = config.core == "lstm"
     stacked = config.core == "frame_stack"
     module = _Model(
@@ -122,6 +122,8 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
     )
     num_frames = config.num_frames if stacked else 1
     inputs_shape = _stacked_shape(observation.shape, num_frames)
+    if ":" in config.torso:
+        torsos.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
 
     def init(key: jax.Array) -> Any:
         inputs = jnp.zeros((1, *inputs_shape), observation.dtype)

@@ -3,6 +3,8 @@
 import functools
 import importlib
 import math
+import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +48,39 @@ def make(
         return getattr(importlib.import_module(module_name), class_name)()
     except (ImportError, AttributeError) as error:
         raise UsageError(f"--network={name}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"--network={name}: {_where(error)}; it is made without arguments") from error
+
+
+def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> None:
+    """Tries a module of the user's, by shapes alone.
+
+    Args:
+        name: as in `make`.
+        torso: from `make`.
+        observation: one of those that it will see, without a batch.
+
+    Raises:
+        UsageError: it fails, or does not map [B, ...] to [B, F]; the message names the line.
+    """
+    batch = jax.ShapeDtypeStruct((2, *observation.shape), observation.dtype)
+    try:
+        features = jax.eval_shape(lambda x: torso.init_with_output(jax.random.key(0), x)[0], batch)
+    except Exception as error:
+        raise UsageError(f"--network={name}: {_where(error)}; it was given observations {batch.shape}") from error
+    shape = getattr(features, "shape", None)
+    if shape is None or len(shape) != 2 or shape[0] != 2:
+        raise UsageError(
+            f"--network={name} maps observations {batch.shape} to {'a tree' if shape is None else shape}; wanted (2, F)"
+        )
+
+
+def _where(error: Exception) -> str:
+    """Says in one line what an error is and where in the user's code it was raised."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
+    place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__} at {place}: {text[0] if text else 'no message'}"
 
 
 def _as_float(image: jax.Array) -> jax.Array:

@@ -10,6 +10,24 @@ import pytest
 
 from jaxrl_dist import config, networks, torsos, types
 
+
+class Failing(nn.Module):
+    def __call__(self, observation):
+        raise ValueError("no such thing\nand more")
+
+
+class Wanting(nn.Module):
+    size: int
+
+    def __call__(self, observation):
+        return observation
+
+
+class Summing(nn.Module):
+    def __call__(self, observation):
+        return observation.sum()
+
+
 HEADS = (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0))
 SHAPES = {"mlp": (5,), "minatar_cnn": (10, 10, 4), "nature_cnn": (84, 84, 4), "impala_resnet": (16, 16, 3)}
 
@@ -95,6 +113,12 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
     for torso, message in (
         ("no_such_module:Net", "No module named"),
         (f"{__name__}:Missing", "no attribute"),
+        (
+            f"{__name__}:Failing",
+            r"ValueError at test_networks.py:\d+: no such thing; it was given observations \(2, 5\)",
+        ),
+        (f"{__name__}:Wanting", r"TypeError at .*'size'; it is made without arguments"),
+        (f"{__name__}:Summing", r"maps observations \(2, 5\) to \(\); wanted \(2, F\)"),
         ("minatar_cnn", "use --network=mlp"),
     ):
         with pytest.raises(config.UsageError, match=message):
