@@ -1,6 +1,8 @@
 """Action distributions as pure functions of their parameters: categorical, Gaussian, and Gaussian squashed by tanh.
 
-Each offers `sample(key)`, `log_prob(action)`, `entropy(key)`, `mode()` and `kl(other)`; one key serves a whole batch.
+Each offers `sample(key)`, `log_prob(sample)`, `entropy(key)`, `mode()` and `kl(other)`; one key serves a whole batch.
+`action(sample)` is what the environment takes: of a squashed distribution the samples are those before tanh, since
+f32 actions near ±1 no longer tell them apart, and a probability computed back from them explodes.
 """
 
 from typing import NamedTuple
@@ -14,9 +16,6 @@ from jaxrl_dist.types import Array
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 
-# Actions are kept this far inside ±1 before atanh: ±7.25, where f32 still resolves it to about 2 %.
-_TANH_MARGIN = 1e-6
-
 # Partial sums over up to this many actions are unrolled, which XLA fuses; beyond, a loop keeps the program small.
 _UNROLLED_ACTIONS = 32
 
@@ -29,6 +28,11 @@ class Categorical(NamedTuple):
     """
 
     logits: Array
+
+    @property
+    def squashes(self) -> bool:
+        """Whether actions are not the samples themselves."""
+        return False
 
     def sample(self, key: Array) -> Array:
         """Draws i32 [...] by inverting the cumulative distribution with one uniform number per row.
@@ -66,6 +70,10 @@ class Categorical(NamedTuple):
         """Returns i32 [...], the first of the likeliest actions."""
         return jnp.argmax(self.logits, -1).astype(jnp.int32)
 
+    def action(self, sample: Array) -> Array:
+        """Returns i32 [...], the sample as it is."""
+        return sample
+
     def kl(self, other: "Categorical") -> Array:
         """Returns f32 [...], KL(self ‖ other); inf where self allows an action that other forbids."""
         chex.assert_equal_shape([self.logits, other.logits])
@@ -82,6 +90,11 @@ class Gaussian(NamedTuple):
 
     mean: Array
     log_std: Array
+
+    @property
+    def squashes(self) -> bool:
+        """Whether actions are not the samples themselves."""
+        return False
 
     def sample(self, key: Array) -> Array:
         """Draws f32 [..., A]."""
@@ -104,6 +117,10 @@ class Gaussian(NamedTuple):
         """Returns f32 [..., A], the mean."""
         return self.mean
 
+    def action(self, sample: Array) -> Array:
+        """Returns f32 [..., A], the sample as it is."""
+        return sample
+
     def kl(self, other: "Gaussian") -> Array:
         """Returns f32 [...], KL(self ‖ other)."""
         _check(self.mean, self.log_std, other.mean, other.log_std)
@@ -125,22 +142,30 @@ class TanhGaussian(NamedTuple):
     mean: Array
     log_std: Array
 
-    def sample(self, key: Array) -> Array:
-        """Draws f32 [..., A] in [−1, 1]."""
-        return jnp.tanh(self._base().sample(key))
+    @property
+    def squashes(self) -> bool:
+        """Whether actions are not the samples themselves."""
+        return True
 
-    def log_prob(self, action: Array) -> Array:
-        """Returns f32 [...] of actions f32 [..., A] in [−1, 1]; the bounds count as lying 1e-6 inside."""
-        x = jnp.arctanh(jnp.clip(action, -1 + _TANH_MARGIN, 1 - _TANH_MARGIN))
-        return self._base().log_prob(x) - _log_slope(x).sum(-1)
+    def sample(self, key: Array) -> Array:
+        """Draws x, f32 [..., A]."""
+        return self._base().sample(key)
+
+    def log_prob(self, sample: Array) -> Array:
+        """Returns f32 [...], the log-density of tanh(x) for samples x f32 [..., A]."""
+        return self._base().log_prob(sample) - _log_slope(sample).sum(-1)
 
     def entropy(self, key: Array) -> Array:
         """Returns f32 [...], estimated without bias by one sample (as Brax does): there is no closed form."""
         return self._base().entropy(key) + _log_slope(self._base().sample(key)).sum(-1)
 
     def mode(self) -> Array:
-        """Returns f32 [..., A], tanh of the mean (the median; as deterministic action everywhere)."""
-        return jnp.tanh(self.mean)
+        """Returns f32 [..., A], the mean, whose tanh is the median and everyone's deterministic action."""
+        return self.mean
+
+    def action(self, sample: Array) -> Array:
+        """Returns tanh(x), f32 [..., A] in [−1, 1]."""
+        return jnp.tanh(sample)
 
     def kl(self, other: "TanhGaussian") -> Array:
         """Returns f32 [...], KL(self ‖ other): that of the Gaussians, which a bijection does not change."""

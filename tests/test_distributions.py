@@ -122,9 +122,9 @@ def test_continuous_samples_pass_a_kolmogorov_smirnov_test(make):
     mean, log_std = jnp.array([0.3, -1.0]), jnp.array([-0.5, 0.2])
     policy = make(jnp.broadcast_to(mean, (20_000, 2)), jnp.broadcast_to(log_std, (20_000, 2)))
     samples = np.asarray(policy.sample(KEY), np.float64)
-    if make is distributions.TanhGaussian:
-        assert (np.abs(samples) <= 1).all()
-        samples = np.arctanh(samples)
+    action = np.asarray(policy.action(policy.sample(KEY)), np.float64)
+    np.testing.assert_allclose(action, np.tanh(samples) if policy.squashes else samples, atol=1e-6)
+    assert (np.abs(action) <= 1).all() == policy.squashes == (make is distributions.TanhGaussian)
     for i in range(2):
         assert scipy.stats.kstest(samples[:, i], "norm", (float(mean[i]), float(np.exp(log_std[i])))).pvalue > 1e-4
     assert abs(np.corrcoef(samples.T)[0, 1]) < 0.03
@@ -132,10 +132,10 @@ def test_continuous_samples_pass_a_kolmogorov_smirnov_test(make):
 
 def test_tanh_gaussian_density_and_entropy_by_integration():
     policy = distributions.TanhGaussian(jnp.array([0.4]), jnp.array([-0.3]))
-    action = np.tanh(np.linspace(-6, 6, 4001)).astype(np.float32)
-    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(action), 1)), policy)
-    log_prob = np.asarray(rows.log_prob(jnp.asarray(action)[:, None]), np.float64)
-    wide = action.astype(np.float64)
+    sample = np.linspace(-6, 6, 4001).astype(np.float32)
+    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(sample), 1)), policy)
+    log_prob = np.asarray(rows.log_prob(jnp.asarray(sample)[:, None]), np.float64)
+    wide = np.tanh(sample.astype(np.float64))
     assert np.trapezoid(np.exp(log_prob), wide) == pytest.approx(1.0, abs=1e-3)
     entropy = -np.trapezoid(np.exp(log_prob) * log_prob, wide)
     estimates = np.asarray(jax.vmap(policy.entropy)(jax.random.split(KEY, 20_000)))
@@ -145,26 +145,38 @@ def test_tanh_gaussian_density_and_entropy_by_integration():
 def test_tanh_gaussian_log_prob_equals_the_change_of_variables_in_float64():
     mean, log_std = draw(0, 50, 3), draw(1, 50, 3, scale=0.5)
     policy = distributions.TanhGaussian(mean, log_std)
-    action = policy.sample(KEY)
-    x = np.arctanh(np.asarray(action, np.float64))
+    sample = policy.sample(KEY)
+    x = np.asarray(sample, np.float64)
     base = scipy.stats.norm(np.asarray(mean, np.float64), np.exp(np.asarray(log_std, np.float64)))
-    expected = (base.logpdf(x) - np.log(1 - np.asarray(action, np.float64) ** 2)).sum(-1)
-    np.testing.assert_allclose(policy.log_prob(action), expected, rtol=2e-3, atol=2e-3)
-    np.testing.assert_allclose(policy.mode(), np.tanh(mean), rtol=1e-6)
+    expected = (base.logpdf(x) - np.log(1 - np.tanh(x) ** 2)).sum(-1)
+    np.testing.assert_allclose(policy.log_prob(sample), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(policy.action(policy.mode()), np.tanh(mean), rtol=1e-6)
     base_kl = distributions.Gaussian(mean, log_std).kl(distributions.Gaussian(log_std, mean))
     np.testing.assert_array_equal(policy.kl(distributions.TanhGaussian(log_std, mean)), base_kl)
 
 
-@pytest.mark.parametrize("action", [-1.0, 1.0, 0.0])
+@pytest.mark.parametrize("sample", [-40.0, 12.0, 0.0])
 @pytest.mark.parametrize("mean", [-30.0, 0.0, 30.0])
 @pytest.mark.parametrize("log_std", [-7.0, 0.0, 3.0])
-def test_tanh_gaussian_is_finite_in_value_and_gradient_at_the_bounds(action, mean, log_std):
+def test_tanh_gaussian_is_finite_in_value_and_gradient_where_actions_round_to_the_bounds(sample, mean, log_std):
     def everything(mean, log_std):
         policy = distributions.TanhGaussian(mean, log_std)
-        return policy.log_prob(jnp.array([action])) + policy.entropy(KEY)
+        return policy.log_prob(jnp.array([sample])) + policy.entropy(KEY)
 
     value, gradients = jax.value_and_grad(everything, (0, 1))(jnp.array([mean]), jnp.array([log_std]))
     assert np.isfinite(value) and np.isfinite(gradients).all()
+
+
+def test_a_saturated_policy_keeps_its_ratio():
+    """Samples of tanh far beyond ±1's resolution: what a small step of the mean changes is still told exactly."""
+    before = distributions.TanhGaussian(jnp.array([12.0]), jnp.array([-3.0]))
+    after = distributions.TanhGaussian(jnp.array([12.01]), jnp.array([-3.0]))
+    sample = before.sample(KEY)
+    assert before.action(sample) == after.action(after.sample(KEY)) > 0.999999
+    base = scipy.stats.norm
+    x, std = float(sample[0]), np.exp(-3.0)
+    expected = base(12.01, std).logpdf(x) - base(12.0, std).logpdf(x)
+    assert float(after.log_prob(sample) - before.log_prob(sample)) == pytest.approx(expected, rel=1e-2, abs=1e-4)
 
 
 @pytest.mark.parametrize(

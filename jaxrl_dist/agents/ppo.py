@@ -77,6 +77,9 @@ class Config:
     )
 
 
+_LARGEST_LOG_RATIO = 20.0
+
+
 class Carry(NamedTuple):
     """Acting state: the network's carry, and the running discounted return f32 [B] (`()` where rewards stay)."""
 
@@ -92,9 +95,10 @@ class Statistics(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting remembers: log-probability of the action, f32 [B]."""
+    """What acting remembers: log-probability f32 [B], and where the policy squashes, the sample before, f32 [B, A]."""
 
     log_prob: Array
+    sample: ArrayTree
 
 
 class Batch(NamedTuple):
@@ -103,7 +107,7 @@ class Batch(NamedTuple):
     inputs: ArrayTree
     is_first: ArrayTree
     carry: ArrayTree
-    action: Array
+    sample: Array
     log_prob: Array
     value: Array
     advantage: Array
@@ -161,8 +165,9 @@ def _act(
 ) -> types.ActOutput:
     del exploration
     policy, carry = _policy(static, params, carry, timestep)
-    action = policy.sample(key)
-    return types.ActOutput(action, Extras(policy.log_prob(action)), carry)
+    sample = policy.sample(key)
+    extras = Extras(policy.log_prob(sample), sample if policy.squashes else ())
+    return types.ActOutput(policy.action(sample), extras, carry)
 
 
 def _evaluate(
@@ -170,7 +175,7 @@ def _evaluate(
 ) -> types.ActOutput:
     del key
     policy, carry = _policy(static, params, carry, timestep)
-    return types.ActOutput(policy.mode(), (), carry)
+    return types.ActOutput(policy.action(policy.mode()), (), carry)
 
 
 def _policy(static: _Static, params: types.Params, carry: Carry, timestep: types.TimeStep) -> Any:
@@ -206,7 +211,8 @@ def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axi
     if config.normalise_advantage == "batch":
         advantage = _standardised(advantage, taught, axis)
     inputs, is_first = inputs[:-1], is_first[:-1]
-    rows = (steps.action, steps.extras.log_prob, value[:-1], advantage, target, taught)
+    sample = steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample
+    rows = (sample, steps.extras.log_prob, value[:-1], advantage, target, taught)
     if net.recurrent:
         inputs, is_first, rows = jax.tree.map(lambda x: x.swapaxes(0, 1), (inputs, is_first, rows))
         return Batch(inputs, is_first, sequences.carry.core, *rows)
@@ -238,7 +244,8 @@ def _loss(
     if config.normalise_advantage == "minibatch":
         advantage = _standardised(advantage, batch.taught, axis)
 
-    log_ratio = policy.log_prob(batch.action) - batch.log_prob
+    # An infinite ratio would make the gradient of what is clipped away 0 × ∞.
+    log_ratio = jnp.minimum(policy.log_prob(batch.sample) - batch.log_prob, _LARGEST_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
     surrogate = ratio * advantage
     if config.clip_epsilon:
