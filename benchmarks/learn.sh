@@ -24,10 +24,11 @@ study memory_chain 5 --setting="lstm: --network.core=lstm --network.core_size=64
   --env.num_envs=32 --layout.unroll_length=64
 study hidden_velocities 6 --setting="lstm: --network.core=lstm --network.core_size=64" --setting="feed-forward: --network.core=identity" -- \
   --system=ppo --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=1_000_000 \
-  --env.num_envs=32 --layout.unroll_length=64
+  --env.num_envs=32 --layout.unroll_length=64 --agent.scale_rewards=true --learner.learning_rate=1e-3
 study minatar_breakout 6 -- --system=ppo --env=gymnax:Breakout-MinAtar --steps=10_000_000
 study brax_inverted_pendulum 4 -- --system=ppo --env=brax:inverted_pendulum --env.params.backend=spring \
-  --steps=1_000_000 --env.num_envs=256 --layout.unroll_length=16 --learner.minibatches=8
+  --steps=1_000_000 --env.num_envs=64 --layout.unroll_length=32 --learner.minibatches=16 --agent.discount=0.99 \
+  --learner.anneal=true --learner.max_grad_norm=0.5
 study brax_ant 2 -- --system=ppo --env=brax:ant --env.params.backend=spring --steps=2_000_000 \
   --env.num_envs=256 --layout.unroll_length=20 --learner.minibatches=8 --evaluation.episodes=8
 exit $failed
