@@ -77,8 +77,10 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
 
 def _where(error: Exception) -> str:
     """Says in one line what an error is and where in the user's code it was raised."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" not in f.filename]
-    place = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    # The package itself may be installed beside the libraries, and then every frame is of them.
+    frame = ([f for f in frames if "site-packages" not in f.filename] or frames)[-1]
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     text = str(error).strip().splitlines()
     return f"{type(error).__name__} at {place}: {text[0] if text else 'no message'}"
 

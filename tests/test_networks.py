@@ -136,3 +136,11 @@ def test_orthogonal_initialisation_has_the_asked_gains():
     ):
         gram = kernels[name].T @ kernels[name]
         np.testing.assert_allclose(gram, gain * np.eye(len(gram)), atol=1e-5)
+
+
+def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
+    try:
+        exec(compile("raise ValueError('no')", "/x/site-packages/library.py", "exec"))
+    except ValueError as error:
+        inside = error.with_traceback(error.__traceback__.tb_next)
+    assert torsos._where(inside) == "ValueError at library.py:1: no"
