@@ -43,6 +43,8 @@ def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment
     """
     checked = config.resolve(flags)
     environment = envs.make(checked["env"], checked.env_params)
+    if isinstance(environment, envs.HostTask):
+        raise config.UsageError(f"--env={checked['env']} runs on the CPU only: no layout here serves it yet")
     return config.resolve(flags, environment.spec.family), environment
 
 

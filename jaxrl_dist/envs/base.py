@@ -1,7 +1,7 @@
 """The interfaces of environments on the device and on the host, and `make`, which finds the suite of a name.
 
-A suite is one file of this package with the literals `SUITE` and `ENVIRONMENTS` and a function
-`make(name, params) -> Environment`; nothing else has to know it.
+A suite is one file of this package with the literals `SUITE`, `ENVIRONMENTS` (() for any name) and `RUNS_ON` ("device"
+or "host"), and a function `make(name, params)` that returns an `Environment` or a `HostTask`; nothing else knows it.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from jaxrl_dist import config, declarations, types
 from jaxrl_dist.types import Array, ArrayTree
 
 OBSERVE = "observe"
+_LARGEST = 3e38
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,29 +76,70 @@ class Environment(NamedTuple):
     spec: types.EnvironmentSpec
 
 
+class EnvironmentFault(RuntimeError):
+    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step."""
+
+
 class HostEnvironment(Protocol):
-    """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`."""
+    """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
+
+    One thread at a time uses it. What was returned is never written to again.
+
+    Attributes:
+        spec: what an agent may know of one of them.
+        num_envs: B.
+    """
 
     spec: types.EnvironmentSpec
+    num_envs: int
 
     def reset(self) -> types.TimeStep:
         """Starts every environment anew and returns its first timestep, leaves [B, ...]."""
 
     def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps every environment with action [B, ...] and returns leaves [B, ...]."""
+        """Steps every environment with action [B, ...] and returns leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: one of them died, hung or gave what cannot be.
+            ValueError: an action is not one of the action space.
+        """
 
     def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        """Starts a step of the environments i32 [N] with action [N, ...]."""
+        """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
+
+        Raises:
+            ValueError: an action is not one of the action space.
+        """
 
     def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Returns leaves [N, ...] of environments that have stepped, and their indices i32 [N]."""
+        """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
+
+        Raises:
+            EnvironmentFault: one of them died, hung or gave what cannot be.
+        """
 
     def close(self) -> None:
-        """Frees what the environments hold."""
+        """Ends threads and processes of the environments and frees what they hold; more calls do nothing."""
 
 
-def make(name: str, params: Mapping[str, str] | None = None) -> Environment:
-    """Makes a device environment.
+class HostTask(NamedTuple):
+    """A task of a suite on the CPU, before any environment of it is made.
+
+    Attributes:
+        spec: of one environment.
+        protocol: one line that names what scores depend on ("" where nothing does), printed with every result.
+        make: (seeds u32 [B], batch_size, timeout_s) -> `HostEnvironment`. Environment i is seeded with `seeds[i]` (31
+            bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
+            fault.
+    """
+
+    spec: types.EnvironmentSpec
+    protocol: str
+    make: Callable[[np.ndarray, int, float], HostEnvironment]
+
+
+def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
+    """Makes a device environment, or the task of which environments on the CPU are made.
 
     Args:
         name: `suite:name`, such as `gymnax:CartPole-v1`.
@@ -174,6 +216,32 @@ def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:
     if isinstance(spec.action, types.DiscreteSpace):
         return jax.ShapeDtypeStruct((), jnp.int32)
     return jax.ShapeDtypeStruct(spec.action.shape, jnp.float32)
+
+
+def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[str, Any]:
+    """Finds rows whose numbers are not finite, or lie outside what the environment declares.
+
+    Args:
+        spec: of the environment.
+        timestep: leaves [..., B, ...], in NumPy or on the device.
+
+    Returns:
+        Field of the timestep -> bool, of the shape of `timestep.reward`.
+    """
+    low, high = (bound + sign * 1e-5 * (1 + abs(bound)) for bound, sign in zip(spec.reward_range, (-1, 1), strict=True))
+    reward, discount, lead = timestep.reward, timestep.discount, timestep.reward.ndim
+    # The reward of a FIRST row is 0 by rule, wherever the range lies; NaN compares as False with everything.
+    wrong = {
+        "reward": ~((abs(reward) <= _LARGEST) & (reward >= min(low, 0.0)) & (reward <= max(high, 0.0))),
+        "discount": ~((discount >= 0) & (discount <= 1)),
+    }
+    for path, leaf in jax.tree_util.tree_flatten_with_path(timestep.observation)[0]:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            finite = (abs(leaf) <= _LARGEST).reshape(*leaf.shape[:lead], -1).all(-1)
+            wrong[
+                "/".join(["observation", jax.tree_util.keystr(path, simple=True, separator="/")]).rstrip("/")
+            ] = ~finite
+    return wrong
 
 
 def _suite(name: str) -> Any:

@@ -22,6 +22,7 @@ from jaxrl_dist.envs import base, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "brax"
+RUNS_ON = "device"
 # All that Brax registers, but for swimmer: its fluid forces give `jnp.clip` an argument that JAX 0.10 no longer has.
 ENVIRONMENTS = (
     "ant",

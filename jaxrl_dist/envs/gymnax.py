@@ -22,6 +22,7 @@ from jaxrl_dist.envs import base, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "gymnax"
+RUNS_ON = "device"
 # All that gymnax registers, but for MNISTBandit-bsuite, which downloads its images when it is made.
 ENVIRONMENTS = (
     "CartPole-v1",

@@ -10,6 +10,7 @@ from jaxrl_dist.envs import base, wrappers
 from jaxrl_dist.types import Array
 
 SUITE = "toy"
+RUNS_ON = "device"
 ENVIRONMENTS = ("episode", "time_limit", "both", "walk")
 
 _FAMILY = "classic"

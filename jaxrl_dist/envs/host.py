@@ -1,0 +1,188 @@
+"""What adapters of CPU environments share: seeds, checks of actions and timesteps, and the bookkeeping of episodes."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import config, types
+from jaxrl_dist.envs import base
+
+
+def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) -> np.ndarray:
+    """Returns u32 [B] of 31 bits, one seed per environment, independent over runs, purposes, sessions and indices.
+
+    Args:
+        seed: of the run.
+        purpose: such as "training" or "evaluation".
+        session: a resumed run, or another evaluation, counts one further, so that none is played twice.
+        first_env: global index of the first environment.
+        num_envs: B.
+    """
+    tag = int.from_bytes(purpose.encode(), "little")
+    words = [
+        np.random.SeedSequence((seed, tag, session, env)).generate_state(1)[0]
+        for env in range(first_env, first_env + num_envs)
+    ]
+    return np.asarray(words, np.uint32) >> 1
+
+
+def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.ndarray | None = None) -> np.ndarray:
+    """Checks actions before native code, which checks none, and returns them in the spec's dtype, reals clipped.
+
+    Args:
+        spec: of the environment.
+        action: i32 [N], or f32 [N, ...].
+        env_ids: i32 [N], for the message; by default 0 … N − 1.
+
+    Raises:
+        ValueError: wrong shape, an integer out of range, or a number that is not finite.
+    """
+    struct, action = base.action_struct(spec), np.asarray(action)
+    if action.shape[1:] != struct.shape or action.ndim == 0:
+        raise ValueError(f"{spec.name}: actions of shape {list(action.shape)}, expected [N, {list(struct.shape)}]")
+    if isinstance(spec.action, types.DiscreteSpace):
+        wrong = (action < 0) | (action >= spec.action.num_values)
+        valid = f"0 to {spec.action.num_values - 1}"
+    else:
+        wrong = ~np.isfinite(action).reshape(len(action), -1).all(1)
+        valid = "finite numbers"
+    if wrong.any():
+        row = int(wrong.argmax())
+        env = row if env_ids is None else env_ids[row]
+        raise ValueError(f"{spec.name}: action {action[row]} for environment {env}; valid: {valid}")
+    if isinstance(spec.action, types.BoxSpace):
+        action = np.clip(action, spec.action.low, spec.action.high)
+    return np.ascontiguousarray(action, struct.dtype)
+
+
+def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_ids: np.ndarray, steps: Any) -> None:
+    """Refuses a timestep with numbers that are not finite, or out of the range that the environment declares.
+
+    Args:
+        spec: of the environment.
+        timestep: leaves [N, ...].
+        env_ids: i32 [N].
+        steps: i64 [N], steps of each environment so far, for the message.
+
+    Raises:
+        base.EnvironmentFault: names the first such field, environment and step.
+    """
+    for field, wrong in base.out_of_range(spec, timestep).items():
+        if np.any(wrong):
+            row = int(np.argmax(wrong))
+            raise base.EnvironmentFault(
+                f"the {field} of {spec.name}, environment {env_ids[row]}, at its step {np.asarray(steps)[row]} is not "
+                "finite or out of the range that it declares"
+            )
+
+
+class Episodes:
+    """Follows the episodes of B environments with next-step reset, and makes their timesteps.
+
+    Attributes:
+        steps: i64 [B], timesteps so far.
+        ended: bool [B], the last timestep was LAST, so the next is FIRST.
+    """
+
+    def __init__(self, spec: types.EnvironmentSpec, num_envs: int) -> None:
+        """Before the first `first`."""
+        self._spec = spec
+        self.steps = np.zeros(num_envs, np.int64)
+        self.ended = np.zeros(num_envs, bool)
+        self._return = np.zeros(num_envs, np.float32)
+        self._length = np.zeros(num_envs, np.int32)
+
+    def first(self, env_ids: np.ndarray, observation: Any) -> types.TimeStep:
+        """Opens an episode in each of the environments i32 [N] with observation [N, ...]."""
+        zeros, false = np.zeros(len(env_ids), np.float32), np.zeros(len(env_ids), bool)
+        self.ended[env_ids] = True
+        return self.step(env_ids, observation, zeros, false, false)
+
+    def step(
+        self,
+        env_ids: np.ndarray,
+        observation: Any,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        life_lost: np.ndarray | None = None,
+    ) -> types.TimeStep:
+        """Makes the timestep of environments that have stepped; those that had ended have been reset instead.
+
+        Args:
+            env_ids: i32 [N].
+            observation: tree of [N, ...]; copied, and real numbers cast to f32.
+            reward: [N], raw.
+            terminated: bool [N]; wins where both are true.
+            truncated: bool [N].
+            life_lost: bool [N], the discount is 0 here though the episode goes on.
+
+        Raises:
+            base.EnvironmentFault: a number is not finite or out of range.
+        """
+        is_first = self.ended[env_ids]
+        terminated = np.asarray(terminated, bool) & ~is_first
+        ended = terminated | (np.asarray(truncated, bool) & ~is_first)
+        raw: Any = np.where(is_first, 0.0, reward).astype(np.float32)
+        self._return[env_ids] = np.where(is_first, 0.0, self._return[env_ids] + raw)
+        self._length[env_ids] = np.where(is_first, 0, self._length[env_ids] + 1)
+        self.steps[env_ids] += 1
+        self.ended[env_ids] = ended
+        cut = terminated if life_lost is None else terminated | (np.asarray(life_lost, bool) & ~is_first)
+        discount: Any = 1.0 - cut.astype(np.float32)
+        step_type: Any = np.where(is_first, types.FIRST, np.where(ended, types.LAST, types.MID)).astype(np.int8)
+        timestep = types.TimeStep(
+            step_type=step_type,
+            reward=raw,
+            discount=discount,
+            observation=jax.tree.map(_copied, observation),
+            info=self._info(env_ids, raw, terminated),
+        )
+        check_timestep(self._spec, timestep, env_ids, self.steps[env_ids])
+        return timestep
+
+    def _info(self, env_ids: np.ndarray, reward: Any, terminated: Any) -> types.EpisodeInfo:
+        episode_return: Any = self._return[env_ids]
+        episode_length: Any = self._length[env_ids]
+        return types.EpisodeInfo(episode_return, episode_length, reward, terminated)
+
+
+def cut_short(timestep: types.TimeStep, rows: Any = slice(None)) -> types.TimeStep:
+    """Ends the episodes of rows whose environment was lost, at what was last seen of them.
+
+    A truncation at the last known observation, so that no sequence joins two lives. Its episode has length 0, by which
+    `parallel.unroll` knows not to count it among those that were played.
+
+    Args:
+        timestep: leaves [N, ...] as last received.
+        rows: which of the N.
+    """
+    kept = jax.tree.map(lambda x: x[rows], timestep)
+    zeros = np.zeros_like(kept.reward)
+    info = types.EpisodeInfo(zeros, zeros.astype(np.int32), zeros, zeros.astype(bool))
+    return types.TimeStep(np.full_like(kept.step_type, types.LAST), zeros, zeros + 1, kept.observation, info)
+
+
+def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
+    """Converts an action space of Gymnasium's.
+
+    Raises:
+        config.UsageError: it is neither `Discrete` from 0 nor a `Box` of real numbers.
+    """
+    kind = type(space).__name__
+    if kind == "Discrete" and int(getattr(space, "start", 0)) == 0:
+        return types.DiscreteSpace(int(space.n))
+    if kind == "Box" and np.issubdtype(space.dtype, np.floating):
+        return types.BoxSpace(tuple(space.shape), *(np.asarray(bound, np.float32) for bound in (space.low, space.high)))
+    raise config.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
+
+
+def _copied(x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x.copy()
+
+
+def observation_structs(observations: Any) -> Any:
+    """Returns the tree of `jax.ShapeDtypeStruct` of one observation, from a batch [B, ...] of them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(_copied(x).shape[1:], _copied(x).dtype), observations)
