@@ -12,7 +12,7 @@ import numpy as np  # noqa: E402
 import worker  # noqa: E402
 
 from jaxrl_dist import assemble, runner, session  # noqa: E402
-from jaxrl_dist.parallel import anakin  # noqa: E402
+from jaxrl_dist.parallel import base as layouts  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
         return int(np.sum(jax.device_get(sums.episodes.valid_steps)))
 
     def evaluate() -> float:
-        evaluation_keys = jax.vmap(lambda key: anakin.seed_keys(key).evaluation)(keys)
+        evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(keys)
         return float(parts.evaluate(state.learner.params, evaluation_keys, iteration).mean())
 
     packages = worker.versions("jax", "jaxlib", "flax", "optax")

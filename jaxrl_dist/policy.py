@@ -105,10 +105,10 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = _assemble(pathlib.Path(run), {}, num_devices)
-    state, meta = checkpoint.restore(path, parts.layout.template(session.seed_keys(parts.settings)))
+    saved, meta = checkpoint.restore(path, parts.layout.failure_template(session.seed_keys(parts.settings)))
     with session.matmul_precision(parts.settings):
-        state, sums = parts.layout.run(state, meta["iteration"], 1, meta["total"])
-    named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(state.learner.params.network)})
+        learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
+    named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})
     return {name: value.tolist() for name, value in named.items()}
 
 

@@ -124,6 +124,7 @@ def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, A
         "episode_return_per_seed": per_seed.tolist(),
         "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
         **learned,
+        **parts.layout.report(sums, pending.seconds),
     }
 
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import assemble, checkpoint, config, faults, guard, metrics, records, types
-from jaxrl_dist.parallel import anakin
+from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
 
@@ -31,7 +31,7 @@ class Started(NamedTuple):
         clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
     """
 
-    state: anakin.State
+    state: Any
     progress: records.Progress
     keys: jax.Array
     resumed_from: int | None
@@ -118,7 +118,7 @@ def run(
         guard.NonFiniteError: training diverged.
         checkpoint.CheckpointError: a checkpoint cannot be written.
     """
-    evaluation_keys = jax.vmap(lambda key: anakin.seed_keys(key).evaluation)(started.keys)
+    evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(started.keys)
     session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s)
     state, progress = started.state, started.progress
     _announce(session, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
@@ -149,7 +149,7 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
     return checkpoint.restore(path, template)
 
 
-def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> anakin.State:
+def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     state, source = parts.layout.init(keys), parts.settings["init_from"]
     if not source:
         return state
@@ -168,6 +168,8 @@ def _announce(session: _Session, progress: records.Progress, total: int) -> None
     device = mesh.devices.flat[0]
     session.logger.total_steps = steps(total)
     say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
+    for line in session.parts.layout.placement:
+        say(line)
     if progress.iteration:
         say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
     if progress.iteration and progress.total != total:
@@ -188,7 +190,7 @@ def _reason(session: _Session, progress: records.Progress) -> str:
     return STOPPED if session.stop.requested else ""
 
 
-def _compile(session: _Session, state: anakin.State, progress: records.Progress) -> anakin.State:
+def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
     """Compiles training and evaluation at the same time by running both for no steps."""
     started_s = time.perf_counter()
     params = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), state.learner.params)
@@ -204,7 +206,7 @@ def _compile(session: _Session, state: anakin.State, progress: records.Progress)
     ):
         evaluation = pool.submit(compile_evaluation)
         state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
-        guard.is_finite(state, sums)
+        guard.is_sound(state, sums)
         evaluation.result()
     seconds = time.perf_counter() - started_s
     progress.compile_s += seconds
@@ -218,7 +220,7 @@ def matmul_precision(settings: config.Resolved) -> contextlib.AbstractContextMan
     return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
 
 
-def _loop(session: _Session, state: anakin.State, progress: records.Progress) -> tuple[anakin.State, str]:
+def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[Any, str]:
     parts, settings = session.parts, session.parts.settings
     log_every, evaluate_every = (
         max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
@@ -239,18 +241,31 @@ def _loop(session: _Session, state: anakin.State, progress: records.Progress) ->
         chunks += 1
         started_s = time.perf_counter()
         with _profile(session, chunks):
-            state, device_sums = parts.layout.run(state, progress.iteration, count, progress.total)
-            sums = records.by_path(device_sums)
+            state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
-        if not guard.is_finite(state, sums):
+        if not guard.is_sound(state, metrics):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
-        records.add_chunk(progress, sums, seconds, count)
+        records.add_chunk(progress, records.by_path(metrics), seconds, count)
         session.tick(progress)
+        if fault is not None:
+            _save(session, state, progress)
+            raise fault
         if progress.iteration % log_every == 0 or progress.iteration >= progress.total:
             session.logger.log(records.training_record(parts, progress))
             progress.pending = records.Pending()
+
+
+def _iterations(session: _Session, state: Any, progress: records.Progress, count: int) -> Any:
+    """Runs iterations; returns the state, the metrics on the host, how many were run, and the fault that ended them."""
+    try:
+        state, metrics = session.parts.layout.run(
+            state, progress.iteration, count, progress.total, stopped=lambda: session.stop.requested
+        )
+        return state, jax.device_get(metrics), count, None
+    except layouts.Interrupted as end:
+        return end.state, jax.device_get(end.metrics), end.iterations, end.fault
 
 
 def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager[Any]:
@@ -261,7 +276,7 @@ def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager
     return jax.profiler.trace(str(session.folder / "profile"))
 
 
-def _evaluate(session: _Session, state: anakin.State, progress: records.Progress) -> None:
+def _evaluate(session: _Session, state: Any, progress: records.Progress) -> None:
     """Evaluates, unless asked to stop on the way: then it is due when the run goes on."""
     params, parts = state.learner.params, session.parts
     returns = parts.evaluate(
@@ -277,13 +292,14 @@ def _evaluate(session: _Session, state: anakin.State, progress: records.Progress
     session.logger.log(records.evaluation_record(parts, progress, returns))
 
 
-def _save(session: _Session, state: anakin.State, progress: records.Progress) -> None:
+def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     """Saves everything; the guard has looked at it before."""
     progress.wall_s = time.perf_counter() - session.clock_s
     meta = _steps_meta(session, progress)
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
     checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)
-    checkpoint.save(session.checkpoints, meta["env_steps"], state, dataclasses.asdict(progress))
+    saved = session.parts.layout.snapshot(state)
+    checkpoint.save(session.checkpoints, meta["env_steps"], saved, dataclasses.asdict(progress))
     checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
 
 

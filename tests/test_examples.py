@@ -73,7 +73,7 @@ def test_the_agent_in_one_file_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     network = networks.Config(torso="mlp", hidden_sizes=(8,))
     agent = reinforce.make(reinforce.Config(), environment.spec, network)
     rules = learner.make(learner.Config(learning_rate=0.03, anneal=False), agent, types.LOCAL)
-    play = unroll.device_unroll(agent, jax.vmap(environment.step), 16)
+    play = unroll.device_unroll(agent, environment, 16)
 
     def iteration(i: Any, loop: Any) -> Any:
         state, actors, _ = loop

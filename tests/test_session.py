@@ -99,7 +99,7 @@ def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
 ) -> None:
     owner, name, call = {
         "compiling": (session, "_compile", 1),
-        "rolling out": (guard, "is_finite", 4),
+        "rolling out": (guard, "is_sound", 4),
         "evaluating": (session, "_evaluate", 2),
         "saving": (checkpoint, "save", 5),
     }[phase]
@@ -331,7 +331,7 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
 ) -> None:
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned(field, at_step))
     length = conftest.SMALL[system]["layout.unroll_length"]
-    source = rf"the {field} of toy:walk, environment [0-7] of seed 0, at its step {at_step};"
+    source = rf"the {field} of toy:walk, environment [0-7] of seed 0, at its step {at_step}, is not finite or out"
     message = f"not finite in iteration {(at_step - 1) // length}, after .* steps: {source}"
     with pytest.raises(guard.NonFiniteError, match=message) as error:
         train(tmp_path, system, "toy:walk", **{"checkpoint.interval_s": 0})
@@ -340,6 +340,22 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_a_reward_out_of_the_declared_range_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reset(key: jax.Array) -> tuple[Any, jax.Array]:
+        return jnp.int32(0), jnp.zeros(2)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> envs.Transition:
+        reward = jnp.where(state == 36, 1.5, 1.0)
+        return envs.Transition(state + 1, jnp.zeros(2), reward, jnp.bool_(False), state + 1 >= 60)
+
+    spec = types.EnvironmentSpec("toy:walk", (), types.DiscreteSpace(2), "classic", (-1.0, 1.0), time_limit=60)
+    environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+    monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
+    source = "the reward of toy:walk, environment 0 of seed 0, at its step 37, is not finite or out of its range"
+    with pytest.raises(guard.NonFiniteError, match=source):
+        train(tmp_path, "ppo", "toy:walk")
 
 
 def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,11 +371,11 @@ def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.
     environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
     monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
     run = small("ppo", "toy:walk", 2, {})
-    acted = guard._bad_rows(run.parts, run.state, 0, run.total)["observation"]
+    source = run.layout.find_source(run.state, 0, run.total)
     run.run(1)
     left = ~np.isfinite(run.state.actors.timestep.observation).all(-1)
-    assert acted.shape == (1, 8, 17) and left.any() and not left.all()
-    np.testing.assert_array_equal(acted[:, :, -1], left)
+    assert left.any() and not left.all()
+    assert source == ("observation", 0, int(left[0].argmax()), 16)
 
 
 def test_diverging_parameters_are_found_and_the_iteration_runs_again(tmp_path: pathlib.Path) -> None:
@@ -381,7 +397,7 @@ def test_parameters_are_looked_at_although_every_metric_is_finite(
     def assemble(*args: Any, **more: Any) -> Any:
         parts = make(*args, **more)
 
-        def run(state: Any, iteration: int, count: int, total: int) -> Any:
+        def run(state: Any, iteration: int, count: int, total: int, stopped: Any = None) -> Any:
             state, sums = parts.layout.run(state, iteration, count, total)
             params = state.learner.params
             if iteration <= 6 < iteration + count:
@@ -399,13 +415,13 @@ def test_parameters_are_looked_at_although_every_metric_is_finite(
 def test_what_is_finite_when_run_again_blames_the_hardware(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, calls = guard.is_finite, [0]
+    original, calls = guard.is_sound, [0]
 
-    def is_finite(*args: Any) -> bool:
+    def is_sound(*args: Any) -> bool:
         calls[0] += 1
         return original(*args) and calls[0] != 5
 
-    monkeypatch.setattr(guard, "is_finite", is_finite)
+    monkeypatch.setattr(guard, "is_sound", is_sound)
     with pytest.raises(guard.NonFiniteError, match="finite when run again: suspect the hardware"):
         train(tmp_path)
 

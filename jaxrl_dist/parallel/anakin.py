@@ -15,9 +15,10 @@ from jax.sharding import Mesh
 
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
-from jaxrl_dist.agents import base
+from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import base
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -53,59 +54,15 @@ class State(NamedTuple):
     replay: ArrayTree
 
 
-class Metrics(NamedTuple):
-    """Sums over iterations, per seed, leaves [S]: episodes, number of updates, and the updates' own metrics."""
-
-    episodes: unrolls.EpisodeSums
-    updates: Array
-    learner: dict[str, Array]
-
-
-class Anakin(NamedTuple):
-    """The layout's programs, jitted over the mesh.
-
-    Attributes:
-        mesh: devices.
-        rows_per_iteration: environment steps of one iteration and seed, over all devices.
-        init: (keys [S]) -> `State`.
-        template: (keys [S]) -> `State` of `jax.ShapeDtypeStruct` with shardings, for restoring.
-        run: (state, iteration, num_iterations, total_iterations) -> (state, `Metrics` of these iterations). The state
-            that is passed is donated. Iterations are Python ints; one program serves any number of them.
-        program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
-    """
-
-    mesh: Mesh
-    rows_per_iteration: int
-    init: Callable[[Array], State]
-    template: Callable[[Array], State]
-    run: Callable[..., tuple[State, Metrics]]
-    program: Any
-    run_arguments: Callable[..., tuple[Any, ...]]
-
-
-class SeedKeys(NamedTuple):
-    """Independent keys of one run, by use."""
-
-    params: Array
-    environment: Array
-    training: Array
-    evaluation: Array
-
-
-def seed_keys(key: Array) -> SeedKeys:
-    """Splits a run's key by use."""
-    return SeedKeys(*jax.random.split(key, 4))
-
-
 def make(
     config: Config,
-    agent: base.Agent,
+    agent: agents.Agent,
     replay: replays.Replay,
     learner: learners.Learner,
     environment: envs.Environment,
     num_envs: int,
     mesh: Mesh,
-) -> Anakin:
+) -> base.Layout:
     """Builds the programs.
 
     Args:
@@ -118,12 +75,12 @@ def make(
         mesh: from `mesh.make`.
     """
     columns = num_envs // mesh.shape["devices"]
-    unroll = unrolls.device_unroll(agent, jax.vmap(environment.step), config.unroll_length)
+    unroll = unrolls.device_unroll(agent, environment, config.unroll_length)
     learn = learners.make_learn(learner, replay)
     first_ready = max(-(-replay.min_rows // config.unroll_length) - 1, 0)
 
     def init(key: Array) -> Any:
-        keys = seed_keys(key)
+        keys = base.seed_keys(key)
         learner_state = learner.init(agent.init(keys.params))
         env_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys.environment, meshes.global_columns(columns))
         actors = unrolls.ActorState(*jax.vmap(environment.reset)(env_keys), agent.init_carry(columns))
@@ -132,19 +89,27 @@ def make(
         step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
         return learner_state, actors, replay.init(step_spec, rows.carry)
 
+    def act(device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array) -> Any:
+        """Acts out iteration i; also returns the key that is left for learning."""
+        act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
+        exploration = agent.exploration(meshes.global_columns(columns), num_envs, i / total)
+        return *unroll(params, actors, act_key, exploration, version), learn_key
+
     def iterate(device_key: Array, total: Array, i: Array, credit: Array, carried: Any) -> Any:
         learner_state, actors, replay_state = carried
-        progress = i / total
-        act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
-        exploration = agent.exploration(meshes.global_columns(columns), num_envs, progress)
-        actors, rows, episodes = unroll(learner_state.params, actors, act_key, exploration, learner_state.updates)
-        learner_state, replay_state, credit, updates, learned = learn(
-            learner_state, replay_state, rows, credit, i >= first_ready, learn_key, progress
+        actors, rows, episodes, learn_key = act(
+            device_key, total, i, learner_state.params, actors, learner_state.updates
         )
-        return credit, (learner_state, actors, replay_state), Metrics(episodes, updates, learned)
+        learner_state, replay_state, credit, updates, learned = learn(
+            learner_state, replay_state, rows, credit, i >= first_ready, learn_key, i / total
+        )
+        return credit, (learner_state, actors, replay_state), base.Metrics(episodes, updates, learned, {})
+
+    def device_key_of(key: Array) -> Array:
+        return jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
 
     def run(start: Array, stop: Array, total: Array, credit: Array, key: Array, *carried: Any) -> Any:
-        device_key = jax.random.fold_in(seed_keys(key).training, jax.lax.axis_index("devices"))
+        device_key = device_key_of(key)
         shapes = jax.eval_shape(functools.partial(iterate, device_key, total), start, credit, carried)[2]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -181,12 +146,55 @@ def make(
         numbers = (*bounds, np.float32(total_iterations), np.int32(credit))
         return (*numbers, state.key, state.learner, state.actors, state.replay)
 
-    def run_state(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[State, Metrics]:
+    def run_state(
+        state: State,
+        iteration: int,
+        num_iterations: int,
+        total_iterations: int,
+        stopped: Callable[[], bool] = base.never,
+    ) -> tuple[State, base.Metrics]:
+        del stopped
         arguments = run_arguments(state, iteration, num_iterations, total_iterations)
         learner_state, actors, replay_state, metrics = program(*arguments)
         return State(learner_state, state.key, actors, replay_state), metrics
 
-    return Anakin(mesh, num_envs * config.unroll_length, init_state, template, run_state, program, run_arguments)
+    def out_of_range(i: Array, total: Array, key: Array, learner_state: learners.LearnerState, actors: Any) -> Any:
+        rows = act(device_key_of(key), total, i, learner_state.params, actors, learner_state.updates)[1]
+        wrong = envs.out_of_range(environment.spec, rows.steps.timestep)
+        return jax.tree.map(lambda x: x.swapaxes(0, 1), wrong)
+
+    def find_source(state: State, iteration: int, total: int) -> base.BadRow | None:
+        kinds = (shared, shared, per_seed, per_seed, by_column)
+        find = jax.jit(device_map(out_of_range, in_specs=kinds, out_specs=by_column))
+        wrong = find(np.int32(iteration), np.float32(total), state.key, state.learner, state.actors)
+        found = [np.argwhere(np.asarray(rows).swapaxes(1, 2)) for rows in wrong.values()]
+        first = [(tuple(rows[rows[:, 1].argmin()]), name) for rows, name in zip(found, wrong, strict=True) if len(rows)]
+        if not first:
+            return None
+        (seed, row, column), name = min(first, key=lambda pair: pair[0][1])
+        return base.BadRow(name, int(seed), int(column), int(row))
+
+    def run_failure(saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
+        state, metrics = run_state(saved, iteration, 1, total)
+        return state.learner, metrics
+
+    return base.Layout(
+        mesh=mesh,
+        rows_per_iteration=num_envs * config.unroll_length,
+        init=init_state,
+        template=template,
+        run=run_state,
+        snapshot=lambda state: state,
+        kept_failure=lambda: None,
+        find_source=find_source,
+        failure_template=template,
+        run_failure=run_failure,
+        report=lambda sums, seconds: {},
+        placement=(),
+        close=lambda: None,
+        program=program,
+        run_arguments=run_arguments,
+    )
 
 
 def _placed(mesh: Mesh, kind: Any) -> Callable[[Any], jax.ShapeDtypeStruct]:

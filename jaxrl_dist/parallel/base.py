@@ -1,0 +1,123 @@
+"""The interface of a layout: how the run drives it, what it saves, and how it explains a failure."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.types import Array
+
+
+class Metrics(NamedTuple):
+    """Sums over iterations, per seed, leaves [S, ...].
+
+    Attributes:
+        episodes: that ended, and rows.
+        updates: number of them.
+        learner: the updates' own metrics.
+        layout: the layout's own, by name.
+    """
+
+    episodes: unrolls.EpisodeSums
+    updates: Array
+    learner: dict[str, Array]
+    layout: dict[str, Array]
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Iterations ended early, at a stop that was asked for or at a fault; what was finished is kept.
+
+    Attributes:
+        state: after the last finished iteration.
+        metrics: of the finished ones.
+        iterations: how many of them.
+        fault: what went wrong, None at a stop.
+    """
+
+    def __init__(self, state: Any, metrics: Metrics, iterations: int, fault: BaseException | None) -> None:
+        super().__init__(iterations)
+        self.state, self.metrics, self.iterations, self.fault = state, metrics, iterations, fault
+
+
+class BadRow(NamedTuple):
+    """Where the first number came from that is not finite or out of range: field, and indices of seed, column, row."""
+
+    field: str
+    seed: int
+    column: int
+    row: int
+
+
+class Failure(NamedTuple):
+    """An iteration that went wrong.
+
+    Attributes:
+        iteration: its index.
+        saved: tree from which it can be run again.
+        source: the row it came from, None where all rows were sound.
+    """
+
+    iteration: int
+    saved: Any
+    source: BadRow | None
+
+
+class Layout(NamedTuple):
+    """A layout's programs over a mesh.
+
+    Attributes:
+        mesh: learner's devices.
+        rows_per_iteration: environment steps of one iteration and seed, over all devices.
+        init: (keys [S]) -> state; its `learner` is a `LearnerState` with leaves [S, ...].
+        template: (keys [S]) -> saved state of `jax.ShapeDtypeStruct` with shardings, for restoring.
+        run: (state, iteration, num_iterations, total_iterations, stopped) -> (state, `Metrics` of these iterations).
+            The state that is passed is used up. `stopped`, () -> bool, is polled where iterations can be interrupted;
+            raises `Interrupted` then, and at a fault. No iterations only compile.
+        snapshot: (state) -> what a checkpoint holds of it; `run` takes either.
+        kept_failure: () -> the `Failure` that `run` kept of its last iterations, None where it kept none: then these
+            are run again from the last checkpoint to find it.
+        find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, or None.
+        failure_template: (keys [S]) -> `Failure.saved` of `jax.ShapeDtypeStruct`.
+        run_failure: (saved, iteration, total_iterations) -> (`LearnerState`, `Metrics`).
+        report: (sums by path, seconds) -> what a training record says of the layout itself.
+        placement: lines that say what runs where.
+        close: ends threads and frees environments.
+        program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
+    """
+
+    mesh: Mesh
+    rows_per_iteration: int
+    init: Callable[[Array], Any]
+    template: Callable[[Array], Any]
+    run: Callable[..., tuple[Any, Metrics]]
+    snapshot: Callable[[Any], Any]
+    kept_failure: Callable[[], Failure | None]
+    find_source: Callable[[Any, int, int], BadRow | None]
+    failure_template: Callable[[Array], Any]
+    run_failure: Callable[..., tuple[Any, Metrics]]
+    report: Callable[..., dict[str, Any]]
+    placement: tuple[str, ...]
+    close: Callable[[], None]
+    program: Any
+    run_arguments: Callable[..., tuple[Any, ...]]
+
+
+class SeedKeys(NamedTuple):
+    """Independent keys of one run, by use."""
+
+    params: Array
+    environment: Array
+    training: Array
+    evaluation: Array
+
+
+def seed_keys(key: Array) -> SeedKeys:
+    """Splits a run's key by use."""
+    return SeedKeys(*jax.random.split(key, 4))
+
+
+def never() -> bool:
+    """Returns False: nobody asks for a stop."""
+    return False
