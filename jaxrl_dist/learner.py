@@ -4,7 +4,7 @@ It knows agents only through their loss, and devices only through `types.Axis`.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -163,15 +163,24 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
     return Learner(init, gradients, apply, update)
 
 
+Unrolls = Sequence[tuple[types.Unroll, Array]]
+
+
 def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
     """Makes the learning step of one iteration: add, then sample, update and reprioritise as often as is due.
 
     Returns:
-        (state, replay_state, unroll, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
-        updates i32[], summed metrics). `credit` carries the fraction of an update that samples per insert leaves over;
-        nothing is sampled, and no credit gathered, until `ready`. Both must not differ between vectorised seeds.
+        (state, replay_state, unrolls, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
+        updates i32[], summed metrics). `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
+        carries the fraction of an update that samples per insert leaves over; nothing is sampled, and no credit
+        gathered, until `ready`. Both must not differ between vectorised seeds.
     """
     numerator, denominator = replay.updates
+
+    def add(replay_state: ArrayTree, unrolls: Unrolls) -> ArrayTree:
+        for unroll, columns in unrolls:
+            replay_state = replay.add(replay_state, unroll, columns)
+        return replay_state
 
     def once(state: LearnerState, replay_state: ArrayTree, key: Array, progress: Array) -> Any:
         sample_key, update_key = jax.random.split(key)
@@ -182,26 +191,26 @@ def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
     def learn_whole(
         state: LearnerState,
         replay_state: ArrayTree,
-        unroll: types.Unroll,
+        unrolls: Unrolls,
         credit: Array,
         ready: Array,
         key: Array,
         progress: Array,
     ) -> Any:
         del ready
-        state, replay_state, metrics = once(state, replay.add(replay_state, unroll), key, progress)
+        state, replay_state, metrics = once(state, add(replay_state, unrolls), key, progress)
         return state, replay_state, credit, jnp.int32(1), metrics
 
     def learn_due(
         state: LearnerState,
         replay_state: ArrayTree,
-        unroll: types.Unroll,
+        unrolls: Unrolls,
         credit: Array,
         ready: Array,
         key: Array,
         progress: Array,
     ) -> Any:
-        replay_state = replay.add(replay_state, unroll)
+        replay_state = add(replay_state, unrolls)
         credit = credit + jnp.where(ready, numerator, 0)
         due = credit // denominator
         shapes = jax.eval_shape(once, state, replay_state, key, progress)[2]

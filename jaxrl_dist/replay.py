@@ -6,7 +6,6 @@ times never join different trajectories, and a window is one contiguous read.
 
 import dataclasses
 import fractions
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -53,7 +52,8 @@ class Replay(NamedTuple):
         min_rows: rows that every column needs before `sample`; 0 samples at once.
         updates: (numerator, denominator) of updates per inserted unroll.
         init: (step_spec, carry_spec) -> state, leaves [B, ...].
-        add: (state, unroll [T + 1, B]) -> state.
+        add: (state, unroll [T + 1, N], columns i32 [N]) -> state; `columns` says which of the B each is, and a column
+            that comes twice brings the later rows second.
         sample: (state, key) -> `types.Sample`.
         update: (state, indices, priorities [N]) -> state.
     """
@@ -77,6 +77,13 @@ class RingState(NamedTuple):
 def latest() -> Replay:
     """Makes the replay of on-policy learning; its state exists only between `add` and `update`."""
 
+    def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -> types.Unroll:
+        del columns
+        if not isinstance(state, types.Unroll):
+            return unroll
+        steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.steps, unroll.steps)
+        return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.carry, unroll.carry))
+
     def sample(state: types.Unroll, key: Array) -> types.Sample:
         del key
         return types.Sample(state, (), jnp.ones(state.steps.version.shape[1], jnp.float32))
@@ -85,7 +92,7 @@ def latest() -> Replay:
         min_rows=0,
         updates=(1, 1),
         init=lambda step_spec, carry_spec: (),
-        add=lambda state, unroll: unroll,
+        add=add,
         sample=sample,
         update=lambda state, indices, priorities: (),
     )
@@ -131,16 +138,22 @@ def uniform(
         counts = jnp.zeros(columns, jnp.int32)
         return RingState(storage, counts, counts)
 
-    def add(state: RingState, unroll: types.Unroll) -> RingState:
+    def add(state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
         """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
+        earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
+        start = (state.head[chosen] + earlier * unroll_length) % rows
 
         def write(storage: Array, new: Array) -> Array:
-            new = jnp.moveaxis(new[:-1], 0, 1)
-            return jax.vmap(functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=0))(storage, new, state.head)
+            # An unroll divides the ring, so no block wraps.
+            numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
+            index = jnp.stack([chosen, start], -1)
+            return jax.lax.scatter(
+                storage, index, jnp.moveaxis(new[:-1], 0, 1), numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+            )
 
         storage = jax.tree.map(write, state.rows, unroll.steps)
-        head = (state.head + unroll_length) % rows
-        return RingState(storage, head, jnp.minimum(state.filled + unroll_length, rows))
+        head = state.head.at[chosen].add(unroll_length) % rows
+        return RingState(storage, head, jnp.minimum(state.filled.at[chosen].add(unroll_length), rows))
 
     def sample(state: RingState, key: Array) -> types.Sample:
         windows = jnp.maximum(state.filled - length + 1, 0)

@@ -37,7 +37,7 @@ def _filled(ring, unrolls, length, columns):
     step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), _unroll(0, length, columns).steps)
     state = ring.init(step_spec, ())
     for i in range(unrolls):
-        state = jax.jit(ring.add)(state, _unroll(i * length, length, columns))
+        state = jax.jit(ring.add)(state, _unroll(i * length, length, columns), jnp.arange(columns))
     return state
 
 
@@ -91,9 +91,11 @@ def test_columns_that_were_filled_differently_share_draws_by_their_windows():
 def test_latest_returns_the_newest_unroll_whole_and_keeps_nothing():
     latest = replay.latest()
     unroll = _unroll(3, 4, 2)
-    sample = latest.sample(latest.add(latest.init((), ()), unroll), jax.random.key(0))
+    sample = latest.sample(latest.add(latest.init((), ()), unroll, jnp.arange(2)), jax.random.key(0))
     assert sample.sequences is unroll
     np.testing.assert_array_equal(sample.weights, np.ones(2))
+    twice = latest.add(latest.add((), unroll, jnp.arange(2)), _unroll(9, 4, 3), jnp.arange(3))
+    np.testing.assert_array_equal(twice.steps.timestep.reward[0], [3, 3, 9, 9, 9])
     assert latest.update(unroll, (), sample.weights) == ()
     assert latest.updates == (1, 1)
     assert latest.min_rows == 0
@@ -129,3 +131,30 @@ def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
     drawn = replay._integers(key, 2000, jnp.int32(bound))
     np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))
     assert drawn.dtype == jnp.int32 and drawn.min() >= 0 and drawn.max() < bound
+
+
+def test_actors_that_finish_at_different_times_never_join_trajectories():
+    """Unrolls of some columns only, one column twice in one unroll: each window is one column's history."""
+    length, columns, lookahead = 3, 4, 2
+    ring = _ring(12 * columns, columns, length, lookahead=lookahead)
+    step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), _unroll(0, length, columns).steps)
+    state, clock = ring.init(step_spec, ()), np.zeros(columns, int)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        chosen = np.sort(rng.choice(columns, 2, p=[0.55, 0.25, 0.15, 0.05]))
+        first = []
+        for column in chosen:
+            first.append(clock[column])
+            clock[column] += length
+        unroll = _unroll(0, length, 2)
+        time = unroll.steps.timestep.reward + jnp.asarray(first, jnp.float32)
+        timestep = unroll.steps.timestep._replace(reward=time)
+        action = jnp.broadcast_to(jnp.asarray(chosen, jnp.int32), time.shape)
+        steps = unroll.steps._replace(timestep=timestep, action=action)
+        state = jax.jit(ring.add)(state, types.Unroll(steps, ()), jnp.asarray(chosen, jnp.int32))
+    np.testing.assert_array_equal(state.filled, np.minimum(clock, 12))
+    assert len(set(clock)) > 2
+    sample = ring.sample(state, jax.random.key(0))
+    time, column = np.asarray(sample.sequences.steps.timestep.reward), np.asarray(sample.sequences.steps.action)
+    assert (np.diff(time, axis=0) == 1).all() and (column == column[0]).all()
+    assert (time[-1] < clock[column[0]]).all() and (time[0] >= clock[column[0]] - 12).all()

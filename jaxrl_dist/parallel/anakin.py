@@ -100,8 +100,9 @@ def make(
         actors, rows, episodes, learn_key = act(
             device_key, total, i, learner_state.params, actors, learner_state.updates
         )
+        unrolled = ((rows, jnp.arange(columns, dtype=jnp.int32)),)
         learner_state, replay_state, credit, updates, learned = learn(
-            learner_state, replay_state, rows, credit, i >= first_ready, learn_key, i / total
+            learner_state, replay_state, unrolled, credit, i >= first_ready, learn_key, i / total
         )
         return credit, (learner_state, actors, replay_state), base.Metrics(episodes, updates, learned, {})
 
