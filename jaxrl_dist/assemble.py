@@ -11,31 +11,26 @@ from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
 
-# Rows of a minibatch on each core from which two cores beat one. CartPole gained 1.3× at this size, MinAtar nothing at
-# 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
-_ROWS_PER_CORE = 1024
-_ROWS_PER_CORE_PHYSICS = 64
-
 
 class Assembly(NamedTuple):
     """The parts of one run, ready to be driven.
 
     Attributes:
         settings: every value with its origin.
-        environment: on the device.
+        environment: on the device, or of a suite on the CPU.
         agent: pure functions.
         layout: programs of the layout.
         evaluate: (params [S, ...], keys [S], index) -> returns f64 [S, episodes].
     """
 
     settings: config.Resolved
-    environment: envs.Environment
+    environment: envs.Environment | envs.HostTask
     agent: agents.Agent
     layout: Any
     evaluate: Any
 
 
-def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment]:
+def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
     """Resolves settings for the task family of the environment that the flags name, and makes that environment.
 
     Raises:
@@ -43,13 +38,14 @@ def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment
     """
     checked = config.resolve(flags)
     environment = envs.make(checked["env"], checked.env_params)
-    if isinstance(environment, envs.HostTask):
-        raise config.UsageError(f"--env={checked['env']} runs on the CPU only: no layout here serves it yet")
     return config.resolve(flags, environment.spec.family), environment
 
 
 def assemble(
-    settings: config.Resolved, environment: envs.Environment, devices: Sequence[jax.Device], episodes: int = 0
+    settings: config.Resolved,
+    environment: envs.Environment | envs.HostTask,
+    devices: Sequence[jax.Device],
+    episodes: int = 0,
 ) -> Assembly:
     """Builds every part.
 
@@ -66,7 +62,7 @@ def assemble(
     num_devices, num_envs = mesh.shape["devices"], settings["env.num_envs"]
     _check_divides("--env.num_envs", num_envs, num_devices)
     agent = make_agent(settings, environment.spec)
-    layout_module = importlib.import_module(f"jaxrl_dist.parallel.{settings['layout']}")
+    layout_module = _layout_module(settings)
     layout_config = settings.group("layout", layout_module.Config)
     learner_config = settings.group("learner", learner.Config)
     layout = layout_module.make(
@@ -78,9 +74,11 @@ def assemble(
         num_envs,
         mesh,
     )
-    evaluate = evaluation.make(
-        agent, environment, episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"], mesh
-    )
+    episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
+    if isinstance(environment, envs.HostTask):
+        evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
+    else:
+        evaluate = evaluation.make(agent, environment, episodes, max_steps, mesh)
     return Assembly(settings, environment, agent, layout, evaluate)
 
 
@@ -91,37 +89,16 @@ def make_agent(settings: config.Resolved, spec: types.EnvironmentSpec) -> agents
 
 
 def choose_devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """Returns the devices to train on, of those there are.
-
-    All accelerators, or, of virtual devices of a CPU, as many as the work per update can keep busy: seeds never
-    communicate and always gain; one seed gains only where a minibatch is long enough to pay for the reductions.
+    """Returns the devices to learn on, of those there are, as the layout chooses them.
 
     Raises:
-        UsageError: more devices asked for than there are.
+        UsageError: more devices asked for than there are, or others.
     """
-    asked = settings["layout.num_devices"]
-    if asked > len(devices):
-        raise config.UsageError(f"--layout.num_devices={asked}: there are {len(devices)}; valid: 0 to {len(devices)}")
-    if asked or devices[0].platform != "cpu":
-        return list(devices[: asked or None])
-    counts = range(len(devices), 1, -1)
-    count = next((n for n in counts if settings["num_seeds"] % n == 0 or _gains(settings, n)), 1)
-    return list(devices[:count])
+    return _layout_module(settings).choose_devices(settings, devices)
 
 
-def _gains(settings: config.Resolved, num_devices: int) -> bool:
-    """Whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
-    num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
-    rows = num_envs * settings["layout.unroll_length"]
-    enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE
-    divides = num_envs % (num_devices * minibatches if settings["network.core"] == "lstm" else num_devices) == 0
-    return (
-        settings["num_seeds"] == 1
-        and config.find_system(settings["system"]).replay == "latest"
-        and divides
-        and rows % (num_devices * minibatches) == 0
-        and rows // (num_devices * minibatches) >= enough
-    )
+def _layout_module(settings: config.Resolved) -> Any:
+    return importlib.import_module(f"jaxrl_dist.parallel.{settings['layout']}")
 
 
 def _check_divides(flag: str, value: int, num_devices: int) -> None:

@@ -99,7 +99,45 @@ def fields(system: systems.System, layout: str, root: pathlib.Path = PACKAGE) ->
 
 def default_system(root: pathlib.Path = PACKAGE) -> str:
     """Returns the system that is trained where no flag names one."""
-    return next(field.default for field in declarations.read(root / "runner.py") if field.name == "system")
+    return str(run_default("system", root))
+
+
+def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Path = PACKAGE) -> str:
+    """Returns the layout that was named, or else the system's first that serves the environment natively.
+
+    Args:
+        system: row of the table.
+        name: of the layout; empty for none.
+        env: suite:name.
+        root: folder of the package's sources.
+
+    Raises:
+        UsageError: the system does not run in it, or it cannot serve the environment.
+    """
+    if name and name not in system.layouts:
+        hint = declarations.nearest(name, system.layouts)
+        raise UsageError(f"--layout={name}: {system.name} runs in {', '.join(system.layouts)}{hint}")
+    suite = root / "envs" / f"{env.partition(':')[0]}.py"
+    runs_on = declarations.constant(suite, "RUNS_ON") if suite.is_file() else None
+    if runs_on is None:
+        return name or system.layouts[0]
+    serves = {
+        layout: declarations.constant(root / "parallel" / f"{layout}.py", "SERVES") or () for layout in system.layouts
+    }
+    if name and runs_on not in serves[name]:
+        able = [layout for layout in system.layouts if runs_on in serves[layout]]
+        raise UsageError(
+            f"--layout={name}: {env} runs on the {'CPU' if runs_on == 'host' else runs_on} only; valid: "
+            f"{', '.join(able) or 'none'}"
+        )
+    natively = [layout for layout in system.layouts if serves[layout][:1] == (runs_on,)]
+    able = [layout for layout in system.layouts if runs_on in serves[layout]]
+    return name or (natively or able or list(system.layouts))[0]
+
+
+def run_default(name: str, root: pathlib.Path) -> Any:
+    """Returns the default of one of the run's own settings."""
+    return next(field.default for field in declarations.read(root / "runner.py") if field.name == name)
 
 
 def find_system(name: str) -> systems.System:
@@ -195,10 +233,8 @@ def resolve(
     """
     flags, preset = canonical(flags), canonical(preset or {})
     system = find_system(str(flags.get("system") or preset.get("system") or default_system(root)))
-    layout = flags.get("layout") or preset.get("layout") or system.layouts[0]
-    if layout not in system.layouts:
-        hint = declarations.nearest(str(layout), system.layouts)
-        raise UsageError(f"--layout={layout}: {system.name} runs in {', '.join(system.layouts)}{hint}")
+    env = str(flags.get("env") or preset.get("env") or run_default("env", root))
+    layout = choose_layout(system, str(flags.get("layout") or preset.get("layout") or ""), env, root)
     catalogue = fields(system, layout, root)
     layers: tuple[dict[str, tuple[Any, str]], ...] = (
         {

@@ -1,10 +1,11 @@
 """Evaluation on environments of its own: one whole episode each, statistics frozen, on all devices."""
 
+import contextlib
 import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,8 @@ from jaxrl_dist import types
 from jaxrl_dist.agents import base
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.envs import host as hosts
+from jaxrl_dist.parallel import learning
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -125,5 +128,56 @@ def make(
                 return None
             seconds = time.perf_counter() - started_s
             start, length = stop, max(1, round(min(length / seconds, 4 * length)))
+
+    return run
+
+
+def make_on_host(
+    agent: base.Agent, task: envs.HostTask, episodes: int, max_steps: int, timeout_s: float
+) -> Callable[..., np.ndarray | None]:
+    """Makes the evaluation in environments on the CPU; see `make`.
+
+    Args:
+        agent: its `evaluate` acts.
+        task: of which each evaluation makes new environments, with seeds of their own.
+        episodes: per seed.
+        max_steps: bound where the environment has no time limit.
+        timeout_s: longest step of an environment.
+    """
+    act = jax.jit(agent.evaluate)
+    longest = task.spec.time_limit or max_steps
+
+    def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
+        seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
+        carry, returns, done = agent.init_carry(episodes), np.zeros(episodes), np.zeros(episodes, bool)
+        if limit == 0:
+            jax.block_until_ready(act(params, carry, learning.zero_timestep(task.spec, episodes), act_key))
+            return returns
+        seeds = hosts.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
+        with contextlib.closing(task.make(seeds, episodes, timeout_s)) as environment:
+            timestep = environment.reset()
+            for t in range(limit):
+                output = act(params, carry, timestep._replace(info=()), jax.random.fold_in(act_key, t))
+                carry, timestep = output.carry, environment.step(np.asarray(output.action))
+                returns = np.where(done, returns, timestep.info.episode_return)
+                # An episode that was cut short by a fault has length 0; the next one counts.
+                done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
+                if done.all():
+                    break
+                if stopped():
+                    return None
+        return returns
+
+    def run(
+        params: types.Params,
+        keys: Array,
+        index: int,
+        limit: int = longest,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray | None:
+        own = jax.tree.map(lambda x: x.addressable_data(0), params)
+        seeds = range(keys.shape[0])
+        played = [play(jax.tree.map(lambda x: x[i], own), keys[i], index, limit, stopped) for i in seeds]  # noqa: B023
+        return None if any(x is None for x in played) else np.asarray(played, np.float64)
 
     return run

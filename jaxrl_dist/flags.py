@@ -42,13 +42,16 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         config.UsageError: a flag, a value or a name is not valid.
     """
     arguments = _with_flag_files(argv)
-    first = _parse_known(arguments, {"system": False, "layout": False, **dict.fromkeys(_ACTIONS, True)})[0]
+    chosen = dict.fromkeys(("system", "env", "layout"), False)
+    first = _parse_known(arguments, {**chosen, **dict.fromkeys(_ACTIONS, True)})[0]
     if "version" in first:
         return Command(versions(), {}, None)
     if "list" in first:
         return Command(catalogue_text(root), {}, None)
     system = config.find_system(first.get("system") or config.default_system(root))
-    fields = config.fields(system, _layout(system, first.get("layout", "")), root)
+    if "env" in first:
+        check_environment(first["env"], root)
+    fields = config.fields(system, _layout(system, first, root), root)
     if "help" in first:
         return Command(help_text(system, fields), {}, None)
     if "undefok" in _given(arguments):
@@ -203,9 +206,10 @@ def _with_flag_files(argv: Sequence[str]) -> list[str]:
         raise config.UsageError(str(error)) from None
 
 
-def _layout(system: systems.System, name: str) -> str:
-    """Returns the layout whose flags to read: the one named, or the system's own."""
-    return name if name in system.layouts else system.layouts[0]
+def _layout(system: systems.System, given: Mapping[str, str], root: pathlib.Path) -> str:
+    """Returns the layout whose flags to read."""
+    env = given.get("env") or str(config.run_default("env", root))
+    return config.choose_layout(system, given.get("layout", ""), env, root)
 
 
 def _unexpected(system: systems.System, fields: Mapping[str, declarations.Field], argument: str) -> config.UsageError:

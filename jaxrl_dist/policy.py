@@ -21,14 +21,14 @@ class Policy(NamedTuple):
     Attributes:
         agent: pure functions; `agent.evaluate(params, carry, timestep, key)` acts on a batch.
         params: of that seed, without a seeds axis.
-        environment: that it was trained on, on the device.
+        environment: that it was trained on.
         settings: of the run.
         env_steps: that its parameters had seen.
     """
 
     agent: agents.Agent
     params: types.Params
-    environment: envs.Environment
+    environment: envs.Environment | envs.HostTask
     settings: config.Resolved
     env_steps: int
 
@@ -129,8 +129,14 @@ def _assemble(
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
     saved = config.restore(json.loads(path.read_text(encoding="utf-8")))
-    settings, environment = assemble.resolve({**saved.settings, "layout.num_devices": num_devices, **flags})
+    settings, environment = assemble.resolve({**saved.settings, **_devices(saved, num_devices), **flags})
     return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
+
+
+def _devices(saved: config.Resolved, num_devices: int) -> dict[str, Any]:
+    """Returns the flags that make a layout use the first devices there are."""
+    named = {"layout.num_devices": num_devices, "layout.learner_devices": "", "layout.actor_devices": ""}
+    return {name: value for name, value in named.items() if name in saved.settings}
 
 
 def _restore(

@@ -14,6 +14,7 @@ from absl import logging
 
 from jaxrl_dist import assemble, checkpoint, config, faults, flags, guard, metrics, run_folder, session
 from jaxrl_dist.config import setting
+from jaxrl_dist.envs import base as envs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Config:
 
     system: str = setting("ppo", "System to train; --list names them.")
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
-    layout: str = setting("anakin", "How data moves between environments and learners.")
+    layout: str = setting("", "How data moves between environments and learners; empty takes the system's own.")
     steps: int = setting(
         1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
     )
@@ -86,7 +87,7 @@ def main(named: Mapping[str, Any]) -> int:
     with stop.install():
         try:
             run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
-        except (guard.NonFiniteError, checkpoint.CheckpointError, OSError) as error:
+        except (guard.NonFiniteError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError) as error:
             print(f"{flags.PROGRAM}: {error}", file=sys.stderr)
             return 1
     if run.reason == session.STOPPED:
@@ -123,7 +124,10 @@ def drive(
         started = session.start(parts, folder)
         # Only now that nothing refuses the run any more.
         changes = run_folder.write_config(folder, settings)
-        with metrics.Logger(folder, log, title=title, display=display) as logger:
+        with (
+            contextlib.closing(parts.layout),
+            metrics.Logger(folder, log, title=title, display=display) as logger,
+        ):
             if changes:
                 logger.say(f"changed since the last session: {config.describe(changes)}")
             result = session.run(parts, folder, started, logger, stop)

@@ -243,14 +243,17 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         with _profile(session, chunks):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
-        if not guard.is_sound(state, metrics):
+        if parts.layout.kept_failure() or not guard.is_sound(state, metrics):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         session.tick(progress)
         if fault is not None:
-            _save(session, state, progress)
+            try:
+                _save(session, state, progress)
+            except Exception as error:
+                fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")
             raise fault
         if progress.iteration % log_every == 0 or progress.iteration >= progress.total:
             session.logger.log(records.training_record(parts, progress))

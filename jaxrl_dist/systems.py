@@ -252,7 +252,7 @@ _ROWS = (
         name="ppo",
         agent="ppo",
         replay="latest",
-        layouts=("anakin",),
+        layouts=("anakin", "sebulba"),
         settings={
             **_cited(_PPO_PAPER, {"env.num_envs": 8, "layout.unroll_length": 128}),
             **_cited(f"{_DETAILS}, Atari", {"learner.minibatches": 4, "learner.epochs": 4}),
@@ -270,7 +270,7 @@ _ROWS = (
         name="dqn",
         agent="dqn",
         replay="uniform",
-        layouts=("anakin",),
+        layouts=("anakin", "sebulba"),
         settings={
             **_cited(
                 _DQN_CODE,

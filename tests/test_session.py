@@ -16,6 +16,7 @@ import jaxrl_dist
 from jaxrl_dist import checkpoint, config, evaluation, faults, guard, metrics, policy, runner, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
+from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
 # Ten iterations: a record every third, an evaluation every second, so that a stop after the fifth leaves half a record.
@@ -242,7 +243,7 @@ def test_a_run_goes_on_with_another_number_of_devices(
     sessions: tuple[tuple[int, int], ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One device would be chosen for so little work.
-    monkeypatch.setattr(runner.assemble, "_ROWS_PER_CORE", 1)
+    monkeypatch.setattr(anakin, "_ROWS_PER_CORE", 1)
     steps = 0
     for num_devices, until in sessions:
         with monkeypatch.context() as patch:

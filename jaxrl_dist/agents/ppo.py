@@ -129,7 +129,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         taught=0,
         lookahead=0,
         keeps_sequences=net.recurrent,
-        staleness="none",
+        staleness="corrected",
         init=functools.partial(_init, static, spec),
         init_carry=functools.partial(_init_carry, static),
         exploration=base.no_exploration,

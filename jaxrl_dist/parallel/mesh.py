@@ -16,6 +16,7 @@ from jaxrl_dist import types
 SHARED = P()
 PER_SEED = P("seeds")
 COLUMNS = P("seeds", "devices")
+UNROLL: Any = types.Unroll._make((P(None, "devices"), P("devices")))
 
 
 def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> types.ArrayTree:
@@ -43,12 +44,15 @@ def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:
     return Mesh(grid, ("seeds", "devices"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
-def device_map(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[P, ...], out_specs: Any) -> Callable[..., Any]:
+def device_map(
+    function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Any, ...], out_specs: Any
+) -> Callable[..., Any]:
     """Maps a program of one seed on one device over the mesh.
 
     Arguments of kind `SHARED` arrive as they are, `PER_SEED` leaves [S, ...] as [...], `COLUMNS` leaves [S, B, ...] as
-    the device's own [B / D, ...]. The seeds of an accelerator run as one batch; those of a CPU one after the other,
-    which is faster there (a batch of small products leaves its fast path), and bit for bit what each would do alone.
+    the device's own [B / D, ...]; an `UNROLL` [T + 1, B] of the only seed as its columns [T + 1, B / D]. The seeds of
+    an accelerator run as one batch; those of a CPU one after the other, which is faster there (a batch of small
+    products leaves its fast path), and bit for bit what each would do alone.
 
     Args:
         function: local program; it may use collectives over "devices".
@@ -60,7 +64,7 @@ def device_map(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[P, ...]
 
     @functools.wraps(function)
     def local(*args: Any) -> Any:
-        mapped = tuple(spec != SHARED for spec in in_specs)
+        mapped = tuple(spec in (PER_SEED, COLUMNS) for spec in in_specs)
         if vectorise_seeds:
             return jax.vmap(function, in_axes=tuple(0 if m else None for m in mapped))(*args)
         per_seed = tuple(arg for arg, m in zip(args, mapped, strict=True) if m)
@@ -78,11 +82,10 @@ def device_map(function: Callable[..., Any], mesh: Mesh, in_specs: tuple[P, ...]
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: tuple[P, ...], donate: Sequence[int] = ()) -> Any:
+def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: tuple[Any, ...], donate: Sequence[int] = ()) -> Any:
     """Compiles a mapped function with the shardings of its results given, so that they can be fed back as they are."""
-    return jax.jit(
-        mapped, out_shardings=tuple(sharding(mesh, spec) for spec in out_specs), donate_argnums=tuple(donate)
-    )
+    shardings = jax.tree.map(functools.partial(sharding, mesh), out_specs, is_leaf=_is_kind)
+    return jax.jit(mapped, out_shardings=shardings, donate_argnums=tuple(donate))
 
 
 def vectorises_seeds(mesh: Mesh) -> bool:
@@ -99,3 +102,17 @@ def global_columns(columns: int) -> jax.Array:
     """Returns i32 [B], the global indices of this device's columns; call it inside `device_map`."""
     first = jax.lax.axis_index("devices") * columns
     return first + jnp.arange(columns, dtype=jnp.int32)
+
+
+def placed(mesh: Mesh, kinds: Any, tree: types.ArrayTree) -> types.ArrayTree:
+    """Returns a tree of `jax.ShapeDtypeStruct` with shardings; `kinds` is a prefix of it."""
+
+    def place(kind: P, subtree: types.ArrayTree) -> types.ArrayTree:
+        where = sharding(mesh, kind)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), subtree)
+
+    return jax.tree.map(place, kinds, tree, is_leaf=_is_kind)
+
+
+def _is_kind(x: Any) -> bool:
+    return isinstance(x, P)

@@ -1,12 +1,14 @@
-"""Unrolling a policy in an environment: on the device, as one scan."""
+"""Unrolling a policy in environments: on the device as one scan, on the host with one program per step."""
 
 import functools
 import operator
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_dist import types
 from jaxrl_dist.agents import base
@@ -73,6 +75,169 @@ def device_unroll(
         return final, types.Unroll(steps, state.carry), _episode_sums(environment.spec, rows.timestep, *episode)
 
     return unroll
+
+
+class HostRows(NamedTuple):
+    """What an unroll on the host leaves behind, beside the unroll.
+
+    Attributes:
+        timestep: leaves [B, ...] in NumPy, the closing row's; `info` is ().
+        carry: leaves [B, ...], the acting state before that row.
+        episodes: sums in NumPy.
+        environment_s: spent in the environments.
+        inference_s: spent on choosing actions, with what crosses for it.
+    """
+
+    timestep: types.TimeStep
+    carry: ArrayTree
+    episodes: EpisodeSums
+    environment_s: float
+    inference_s: float
+
+
+class HostUnroll(NamedTuple):
+    """Programs of an unroll on the host; they run where their arguments are.
+
+    Attributes:
+        begin: (params, carry, timestep, key, index, env_ids, progress) -> (buffers [T + 1, B], keys [T + 1],
+            exploration [B]). The keys are those of `device_unroll` for the key that `index` makes of this one.
+        act: (params, carry, buffers, keys, exploration, t, timestep) -> (action, carry, buffers); donates the buffers.
+        finish: (buffers, carry, updates) -> the unroll, cut by columns into one part for each learner device.
+        run: plays T rows, see `host_unroll`.
+        warm_up: (published, timestep, carry, device) compiles all for a device.
+    """
+
+    begin: Any
+    act: Any
+    finish: Any
+    run: Callable[..., tuple[tuple[types.Unroll, ...], HostRows]]
+    warm_up: Callable[..., None]
+
+
+def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> HostUnroll:
+    """Makes the unroll of T rows in environments on the host.
+
+    Args:
+        agent: acts.
+        num_envs: of the whole run, for the agent's exploration.
+        length: T.
+        parts: that the unroll's columns are cut into.
+
+    Returns:
+        Programs whose `run` takes (published, key, index, env_ids i32[B], environment, timestep, carry, device) and
+        returns the parts of the unroll [T + 1, B / parts], and `HostRows`. Same environment, keys and parameters give
+        the same rows as `device_unroll`.
+    """
+
+    def row_of(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Array) -> Any:
+        output = agent.act(params, carry, timestep, key, exploration)
+        return types.Step(timestep, output.action, output.extras, ()), output.carry
+
+    def begin(
+        params: types.Params,
+        carry: ArrayTree,
+        timestep: types.TimeStep,
+        key: Array,
+        index: Array,
+        env_ids: Array,
+        progress: Array,
+    ) -> Any:
+        keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], length + 1)
+        exploration = agent.exploration(env_ids, num_envs, progress)
+        row = jax.eval_shape(row_of, params, carry, timestep, keys[0], exploration)[0]
+        buffers = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
+        return buffers, keys, exploration
+
+    def act(
+        params: types.Params,
+        carry: ArrayTree,
+        buffers: types.Step,
+        keys: Array,
+        exploration: Array,
+        t: Array,
+        timestep: types.TimeStep,
+    ) -> Any:
+        row, carry = row_of(params, carry, timestep, keys[t], exploration)
+        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
+        return row.action, carry, jax.tree.map(write, buffers, row)
+
+    def finish(buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
+        version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
+        whole = types.Unroll(buffers._replace(version=version), carry)
+        steps = _cut(whole.steps, parts, 1)
+        return tuple(map(types.Unroll, steps, _cut(whole.carry, parts, 0)))
+
+    programs = (jax.jit(begin), jax.jit(act, donate_argnums=2), jax.jit(finish, donate_argnums=0))
+    run = functools.partial(_run_on_host, *programs, length)
+
+    def warm_up(published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
+        number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
+        carry, timestep, key, number, ids = jax.device_put((carry, timestep, jax.random.key(0), number, ids), device)
+        buffers, keys, exploration = programs[0](
+            published.params, carry, timestep, key, number, ids, published.progress
+        )
+        _, _, buffers = programs[1](published.params, carry, buffers, keys, exploration, number, timestep)
+        jax.block_until_ready(programs[2](buffers, carry, published.updates))
+
+    return HostUnroll(*programs, run, warm_up)
+
+
+def _run_on_host(
+    begin: Any,
+    act: Any,
+    finish: Any,
+    length: int,
+    published: Any,
+    key: Array,
+    index: int,
+    env_ids: Array,
+    environment: envs.HostEnvironment,
+    timestep: types.TimeStep,
+    carry: ArrayTree,
+    device: jax.Device,
+) -> tuple[tuple[types.Unroll, ...], HostRows]:
+    opening, on_device = carry, jax.device_put(timestep, device)
+    number = jax.device_put(np.int32(index), device)
+    buffers, keys, exploration = begin(published.params, carry, on_device, key, number, env_ids, published.progress)
+    sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
+    for t in range(length + 1):
+        row = jax.device_put(np.int32(t), device)
+        action, following, buffers = act(published.params, carry, buffers, keys, exploration, row, on_device)
+        if t == length:
+            break
+        carry, chosen, stepping_s = following, np.asarray(action), time.perf_counter()
+        sums[3] += np.count_nonzero(timestep.step_type != types.LAST)
+        timestep = environment.step(chosen)
+        environment_s += time.perf_counter() - stepping_s
+        # An episode that was cut short by a fault has length 0.
+        played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
+        if played.any():
+            lengths = timestep.info.episode_length[played]
+            sums[:3] += np.count_nonzero(played), timestep.info.episode_return[played].sum(), lengths.sum()
+        timestep = timestep._replace(info=())
+        on_device = jax.device_put(timestep, device)
+    unroll = finish(buffers, opening, published.updates)
+    inference_s = time.perf_counter() - started_s - environment_s
+    episodes, episode_return, episode_length, valid = sums
+    counts = _host_sums(episodes, episode_return, episode_length, valid)
+    return unroll, HostRows(timestep, carry, counts, environment_s, inference_s)
+
+
+def no_episodes() -> EpisodeSums:
+    """Returns sums of zero, leaves [1] in NumPy."""
+    return _host_sums(0, 0, 0, 0)
+
+
+def _host_sums(episodes: float, episode_return: float, episode_length: float, valid: float) -> EpisodeSums:
+    numbers = (episodes, episode_return, episode_length, valid, 0)
+    dtypes = (np.int32, np.float32, np.int32, np.int32, np.int32)
+    return EpisodeSums._make(np.asarray([x], dtype) for x, dtype in zip(numbers, dtypes, strict=True))
+
+
+def _cut(tree: ArrayTree, parts: int, axis: int) -> tuple[ArrayTree, ...]:
+    """Cuts every leaf into equal parts."""
+    pieces = jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis), tree)
+    return tuple(jax.tree.map(lambda _, piece: piece[i], tree, pieces) for i in range(parts))  # noqa: B023
 
 
 def _episode_sums(

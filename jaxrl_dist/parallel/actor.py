@@ -1,0 +1,210 @@
+"""An actor thread: plays CPU environments with the parameters that the learner published, and hands over unrolls."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.types import ArrayTree
+
+
+class Start(NamedTuple):
+    """Where an actor begins.
+
+    Attributes:
+        number: of its next unroll.
+        timestep: leaves [B, ...] in NumPy that this unroll opens with; () begins with fresh episodes. If its
+            environments do not go on from there, it must be all LAST.
+        carry: acting state [B, ...] before it.
+        environment: saved state of the environments, () for new ones.
+    """
+
+    number: int
+    timestep: Any
+    carry: ArrayTree
+    environment: ArrayTree
+
+
+class Plan(NamedTuple):
+    """What an actor is to do, the same over its whole life.
+
+    Attributes:
+        number: of the actor in this process.
+        env_ids: i32 [B], global indices of its environments, on its device.
+        key: typed key of its own, on its device.
+        device: where it chooses actions.
+        version_of: (number of an unroll) -> version to act with; it takes the oldest that is not older.
+        make_environment: (life) -> `HostEnvironment` of B environments.
+        timeout_s: longest step.
+        life: how many times its environments were replaced.
+    """
+
+    number: int
+    env_ids: jax.Array
+    key: jax.Array
+    device: jax.Device
+    version_of: Callable[[int], int]
+    make_environment: Callable[[int], envs.HostEnvironment]
+    timeout_s: float
+    life: int = 0
+
+
+class Actor:
+    """One thread that plays until its queue closes.
+
+    Attributes:
+        plan: as given.
+        start: as given.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        start: Start,
+        unroll: unrolls.HostUnroll,
+        store: channels.ParamStore,
+        queue: channels.UnrollQueue,
+        send: Callable[[tuple[types.Unroll, ...]], types.Unroll],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            plan: what to do.
+            start: where to begin.
+            unroll: programs, shared by all actors.
+            store: where the parameters come from.
+            queue: where the unrolls go.
+            send: (parts of an unroll) -> the unroll on the learner's devices.
+        """
+        self.plan, self.start = plan, start
+        self._unroll, self._store, self._queue, self._send = unroll, store, queue, send
+        self._at: Start | None = None
+        self._environment: envs.HostEnvironment | None = None
+        self._stepping_since = 0.0
+        self._is_current = True
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"actor {plan.number}", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises what ended the thread, or an `EnvironmentFault` if its environments take longer than they may."""
+        if self._error is not None:
+            raise self._error
+        since = self._stepping_since
+        if since and time.monotonic() - since > self.plan.timeout_s:
+            name = self._environment.spec.name if self._environment else "the environments"
+            raise envs.EnvironmentFault(
+                f"{name}: environments {int(self.plan.env_ids[0])} to {int(self.plan.env_ids[-1])} of actor "
+                f"{self.plan.number} have not answered for {time.monotonic() - since:.0f} s (--layout.timeout_s)"
+            )
+
+    def at(self) -> Start | None:
+        """Returns where its present unroll began, or None while its environments are being made."""
+        return self._at
+
+    def resting_point(self) -> Start:
+        """Returns where it goes on, with the state of its environments; only while it waits for parameters."""
+        at, environment = self._at, self._environment
+        assert at is not None and environment is not None
+        return at._replace(environment=environment.state())  # type: ignore[attr-defined]
+
+    def give_up(self) -> None:
+        """Lets go of the thread, which may never come back: what it still sends is dropped."""
+        self._is_current = False
+        self._queue.wake()
+
+    def join(self, timeout_s: float) -> bool:
+        """Waits for the thread to end; returns whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._play()
+        except channels.Closed:
+            pass
+        except BaseException as error:
+            self._error = error
+            self._queue.wake()
+        finally:
+            environment = self._environment
+            if environment is not None:
+                environment.close()
+
+    def _play(self) -> None:
+        plan = self.plan
+        environment = self._watched(plan.make_environment, plan.life)
+        number, timestep, carry, saved = self.start
+        self._environment = environment
+        player: Any = _Watched(environment, self)
+        if jax.tree.leaves(saved):
+            environment.load(saved)  # type: ignore[attr-defined]
+        elif isinstance(timestep, types.TimeStep):
+            player = _Reborn(player)
+        else:
+            timestep = player.reset()._replace(info=())
+        carry = jax.device_put(carry, plan.device)
+        while True:
+            self._at = Start(number, timestep, carry, ())
+            waiting_s = time.perf_counter()
+            version, published = self._store.wait(plan.version_of(number), plan.device)
+            wait_s = time.perf_counter() - waiting_s
+            parts, rows = self._unroll.run(
+                published, plan.key, number, plan.env_ids, player, timestep, carry, plan.device
+            )
+            sending_s = time.perf_counter()
+            unroll = self._send(parts)
+            timestep, carry = rows.timestep, rows.carry
+            seconds = {
+                "wait_s": wait_s,
+                "environment_s": rows.environment_s,
+                "inference_s": rows.inference_s,
+                "transfer_s": time.perf_counter() - sending_s,
+            }
+            self._queue.put(
+                channels.Item(plan.number, number, version, unroll, timestep, rows.episodes, seconds),
+                lambda: self._is_current,
+            )
+            number += 1
+
+    def _watched(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Makes a call that `check` watches."""
+        self._stepping_since = time.monotonic()
+        try:
+            return call(*args)
+        finally:
+            self._stepping_since = 0.0
+
+
+class _Watched:
+    """Environments whose steps the learner's thread can see taking too long."""
+
+    def __init__(self, environment: envs.HostEnvironment, actor: Actor) -> None:
+        self._environment, self._actor = environment, actor
+
+    def reset(self) -> types.TimeStep:
+        return self._actor._watched(self._environment.reset)
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        return self._actor._watched(self._environment.step, action)
+
+
+class _Reborn:
+    """New environments in the place of lost ones: their first step, which leaves a LAST row, resets."""
+
+    def __init__(self, environment: _Watched) -> None:
+        self._environment = environment
+        self._is_fresh = True
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        if self._is_fresh:
+            self._is_fresh = False
+            return self._environment.reset()
+        return self._environment.step(action)

@@ -1,0 +1,250 @@
+"""What passes between actor threads and the learner: published parameters one way, unrolls the other.
+
+Every wait ends when the channel is closed, and looks up at least every `_POLL_S`.
+"""
+
+import collections
+import functools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+
+from jaxrl_dist import types
+from jaxrl_dist.parallel import mesh as meshes
+
+_POLL_S = 0.1
+
+
+class Closed(Exception):  # noqa: N818
+    """The other side has gone; there is nothing more to do."""
+
+
+class Published(NamedTuple):
+    """What actors get of the learner.
+
+    Attributes:
+        params: to act with, on the actor's device.
+        updates: i32 [], that the learner had made; the version that rows carry.
+        progress: f32 [], share of training, for schedules.
+    """
+
+    params: types.Params
+    updates: Any
+    progress: Any
+
+
+class Transfers:
+    """Counts what crosses between devices in one direction; safe between threads.
+
+    Attributes:
+        count: of trees.
+        num_bytes: of their leaves.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.num_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, tree: Any) -> None:
+        """Counts one tree of arrays."""
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+        with self._lock:
+            self.count += 1
+            self.num_bytes += size
+
+
+class ParamStore:
+    """The last versions of the parameters, on the device of every actor.
+
+    Attributes:
+        transfers: to actor devices that are not the learner's.
+    """
+
+    def __init__(self, devices: Iterable[jax.Device], keep: int) -> None:
+        """Holds nothing yet.
+
+        Args:
+            devices: of the actors.
+            keep: how many of the newest versions stay.
+        """
+        self.transfers = Transfers()
+        self._devices = tuple(dict.fromkeys(devices))
+        self._keep = keep
+        self._versions: dict[int, dict[jax.Device, Published]] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def publish(self, version: int, published: Published) -> None:
+        """Copies a version to every actor's device, once, and wakes who waits for it.
+
+        Args:
+            version: one more than the last.
+            published: arrays that nobody donates.
+        """
+        placed = {device: self._place(published, device) for device in self._devices}
+        with self._changed:
+            self._versions[version] = placed
+            for old in [v for v in self._versions if v <= version - self._keep]:
+                del self._versions[old]
+            self._changed.notify_all()
+
+    def wait(self, version: int, device: jax.Device) -> tuple[int, Published]:
+        """Waits until a version, or a newer one, was published; returns the oldest such.
+
+        Raises:
+            Closed: nothing more will be published.
+        """
+        with self._changed:
+            while not self._is_closed:
+                found = [v for v in self._versions if v >= version]
+                if found:
+                    return min(found), self._versions[min(found)][device]
+                self._changed.wait(_POLL_S)
+        raise Closed
+
+    def newest(self) -> int:
+        """Returns the newest version, -1 where there is none."""
+        with self._changed:
+            return max(self._versions, default=-1)
+
+    def close(self) -> None:
+        """Ends every wait."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _place(self, published: Published, device: jax.Device) -> Published:
+        if any(leaf.devices() != {device} for leaf in jax.tree.leaves(published) if isinstance(leaf, jax.Array)):
+            self.transfers.add(published)
+        return jax.device_put(published, device)
+
+
+class Sender:
+    """Puts an unroll's parts onto the learner's devices of this process, as one array over all of them.
+
+    Attributes:
+        transfers: of whole unrolls.
+    """
+
+    def __init__(self, mesh: Mesh, devices: Sequence[jax.Device]) -> None:
+        """Takes the learner's mesh and those of its devices that are this process's own."""
+        self.transfers = Transfers()
+        self._mesh, self._devices = mesh, devices
+
+    def __call__(self, parts: Sequence[types.Unroll]) -> types.Unroll:
+        """Sends one unroll, cut by columns into as many parts as there are devices of this process."""
+        placed = [jax.device_put(part, device) for part, device in zip(parts, self._devices, strict=True)]
+        self.transfers.add(parts)
+        steps = jax.tree.map(functools.partial(self._join, 1), *(part.steps for part in placed))
+        return types.Unroll(steps, jax.tree.map(functools.partial(self._join, 0), *(part.carry for part in placed)))
+
+    def _join(self, axis: int, *pieces: jax.Array) -> jax.Array:
+        shape = list(pieces[0].shape)
+        shape[axis] *= self._mesh.shape["devices"]
+        kind: Any = meshes.UNROLL.steps if axis else meshes.UNROLL.carry
+        return jax.make_array_from_single_device_arrays(tuple(shape), meshes.sharding(self._mesh, kind), list(pieces))
+
+
+class Item(NamedTuple):
+    """One actor's unroll on its way to the learner.
+
+    Attributes:
+        actor: its index.
+        number: of the unroll among the actor's.
+        version: that acted.
+        unroll: `types.Unroll` on the learner's devices.
+        timestep: `types.TimeStep` [B] in NumPy, the closing row's.
+        episodes: sums in NumPy.
+        seconds: by what the actor spent them on.
+    """
+
+    actor: int
+    number: int
+    version: int
+    unroll: types.Unroll
+    timestep: Any
+    episodes: Any
+    seconds: dict[str, float]
+
+
+class UnrollQueue:
+    """Unrolls in the order of their arrival, and in order for each actor, at most so many of each."""
+
+    def __init__(self, num_actors: int, size: int) -> None:
+        """Holds nothing yet; `size` unrolls of each actor fit."""
+        self._size = size
+        self._items: list[collections.deque[tuple[int, Item]]] = [collections.deque() for _ in range(num_actors)]
+        self._arrivals = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def put(self, item: Item, is_current: Callable[[], bool]) -> None:
+        """Adds an unroll, and waits while its actor's are full.
+
+        Args:
+            item: of one actor.
+            is_current: whether its actor still counts; one that was given up adds nothing any more.
+
+        Raises:
+            Closed: nobody takes it.
+        """
+        with self._changed:
+            while not self._is_closed and is_current():
+                if len(self._items[item.actor]) < self._size:
+                    self._items[item.actor].append((self._arrivals, item))
+                    self._arrivals += 1
+                    self._changed.notify_all()
+                    return
+                self._changed.wait(_POLL_S)
+        raise Closed
+
+    def take(self, actors: Sequence[int] | None, count: int, check: Callable[[], None]) -> list[Item]:
+        """Takes one unroll of each actor in turn, or the `count` that came first; all of them or none.
+
+        Args:
+            actors: whose; None takes any.
+            count: how many.
+            check: called while waiting; what it raises is raised here, and nothing was taken.
+        """
+        with self._changed:
+            while True:
+                if actors is not None:
+                    if all(self._items[actor] for actor in actors):
+                        self._changed.notify_all()
+                        return [self._items[actor].popleft()[1] for actor in actors]
+                elif sum(map(len, self._items)) >= count:
+                    return [self._pop_oldest() for _ in range(count)]
+                check()
+                self._changed.wait(_POLL_S)
+
+    def pending(self, actor: int) -> list[Item]:
+        """Lists an actor's unrolls that wait, oldest first."""
+        with self._changed:
+            return [item for _, item in self._items[actor]]
+
+    def depth(self) -> int:
+        """Returns how many unrolls wait."""
+        with self._changed:
+            return sum(map(len, self._items))
+
+    def wake(self) -> None:
+        """Lets who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends every `put`, drops what waits, and frees it."""
+        with self._changed:
+            self._is_closed = True
+            for items in self._items:
+                items.clear()
+            self._changed.notify_all()
+
+    def _pop_oldest(self) -> Item:
+        oldest = min((items for items in self._items if items), key=lambda items: items[0][0])
+        self._changed.notify_all()
+        return oldest.popleft()[1]

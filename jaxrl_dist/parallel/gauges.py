@@ -1,0 +1,83 @@
+"""What Sebulba measures of itself: policy lag, queue depth, bytes across, and where the time goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxrl_dist.parallel import channels
+
+LARGEST_LAG = 255
+_ACTOR_SECONDS = ("wait_s", "environment_s", "inference_s", "transfer_s")
+
+
+class Gauges:
+    """Sums since they were last taken."""
+
+    def __init__(self) -> None:
+        """Starts at zero."""
+        self._sums: dict[str, Any] = {}
+        self._bytes = {"to_learner": 0, "to_actors": 0}
+        self.take()
+
+    def add_items(self, items: Sequence[channels.Item], iteration: int, depth: int) -> None:
+        """Counts what the learner took: `iteration` is the version that it is about to improve."""
+        self._sums["queue_depth"] += depth
+        self._sums["iterations"] += 1
+        for item in items:
+            self._sums["lag_counts"][min(iteration - item.version, LARGEST_LAG)] += 1
+            for name in _ACTOR_SECONDS:
+                self._sums[name] += item.seconds.get(name, 0.0)
+
+    def add_seconds(self, waited: float, learned: float) -> None:
+        """Counts the learner's own time: waiting for unrolls, and learning from them."""
+        self._sums["learner_wait_s"] += waited
+        self._sums["learning_s"] += learned
+
+    def take(self, to_learner: channels.Transfers | None = None, to_actors: channels.Transfers | None = None) -> Any:
+        """Returns the sums as arrays [1, ...] by name, with the bytes since the last call, and begins anew."""
+        for name, transfers in (("to_learner", to_learner), ("to_actors", to_actors)):
+            if transfers is not None:
+                self._sums[f"bytes_{name}"] = transfers.num_bytes - self._bytes[name]
+                self._bytes[name] = transfers.num_bytes
+        taken = {name: np.asarray([value], np.float64) for name, value in self._sums.items()}
+        zeros = dict.fromkeys(("queue_depth", "iterations", "learner_wait_s", "learning_s", *_ACTOR_SECONDS), 0.0)
+        counts = np.zeros(LARGEST_LAG + 1)
+        self._sums = {**zeros, "lag_counts": counts, "bytes_to_learner": 0, "bytes_to_actors": 0}
+        return taken
+
+
+def report(sums: Mapping[str, np.ndarray], seconds: float, num_actors: int) -> dict[str, Any]:
+    """Says what a training record holds of the layout.
+
+    Args:
+        sums: of `Gauges.take` under `layout/`.
+        seconds: of wall clock that they cover.
+        num_actors: threads of this process.
+
+    Returns:
+        Policy lag in versions, depth in unrolls, bytes per second, and shares of time: of the actors' in environment,
+        inference, transfer and waiting, of the learner's in learning; `bottleneck` names what the rest waits for.
+    """
+    values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
+    iterations = max(float(values["iterations"]), 1.0)
+    acting = {name.removesuffix("_s"): float(values[name]) / (seconds * num_actors) for name in _ACTOR_SECONDS}
+    learning = float(values["learning_s"]) / seconds
+    # Actors that wait wait for the learner; else the learner waits for the largest part of theirs.
+    busiest = max(("environment", "inference", "transfer"), key=lambda name: acting[name])
+    return {
+        "policy_lag_p50": lag_quantile(values["lag_counts"], 0.5),
+        "policy_lag_p99": lag_quantile(values["lag_counts"], 0.99),
+        "queue_depth": float(values["queue_depth"]) / iterations,
+        "bytes_per_second_to_learner": float(values["bytes_to_learner"]) / seconds,
+        "bytes_per_second_to_actors": float(values["bytes_to_actors"]) / seconds,
+        **{f"share_{name}": share for name, share in acting.items()},
+        "share_learning": learning,
+        "bottleneck": "learning" if learning > max(acting[busiest], 1 - acting["wait"]) else busiest,
+    }
+
+
+def lag_quantile(counts: np.ndarray, share: float) -> int:
+    """Returns the smallest lag that at least a share of all rows do not exceed."""
+    cumulative = np.cumsum(counts)
+    return int(np.searchsorted(cumulative, share * cumulative[-1])) if cumulative[-1] else 0
