@@ -70,7 +70,8 @@ class _Session(NamedTuple):
     def tick(self, progress: records.Progress) -> None:
         """Moves the clock and the live line."""
         progress.wall_s = time.perf_counter() - self.clock_s
-        self.logger.show({"env_steps": records.env_steps(self.parts, progress.iteration), "wall_s": progress.wall_s})
+        counters = records.counters(self.parts, progress)
+        self.logger.show({name: counters[name] for name in ("env_steps", "frames", "wall_s")})
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:

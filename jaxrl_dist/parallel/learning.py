@@ -88,7 +88,7 @@ def make(
 
     def init(key: Array) -> Any:
         step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-        carry = jax.eval_shape(agent.init_carry, columns)
+        carry = jax.eval_shape(lambda: agent.init_carry(columns))
         return learner.init(agent.init(base.seed_keys(key).params)), replay.init(step_spec, carry)
 
     def learn(

@@ -212,7 +212,7 @@ class _Sebulba:
         pending: Any = ()
         if self._lag is not None and isinstance(self._environment, envs.Environment):
             saved = as_host.saved_struct(self._environment, self._width)
-            carry = jax.eval_shape(self._agent.init_carry, self._width)
+            carry = jax.eval_shape(lambda: self._agent.init_carry(self._width))
             acting = acting._replace(environment=(saved,) * self._num_actors, carry=(carry,) * self._num_actors)
             one = meshes.placed(mesh, meshes.UNROLL, self._programs.unroll)
             episodes = jax.eval_shape(unrolls.no_episodes)

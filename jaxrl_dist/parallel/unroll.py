@@ -167,7 +167,9 @@ def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> Ho
         steps = _cut(whole.steps, parts, 1)
         return tuple(map(types.Unroll, steps, _cut(whole.carry, parts, 0)))
 
-    programs = (jax.jit(begin), jax.jit(act, donate_argnums=2), jax.jit(finish, donate_argnums=0))
+    # What is cut cannot be written in place.
+    finished = jax.jit(finish, donate_argnums=(0,) if parts == 1 else ())
+    programs = (jax.jit(begin), jax.jit(act, donate_argnums=2), finished)
     run = functools.partial(_run_on_host, *programs, length)
 
     def warm_up(published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:

@@ -1,0 +1,73 @@
+"""Environments in plain NumPy for tests: every observation says whose it is, in which life and at which step."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import types
+from jaxrl_dist.envs import base, host
+
+LENGTH = 7
+
+
+class Walk:
+    """B environments that count; observation [environment's seed, episode, step], reward 1, an episode is 7 steps."""
+
+    def __init__(self, seeds: np.ndarray, before_step: Callable[["Walk"], None], terminates: bool = True) -> None:
+        self.spec, self.num_envs = spec(), len(seeds)
+        self.seeds, self.total_steps, self.is_closed = np.asarray(seeds, np.float32), 0, False
+        self._before_step, self._terminates = before_step, terminates
+        self._episodes = host.Episodes(self.spec, self.num_envs)
+        self._ids = np.arange(self.num_envs)
+
+    def reset(self) -> types.TimeStep:
+        self._episode, self._step = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        return self._episodes.first(self._ids, self._observation())
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        host.check_action(self.spec, action)
+        self.total_steps += 1
+        self._before_step(self)
+        ended = self._step == LENGTH
+        self._episode += ended
+        self._step = np.where(ended, 0, self._step + 1)
+        over = self._step == LENGTH
+        return self._episodes.step(
+            self._ids, self._observation(), np.ones(self.num_envs), over & self._terminates, over
+        )
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _observation(self) -> np.ndarray:
+        return np.stack([self.seeds, self._episode, self._step], -1).astype(np.float32)
+
+
+def spec() -> types.EnvironmentSpec:
+    observation = jax.ShapeDtypeStruct((3,), np.float32)
+    return types.EnvironmentSpec("fake:walk", observation, types.DiscreteSpace(3), "classic", (0.0, 1.0), LENGTH)
+
+
+def task(before_step: Callable[[Walk], None] = lambda walk: None, made: list[Walk] | None = None) -> base.HostTask:
+    """Returns the task; `before_step` is called in the actor's thread, and `made` collects the environments."""
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        walk = Walk(seeds, before_step)
+        if made is not None:
+            made.append(walk)
+        return walk
+
+    return base.HostTask(spec(), "", make)
+
+
+def in_actor(number: int) -> bool:
+    """Whether this thread is that actor's."""
+    return threading.current_thread().name == f"actor {number}"
+
+
+def sleep_forever() -> None:
+    time.sleep(3600)
