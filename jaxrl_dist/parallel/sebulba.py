@@ -316,6 +316,7 @@ class _Sebulba:
                 raise _Stop
             running.crew.check()
 
+        check()
         started_s = time.perf_counter()
         depth = running.queue.depth()
         items = running.queue.take(None if self._lag is None else range(self._num_actors), self._num_actors, check)

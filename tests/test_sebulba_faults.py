@@ -1,0 +1,214 @@
+"""Faults under Sebulba, each made to happen: what ends the run, what is replaced; no sequence joins two lives."""
+
+import pathlib
+import threading
+import time
+from typing import Any
+
+import conftest
+import fake_host
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import faults, policy, runner, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import sebulba
+
+
+def train(tmp_path: pathlib.Path, system: str = "dqn", **settings: Any) -> runner.Run:
+    named = {"layout": "sebulba", **conftest.SMALL[system], "layout.num_actors": 4, **settings}
+    return runner.train(system, "fake:walk", out=str(tmp_path), settings=named, devices=jax.devices()[:1])
+
+
+@pytest.fixture
+def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
+
+    def use(before_step: Any) -> list[fake_host.Walk]:
+        made: list[fake_host.Walk] = []
+        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
+        return made
+
+    return use
+
+
+class Broken(RuntimeError):
+    """Raised by an environment."""
+
+
+def raise_once(walk: fake_host.Walk, at_step: int = 30) -> None:
+    """Fails in actor 2's first life."""
+    if fake_host.in_actor(2) and walk.total_steps == at_step and not hasattr(raise_once, "done"):
+        raise_once.done = True  # type: ignore[attr-defined]
+        raise Broken("the simulator fell over")
+
+
+def raise_always(walk: fake_host.Walk) -> None:
+    if fake_host.in_actor(2) and walk.total_steps == 30:
+        raise Broken("the simulator fell over")
+
+
+def actors() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("actor")}
+
+
+def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.Path, plays: Any) -> None:
+    raised_s, before = [], actors()
+
+    def fail(walk: fake_host.Walk) -> None:
+        if fake_host.in_actor(2) and walk.total_steps == 30:
+            raised_s.append(time.monotonic())
+            raise Broken("the simulator fell over")
+
+    made = plays(fail)
+    with pytest.raises(Broken, match="the simulator fell over") as error:
+        train(tmp_path, steps=64_000)
+    assert time.monotonic() - raised_s[0] < 5
+    assert [entry.name for entry in error.traceback][-1] == "fail"
+    assert all(walk.is_closed for walk in made) and actors() <= before
+    # What was learned until then is saved, and the same command goes on from there.
+    plays(lambda walk: None)
+    resumed = train(tmp_path, steps=3_200)
+    assert resumed.summary["resumed_from"] > 0
+
+
+def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
+    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vars(raise_once).pop("done", None)
+    made = plays(raise_once)
+    states: list[sebulba.State] = []
+    original = sebulba._Sebulba._iterate
+
+    def spied(self: Any, running: Any, state: sebulba.State, *args: Any) -> sebulba.State:
+        state = original(self, running, state, *args)
+        states[:] = [state]
+        return state
+
+    monkeypatch.setattr(sebulba._Sebulba, "_iterate", spied)
+    with pytest.warns(RuntimeWarning, match="actor 2 is started anew .1 of 1. after Broken: the simulator fell over"):
+        run = train(tmp_path, steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
+    training = [walk for walk in made if walk.num_envs == 2]
+    assert run.reason == "finished" and len(training) == 5
+    lives = np.concatenate([walk.seeds for walk in training])
+    assert len(set(lives)) == 10
+    check_ring(states[0].replay)
+
+
+def check_ring(ring: Any) -> None:
+    """Checks that rows of another environment, or another episode, come only after a LAST row, and open with FIRST."""
+    filled = np.asarray(ring.filled[0])
+    observation = np.asarray(ring.rows.timestep.observation[0])
+    step_type = np.asarray(ring.rows.timestep.step_type[0])
+    changes = 0
+    for column, count in enumerate(filled):
+        rows, kinds = observation[column, :count], step_type[column, :count]
+        assert count < observation.shape[1]
+        moved = (np.diff(rows[:, :2], axis=0) != 0).any(1)
+        changes += (np.diff(rows[:, 0]) != 0).sum()
+        assert (kinds[:-1][moved] == types.LAST).all() and (kinds[1:][moved] == types.FIRST).all()
+        same = ~moved & (kinds[1:] != types.LAST)
+        np.testing.assert_array_equal(np.diff(rows[:, 2])[same], 1)
+    assert changes == 2
+
+
+def test_one_fault_more_than_allowed_ends_the_run(tmp_path: pathlib.Path, plays: Any) -> None:
+    plays(raise_always)
+    with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(Broken):
+        train(tmp_path, steps=64_000, **{"layout.max_actor_restarts": 2})
+
+
+def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Path, plays: Any) -> None:
+    def hang(walk: fake_host.Walk) -> None:
+        if fake_host.in_actor(1) and walk.total_steps == 30:
+            fake_host.sleep_forever()
+
+    plays(hang)
+    started_s = time.monotonic()
+    message = "fake:walk: environments 2 to 3 of actor 1 have not answered for 1 s"
+    with pytest.raises(envs.EnvironmentFault, match=message):
+        train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
+    assert time.monotonic() - started_s < 60
+    assert policy.load(tmp_path).env_steps > 0
+
+
+def test_a_hanging_environment_is_replaced(tmp_path: pathlib.Path, plays: Any) -> None:
+    hung = threading.Event()
+
+    def hang(walk: fake_host.Walk) -> None:
+        if fake_host.in_actor(1) and walk.total_steps == 30 and not hung.is_set():
+            hung.set()
+            fake_host.sleep_forever()
+
+    plays(hang)
+    with pytest.warns(RuntimeWarning, match="actor 1 is started anew .1 of 1. after EnvironmentFault"):
+        run = train(tmp_path, "ppo", steps=2560, **{"layout.timeout_s": 1.0, "layout.max_actor_restarts": 1})
+    assert run.reason == "finished"
+
+
+def test_a_number_that_cannot_be_names_environment_field_and_step(
+    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plays(lambda walk: None)
+    original = fake_host.Walk._observation
+
+    def observation(self: fake_host.Walk) -> np.ndarray:
+        rows = original(self)
+        if fake_host.in_actor(3) and self.total_steps == 12:
+            rows[1, 2] = np.nan
+        return rows
+
+    monkeypatch.setattr(fake_host.Walk, "_observation", observation)
+    with pytest.raises(envs.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
+        train(tmp_path, steps=64_000)
+
+
+def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, before = plays(lambda walk: None), actors()
+    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.num_actors": 2}
+    run = conftest.Small("ppo", "fake:walk", 1, settings).run(1)
+    layout, length = run.layout.run.__self__, conftest.SMALL["ppo"]["layout.unroll_length"]
+    time.sleep(1.0)
+    taken, full = 1, 2 * 2
+    # Each actor fills its share of the queue, and one more unroll waits to be put.
+    assert layout._running.queue.depth() == full
+    at_rest = [walk.total_steps for walk in made]
+    assert sum(at_rest) <= (2 * taken + full + 2) * length
+    time.sleep(0.5)
+    assert [walk.total_steps for walk in made] == at_rest
+    run.layout.close()
+    assert actors() <= before
+
+
+def test_a_resumed_run_plays_other_environments_and_joins_nothing(
+    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = plays(lambda walk: None)
+    token = faults.StopToken()
+    states: list[sebulba.State] = []
+    original = sebulba._Sebulba._iterate
+
+    def stopping(self: Any, running: Any, state: sebulba.State, i: int, *args: Any) -> sebulba.State:
+        if i == 9 and not token.requested:
+            token.request()
+        state = original(self, running, state, i, *args)
+        states[:] = [state]
+        return state
+
+    monkeypatch.setattr(sebulba._Sebulba, "_iterate", stopping)
+    named = {"layout": "sebulba", **conftest.SMALL["dqn"], "layout.num_actors": 2, "steps": 960}
+    named |= {"system": "dqn", "env": "fake:walk", "out": str(tmp_path)}
+    first = runner.drive(named, jax.devices()[:1], token, display=False)
+    # The stop came while iteration 9 waited for its unrolls: nine were finished, and they are what was saved.
+    assert first.reason == "stopped" and first.summary["env_steps"] == 9 * 32
+    second = runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
+    assert second.reason == "finished" and second.summary["resumed_from"] == 9 * 32
+    assert second.summary["env_steps"] == 960
+    seeds = [float(seed) for walk in made if walk.num_envs == 4 for seed in walk.seeds]
+    assert len(seeds) == len(set(seeds)) == 16
+    ring = states[0].replay
+    changed = np.diff(np.asarray(ring.rows.timestep.observation[0])[:, : int(ring.filled[0, 0]), 0], axis=1) != 0
+    kinds = np.asarray(ring.rows.timestep.step_type[0])[:, : int(ring.filled[0, 0])]
+    assert (changed.sum(1) == 1).all()
+    assert (kinds[:, :-1][changed] == types.LAST).all() and (kinds[:, 1:][changed] == types.FIRST).all()
