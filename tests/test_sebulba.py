@@ -146,15 +146,15 @@ def test_each_version_and_each_unroll_crosses_once() -> None:
     run = sebulba("ppo", {"layout.num_actors": 4, "layout.actor_devices": actor_devices, "layout.policy_lag": "0"})
     layout = run.layout.run.__self__
     run.run(3)
-    running = layout._running
+    threads = layout._running
     params = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.learner.params))
     # Versions 0 to 3, to two devices for four actors, each with its number of updates and progress.
-    assert running.store.transfers.count == 4 * 2
-    assert running.store.transfers.num_bytes == 4 * 2 * (params + 8)
+    assert threads.store.transfers.count == 4 * 2
+    assert threads.store.transfers.num_bytes == 4 * 2 * (params + 8)
     # Without lag no actor is ahead of the learner by more than the unroll that it sends next.
     rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(layout._programs.unroll))
-    assert 12 <= running.send.transfers.count <= 16
-    assert running.send.transfers.num_bytes == running.send.transfers.count * rows
+    assert 12 <= threads.send.transfers.count <= 16
+    assert threads.send.transfers.num_bytes == threads.send.transfers.count * rows
     layout.close()
 
 
@@ -174,7 +174,7 @@ def test_nothing_compiles_twice() -> None:
     run = sebulba("ppo", {"layout.num_actors": 2, "layout.actor_devices": "cpu:0"})
     layout = run.layout.run.__self__
     run.run(3).run(2)
-    programs = layout._unroll
+    programs = layout._stage.unroll
     assert [program._cache_size() for program in (programs.begin, programs.act, programs.finish)] == [1, 1, 1]
     assert layout._programs.learn._cache_size() == 0 and layout._learn is not None
     layout.close()

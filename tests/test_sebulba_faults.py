@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_dist import faults, policy, runner, types
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import sebulba
+from jaxrl_dist.parallel import running, sebulba
 
 
 def train(tmp_path: pathlib.Path, system: str = "dqn", **settings: Any) -> runner.Run:
@@ -78,11 +78,11 @@ def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
 ) -> None:
     vars(raise_once).pop("done", None)
     made = plays(raise_once)
-    states: list[sebulba.State] = []
+    states: list[running.State] = []
     original = sebulba._Sebulba._iterate
 
-    def spied(self: Any, running: Any, state: sebulba.State, *args: Any) -> sebulba.State:
-        state = original(self, running, state, *args)
+    def spied(self: Any, threads: Any, state: running.State, *args: Any) -> running.State:
+        state = original(self, threads, state, *args)
         states[:] = [state]
         return state
 
@@ -186,13 +186,13 @@ def test_a_resumed_run_plays_other_environments_and_joins_nothing(
 ) -> None:
     made = plays(lambda walk: None)
     token = faults.StopToken()
-    states: list[sebulba.State] = []
+    states: list[running.State] = []
     original = sebulba._Sebulba._iterate
 
-    def stopping(self: Any, running: Any, state: sebulba.State, i: int, *args: Any) -> sebulba.State:
+    def stopping(self: Any, threads: Any, state: running.State, i: int, *args: Any) -> running.State:
         if i == 9 and not token.requested:
             token.request()
-        state = original(self, running, state, i, *args)
+        state = original(self, threads, state, i, *args)
         states[:] = [state]
         return state
 

@@ -1,7 +1,7 @@
 """The learner's side of layouts whose actors are apart: the program that takes unrolls and updates, over the mesh."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +15,7 @@ from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.parallel import base
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -161,3 +162,28 @@ def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
     last: Any = np.full(width, types.LAST, np.int8)
     observation = jax.tree.map(lambda x: np.zeros((width, *x.shape), x.dtype), spec.observation)
     return types.TimeStep(last, zeros, zeros, observation, ())
+
+
+class Sums:
+    """Sums of a call's iterations; the learner's own stay on the devices until asked for."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        """Starts at zero; `names` are those of the learner's metrics."""
+        self._episodes = unrolls.no_episodes()
+        self._updates: list[Array] = []
+        self._metrics: dict[str, list[Array]] = {name: [] for name in names}
+
+    def add(self, episodes: Sequence[unrolls.EpisodeSums], result: Learned) -> None:
+        """Adds an iteration: the sums of its unrolls' episodes, and what the learner gave."""
+        for one in episodes:
+            self._episodes = jax.tree.map(np.add, self._episodes, one)
+        self._updates.append(result.updates.addressable_data(0))
+        for name, values in self._metrics.items():
+            values.append(result.metrics[name].addressable_data(0))
+
+    def metrics(self, own: dict[str, Any]) -> base.Metrics:
+        """Returns all of it in NumPy, beside the layout's own sums."""
+        updates, metrics = jax.device_get((self._updates, self._metrics))
+        total: Any = functools.partial(np.sum, axis=0)
+        learned = {name: total([np.zeros(1, np.float32), *values]) for name, values in metrics.items()}
+        return base.Metrics(self._episodes, total([np.zeros(1, np.int32), *updates]), learned, own)

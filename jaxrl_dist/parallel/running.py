@@ -1,0 +1,166 @@
+"""The threads of a Sebulba run and what they share, started where a state leaves them."""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_dist import learner as learners
+from jaxrl_dist import types
+from jaxrl_dist.agents import base as agents
+from jaxrl_dist.envs import as_host
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.envs import host as hosts
+from jaxrl_dist.parallel import actor as actors
+from jaxrl_dist.parallel import base, channels, gauges
+from jaxrl_dist.parallel import crew as crews
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class Actors(NamedTuple):
+    """Where the actors of this process go on, one entry each: environments and carries only where they are saveable."""
+
+    environment: tuple[ArrayTree, ...]
+    timestep: tuple[types.TimeStep, ...]
+    carry: tuple[ArrayTree, ...]
+
+
+class Pending(NamedTuple):
+    """An unroll that waits for the learner, and the sums of its episodes."""
+
+    unroll: types.Unroll
+    episodes: unrolls.EpisodeSums
+
+
+class State(NamedTuple):
+    """Everything of a run that is not in a thread.
+
+    Attributes:
+        learner: `LearnerState`, leaves [1, ...].
+        key: typed keys [1], constant.
+        actors: as of the last finished iteration, or, in a snapshot of what can be saved, after all of `pending`.
+        replay: leaves [1, B, ...].
+        pending: in such a snapshot, for each actor what the learner has not taken.
+    """
+
+    learner: learners.LearnerState
+    key: Array
+    actors: Actors
+    replay: ArrayTree
+    pending: tuple[tuple[Pending, ...], ...]
+
+
+class Stage(NamedTuple):
+    """What the actors of this process are, the same over the whole run.
+
+    Attributes:
+        agent: acts.
+        environment: on the device, then stepped through `as_host`; or of a suite on the CPU.
+        unroll: programs of the actors.
+        width: environments of one actor.
+        devices: of each actor.
+        mesh: of the learner.
+        local: the learner's devices of this process.
+        lag: exact policy lag, None where it is free.
+        timeout_s: longest step of an environment.
+        max_restarts: of actors.
+    """
+
+    agent: agents.Agent
+    environment: envs.Environment | envs.HostTask
+    unroll: unrolls.HostUnroll
+    width: int
+    devices: tuple[jax.Device, ...]
+    mesh: Mesh
+    local: tuple[jax.Device, ...]
+    lag: int | None
+    timeout_s: float
+    max_restarts: int
+
+
+@dataclasses.dataclass
+class Running:
+    """The threads and what they share, and the state that they go on from, after so many iterations."""
+
+    state: State
+    iteration: int
+    store: channels.ParamStore
+    queue: channels.UnrollQueue
+    send: channels.Sender
+    crew: crews.Crew
+    gauges: gauges.Gauges
+
+
+def start(stage: Stage, state: State, iteration: int, published: channels.Published) -> Running:
+    """Starts the actors.
+
+    Args:
+        stage: what they are.
+        state: a snapshot, or as of the last finished iteration; new environments then take the place of its own.
+        iteration: finished so far.
+        published: parameters of that state.
+    """
+    lag, num_actors = stage.lag or 0, len(stage.devices)
+    store = channels.ParamStore(stage.devices, lag + 1)
+    queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1)
+    store.publish(iteration, published)
+    key = base.seed_keys(state.key.addressable_data(0)[0])
+    plans = []
+    for number, device in enumerate(stage.devices):
+        index = jax.process_index() * num_actors + number
+        first = index * stage.width
+        env_ids = jax.device_put(np.arange(first, first + stage.width, dtype=np.int32), device)
+        plans.append(
+            actors.Plan(
+                number=number,
+                env_ids=env_ids,
+                key=jax.device_put(jax.random.fold_in(key.training, index), device),
+                device=device,
+                version_of=functools.partial(_version, stage.lag, iteration, store),
+                make_environment=functools.partial(_make_environments, stage, key.environment, first, iteration),
+                timeout_s=stage.timeout_s,
+            )
+        )
+        for ahead, pending in enumerate(state.pending[number] if state.pending else ()):
+            version, episodes = max(0, iteration + ahead - lag), jax.tree.map(np.asarray, pending.episodes)
+            item = channels.Item(number, iteration + ahead, version, pending.unroll, (), episodes, {})
+            queue.put(item, lambda: True)
+    send = channels.Sender(stage.mesh, stage.local)
+    starts = [_start_of(stage, state, number, iteration) for number in range(num_actors)]
+    crew = crews.Crew(plans, starts, crews.Parts(stage.unroll, store, queue, send), stage.max_restarts)
+    return Running(state, iteration, store, queue, send, crew, gauges.Gauges())
+
+
+def _start_of(stage: Stage, state: State, number: int, iteration: int) -> actors.Start:
+    """Says where an actor begins: from a snapshot, afresh, or where its lost environments ended."""
+    if state.pending:
+        acting = jax.tree.map(_to_host, state.actors)
+        following = iteration + len(state.pending[number])
+        return actors.Start(following, acting.timestep[number], acting.carry[number], acting.environment[number])
+    carry = stage.agent.init_carry(stage.width)
+    timestep = crews.ended(jax.tree.map(np.asarray, state.actors.timestep[number])) if iteration else ()
+    return actors.Start(iteration, timestep, carry, ())
+
+
+def _make_environments(stage: Stage, key: Array, first: int, iteration: int, life: int) -> envs.HostEnvironment:
+    """Makes an actor's environments; a resumed run and a replaced actor play others than those before."""
+    if isinstance(stage.environment, envs.Environment):
+        key = jax.random.fold_in(key, life) if life else key
+        return as_host.AsHost(stage.environment, stage.width, key, first_env=first)
+    seed = int(jax.random.bits(key, dtype=np.uint32))
+    seeds = hosts.seeds(seed, f"training {life}", iteration, first, stage.width)
+    return stage.environment.make(seeds, stage.width, stage.timeout_s)
+
+
+def _version(lag: int | None, first: int, store: channels.ParamStore, index: int) -> int:
+    """Returns the version to act with in an unroll."""
+    return store.newest() if lag is None else max(first, index - lag)
+
+
+def _to_host(x: Any) -> Any:
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x)
