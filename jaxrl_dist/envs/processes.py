@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _CLOSE_S = 1.0
+_POLL_S = 0.005
 _READ_BYTES = 1 << 16
 _BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from jaxrl_dist.envs import worker; worker.main()"
@@ -27,18 +28,21 @@ class Process:
         results: descriptor that can be read when environments have finished, or the worker has died.
     """
 
-    def __init__(self, job: dict[str, Any], inherited: tuple[int, ...]) -> None:
+    def __init__(self, job: dict[str, Any], block: int) -> None:
         """Starts a fresh interpreter, never a fork, which would copy the locks of JAX's threads.
 
         Args:
             job: for `worker.main`, what JSON can hold.
-            inherited: descriptors that stay open in the worker.
+            block: descriptor of the shared memory.
         """
         path = [os.path.abspath(entry) for entry in sys.path]
         # Several processes share the cores, and an accelerator is the trainer's.
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu"}
         commands, self._commands = os.pipe()
         self.results, results = os.pipe()
+        # Nothing is ever written here: its end tells the worker that the owner is gone. The signal that the worker
+        # asks for belongs to the pipe, so each has one of its own.
+        lifeline, self._lifeline = os.pipe()
         os.set_blocking(self.results, False)
         try:
             # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill takes along what
@@ -46,20 +50,21 @@ class Process:
             self._popen = subprocess.Popen(
                 [sys.executable, "-c", _BOOTSTRAP, json.dumps(path)],
                 stdin=subprocess.PIPE,
-                pass_fds=(commands, results, *inherited),
+                pass_fds=(commands, results, lifeline, block),
                 env=environment,
                 process_group=0,
             )
         except BaseException:
-            os.close(self._commands)
-            os.close(self.results)
+            self.stop()
+            self.release()
             raise
         finally:
-            os.close(commands)
-            os.close(results)
+            for descriptor in (commands, results, lifeline):
+                os.close(descriptor)
         stdin: Any = self._popen.stdin
         with contextlib.suppress(BrokenPipeError), stdin:
-            stdin.write(json.dumps({**job, "path": path, "commands": commands, "results": results}).encode())
+            descriptors = {"commands": commands, "results": results, "lifeline": lifeline, "block": block}
+            stdin.write(json.dumps({**job, **descriptors, "path": path}).encode())
 
     def command(self, message: bytes) -> None:
         """Sends commands; a worker that has died is noticed when its results are read."""
@@ -74,9 +79,12 @@ class Process:
             return np.zeros(0, np.int32)
         return np.frombuffer(received, np.int32) if received else None
 
-    def exit_code(self) -> int | None:
-        """Returns its exit code, minus the signal that killed it, or None while it runs."""
-        return self._popen.poll()
+    def has_died(self) -> bool:
+        """Whether the worker has ended; its number is not given to another process before `kill`."""
+        try:
+            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:
+            return True
 
     def stop(self) -> None:
         """Asks the worker to close its environments and end."""
@@ -84,15 +92,17 @@ class Process:
 
     def kill(self, timeout_s: float = 0.0) -> int:
         """Ends the worker, by force unless it ends within the time, and all that it started; returns its exit code."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(timeout_s)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        deadline = time.monotonic() + timeout_s
+        while not self.has_died() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         return self._popen.wait()
 
     def release(self) -> None:
-        """Closes the results."""
+        """Closes what is left of its pipes."""
         os.close(self.results)
+        os.close(self._lifeline)
 
 
 class Resources:
@@ -110,14 +120,10 @@ class Resources:
         self._memory = _anonymous_file()
         os.ftruncate(self._memory, size)
         self.block = mmap.mmap(self._memory, size)
-        # Nothing is ever written here: its end tells the workers that the owner is gone.
-        self._lifeline, self._owner_end = os.pipe()
 
     def start(self, index: int, job: dict[str, Any]) -> Process:
         """Starts a worker, in the place of an earlier one that was killed."""
-        process = Process(
-            {**job, "index": index, "block": self._memory, "lifeline": self._lifeline}, (self._memory, self._lifeline)
-        )
+        process = Process({**job, "index": index}, self._memory)
         self.processes[index] = process
         return process
 
@@ -143,8 +149,7 @@ class Resources:
             process.kill(max(0.0, deadline - time.monotonic()))
             process.release()
         self.processes.clear()
-        for descriptor in (self._memory, self._lifeline, self._owner_end):
-            os.close(descriptor)
+        os.close(self._memory)
 
 
 def _anonymous_file() -> int:

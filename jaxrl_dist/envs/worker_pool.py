@@ -257,7 +257,7 @@ class WorkerPool:
         for index, share in enumerate(self._shares):
             self._take(index)
             # A process that an environment has started may hold the pipe of a dead worker open.
-            if self._resources.processes[index].exit_code() is not None:
+            if self._resources.processes[index].has_died():
                 self._replace(index, "")
             limit = self._timeout_s if self._block["built"][index] else max(self._timeout_s, _BUILD_S)
             since = max(self._since[index], self._block["since"][index])
