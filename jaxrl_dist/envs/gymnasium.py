@@ -7,7 +7,6 @@ import ast
 import dataclasses
 import functools
 import importlib
-import math
 from collections.abc import Callable
 from typing import Any
 
