@@ -206,7 +206,7 @@ def test_a_worker_that_dies_between_steps_cuts_its_environments_short(make: Any)
     pool = make()
     rows = play(pool, 2)
     os.kill(int(rows[-1].observation[0, PROCESS]), signal.SIGKILL)
-    with pytest.warns(RuntimeWarning, match="killed by SIGKILL"):
+    with pytest.warns(RuntimeWarning, match="killed by SIGKILL$"):
         rows += [pool.step(zeros()) for _ in range(8)]
     assert_whole(rows)
     assert cuts(rows) == {0: 3, 1: 3}
@@ -361,3 +361,26 @@ def test_signals_to_the_whole_job_leave_the_workers_to_the_trainer(make: Any) ->
 def test_a_worker_imports_no_jax() -> None:
     code = "import sys; from jaxrl_dist.envs import worker; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_kills_at_random_times_join_no_two_lives(make: Any) -> None:
+    seeds = np.arange(10, 16, dtype=np.uint32)
+    pool = worker_pool.WorkerPool(make_plan(max_restarts=100, workers=3, length=9), seeds, 2, 10.0)
+    generator, columns = np.random.default_rng(0), [[] for _ in seeds]
+    timestep, ids, kills = pool.reset(), np.arange(6), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(600):
+            for row, env in enumerate(ids):
+                columns[env].append(jax.tree.map(lambda x: x[row : row + 1], timestep))  # noqa: B023
+            if ids.size == 2 and generator.random() < 0.02:
+                process = int(timestep.observation[0, PROCESS])
+                if is_alive(process):
+                    os.kill(process, signal.SIGKILL)
+                    kills += 1
+            pool.send(zeros(ids.size), ids)
+            timestep, ids = pool.recv()
+    pool.close()
+    assert kills > 3 and all(len(column) > 20 for column in columns)
+    for column in columns:
+        assert_whole(column, length=9)

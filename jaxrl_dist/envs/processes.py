@@ -1,17 +1,22 @@
-"""Processes of a worker pool as its owner holds them: their pipes, the memory that they share, and their end."""
+"""Processes of a worker pool as its owner holds them: their pipes, the memory that they share, and their end.
+
+Linux only: memory without a name, and signals of pipes.
+"""
 
 import contextlib
 import json
 import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
 import numpy as np
+
+from jaxrl_dist.envs import worker
 
 _CLOSE_S = 1.0
 _POLL_S = 0.005
@@ -105,56 +110,82 @@ class Process:
         os.close(self._lifeline)
 
 
-class Resources:
+class Processes:
     """All that must be given back when a pool ends, apart from the pool, so that it can be done after its death.
 
     Attributes:
-        block: the shared memory; it has no name, so nothing is left of it however the processes die.
-        processes: by index of the worker.
+        block: arrays of the shared memory by name, at first zeros; the memory has none, so nothing is left of it
+            however the processes die.
     """
 
-    def __init__(self, size: int) -> None:
-        """Makes the memory, zeros."""
-        self._owner = os.getpid()
-        self.processes: dict[int, Process] = {}
-        self._memory = _anonymous_file()
-        os.ftruncate(self._memory, size)
-        self.block = mmap.mmap(self._memory, size)
+    def __init__(self, fields: list[worker.Field], shares: list[np.ndarray], job: dict[str, Any]) -> None:
+        """Makes the memory; `start` starts a worker.
 
-    def start(self, index: int, job: dict[str, Any]) -> Process:
-        """Starts a worker, in the place of an earlier one that was killed."""
-        process = Process({**job, "index": index}, self._memory)
-        self.processes[index] = process
-        return process
+        Args:
+            fields: arrays of the memory.
+            shares: environments of each worker.
+            job: for `worker.main`, what is the same for every worker.
+        """
+        self._owner, self._shares = os.getpid(), shares
+        self._job = {**job, "fields": fields}
+        self._memory = os.memfd_create("jaxrl_dist")
+        os.ftruncate(self._memory, worker.size(fields))
+        self.block = worker.views(mmap.mmap(self._memory, worker.size(fields)), fields)
+        self._running: dict[int, Process] = {}
+        self._poll, self._index_of = select.poll(), dict[int, int]()
 
-    def end(self, index: int) -> tuple[int, np.ndarray]:
-        """Ends a worker by force; returns its exit code and the environments that it had finished by then."""
-        process = self.processes.pop(index)
+    def start(self, index: int) -> None:
+        """Starts a worker, in the place of an earlier one that was ended."""
+        self.block["env"][index], self.block["built"][index], self.block["text"][index] = -1, 0, 0
+        process = Process({**self._job, "index": index, "envs": self._shares[index].tolist()}, self._memory)
+        self._running[index] = process
+        self._index_of[process.results] = index
+        self._poll.register(process.results, select.POLLIN)
+
+    def __getitem__(self, index: int) -> Process:
+        """Returns a worker."""
+        return self._running[index]
+
+    def wait(self, timeout_s: float) -> list[int]:
+        """Waits until workers have finished something or died, and returns their indices, none after the time."""
+        return [self._index_of[results] for results, _ in self._poll.poll(1e3 * timeout_s)]
+
+    def end(self, index: int, hung: str) -> tuple[str, np.ndarray]:
+        """Ends a worker by force.
+
+        Args:
+            index: of the worker.
+            hung: why, or "" where it has died.
+
+        Returns:
+            What happened to it, followed by its own traceback where it raised; the environments i32 [N] that it had
+            finished and not yet told.
+        """
+        process, share = self._running.pop(index), self._shares[index]
+        self._poll.unregister(process.results)
+        del self._index_of[process.results]
         process.stop()
         code, found = process.kill(), [np.zeros(0, np.int32)]
         while (finished := process.finished()) is not None and finished.size:
             found.append(finished)
         process.release()
-        return code, np.concatenate(found)
+        at = self.block["env"][index]
+        text = self.block["text"][index].tobytes().rstrip(b"\0").decode(errors="replace").rstrip()
+        died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        what = f"the worker of environments {share[0]} … {share[-1]} {hung or ('raised' if text else died)}"
+        what += f" at environment {at}" if at in share else ""
+        return what + (f":\n{text}" if text else ""), np.concatenate(found)
 
     def close(self) -> None:
         """Ends the workers, by force after a second, and frees memory and pipes; for a single call."""
         # A forked child that exits must not end its parent's workers.
         if os.getpid() != self._owner:
             return
-        for process in self.processes.values():
+        for process in self._running.values():
             process.stop()
         deadline = time.monotonic() + _CLOSE_S
-        for process in self.processes.values():
+        for process in self._running.values():
             process.kill(max(0.0, deadline - time.monotonic()))
             process.release()
-        self.processes.clear()
+        self._running.clear()
         os.close(self._memory)
-
-
-def _anonymous_file() -> int:
-    """Returns a descriptor of memory without a name."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("jaxrl_dist")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

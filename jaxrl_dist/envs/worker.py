@@ -56,17 +56,17 @@ class Field(NamedTuple):
     dtype: str
 
 
-def fields(num_envs: int, num_workers: int, action: Field, leaves: Sequence[Leaf]) -> list[Field]:
-    """Lists the arrays of the block of B environments and W workers.
+def fields(num_envs: int, num_workers: int, action: tuple[tuple[int, ...], str], leaves: Sequence[Leaf]) -> list[Field]:
+    """Lists the arrays of the block of B environments, with actions of this shape and dtype, and W workers.
 
     Observations have two slots per environment, so that the last one that the pool has seen survives the death of the
-    process that was writing the next. `env` and `since` say what a worker is at: which environment (−1: none yet), and
+    process that was writing the next. `env` and `since` say what a worker is at: which environment (−1: none), and
     from when on, in seconds of the monotonic clock; `built` says whether its environments are made.
     """
     per_env = [("seed", "u4"), ("slot", "i4"), ("reward", "f8"), ("flags", "u1")]
     per_worker = [("env", "i4"), ("since", "f8"), ("built", "u1")]
     return [
-        Field("action", (num_envs, *action.shape), action.dtype),
+        Field("action", (num_envs, *action[0]), action[1]),
         *(Field(name, (num_envs,), dtype) for name, dtype in per_env),
         *(Field(name, (num_workers,), dtype) for name, dtype in per_worker),
         Field("text", (num_workers, _TEXT_BYTES), "u1"),
@@ -139,6 +139,8 @@ class _Worker:
                 [self._arrays[f"leaf{i}"][slot, env, ...] for i in range(len(self._leaves))] for slot in (0, 1)
             ]
             self._ended[env] = False
+        # The time of the last one, which may have taken longer than a step may.
+        self._at(-1)
         self._built[0] = 1
 
     def serve(self, commands: int) -> None:
@@ -166,6 +168,7 @@ class _Worker:
             self._advance(env, reseed=command < 0)
             cost[env] = time.monotonic() - started
             self._finished.append(env)
+            self._env[0] = -1
             if self._eager or not waiting:
                 self.publish()
 

@@ -6,8 +6,6 @@ semaphore, and tells of the death of whoever held its other end. A worker that d
 
 import collections
 import os
-import select
-import signal
 import time
 import warnings
 import weakref
@@ -71,22 +69,15 @@ class WorkerPool:
             ValueError: a number is out of range.
         """
         self.spec, self.num_envs = plan.spec, len(seeds)
-        if not 1 <= batch_size <= self.num_envs:
-            raise ValueError(f"{plan.spec.name}: batch_size={batch_size}, expected 1 to {self.num_envs}")
-        if timeout_s <= 0:
-            raise ValueError(f"{plan.spec.name}: timeout_s={timeout_s}, expected more than 0")
+        if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
+            expected = f"expected 1 to {self.num_envs}, and more than 0"
+            raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
         self._plan, self._batch_size, self._timeout_s = plan, batch_size, timeout_s
         self._seeds = np.asarray(seeds, np.uint32)
         self._all = np.arange(self.num_envs, dtype=np.int32)
         num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
-        self._fields = worker.fields(
-            self.num_envs,
-            num_workers,
-            worker.Field("action", base.action_struct(plan.spec).shape, plan.action_dtype),
-            plan.leaves,
-        )
         self._since = np.zeros(num_workers)
         # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. One is stale whose
         # process was replaced, and cut where the row to be received ends its episode for that reason.
@@ -97,16 +88,16 @@ class WorkerPool:
         self._restarts = 0
         self._fault: base.EnvironmentFault | None = None
         self._next_check = 0.0
-        self._poll, self._index_of = select.poll(), dict[int, int]()
-        self._resources = processes.Resources(worker.size(self._fields))
-        self._close = weakref.finalize(self, self._resources.close)
-        self._block = worker.views(self._resources.block, self._fields)
-        try:
-            for index in range(num_workers):
-                self._start(index)
-        except BaseException:
-            self.close()
-            raise
+        action = (base.action_struct(plan.spec).shape, plan.action_dtype)
+        self._processes = processes.Processes(
+            worker.fields(self.num_envs, num_workers, action, plan.leaves),
+            self._shares,
+            {"factory": plan.factory, "leaves": plan.leaves, "eager": batch_size < self.num_envs},
+        )
+        self._close = weakref.finalize(self, self._processes.close)
+        self._block = self._processes.block
+        for index in range(num_workers):
+            self._processes.start(index)
 
     def reset(self) -> types.TimeStep:
         """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
@@ -205,7 +196,7 @@ class WorkerPool:
         for index, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
             if low < high:
                 self._since[index] = now
-                self._resources.processes[index].command(message[low:high])
+                self._processes[index].command(message[low:high])
 
     def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
         # Also where enough are ready: others go on while one hangs.
@@ -234,14 +225,14 @@ class WorkerPool:
 
     def _wait(self) -> None:
         """Waits for a worker, and for no longer than until the next check of all of them."""
-        for descriptor, _ in self._poll.poll(1e3 * _CHECK_S):
-            self._take(self._index_of[descriptor])
+        for index in self._processes.wait(_CHECK_S):
+            self._take(index)
         if time.monotonic() >= self._next_check:
             self._check_workers()
 
     def _take(self, index: int) -> None:
         """Takes what a worker has finished; replaces it where it has died."""
-        finished = self._resources.processes[index].finished()
+        finished = self._processes[index].finished()
         if finished is None:
             self._replace(index, "")
         else:
@@ -257,7 +248,7 @@ class WorkerPool:
         for index, share in enumerate(self._shares):
             self._take(index)
             # A process that an environment has started may hold the pipe of a dead worker open.
-            if self._resources.processes[index].has_died():
+            if self._processes[index].has_died():
                 self._replace(index, "")
             limit = self._timeout_s if self._block["built"][index] else max(self._timeout_s, _BUILD_S)
             since = max(self._since[index], self._block["since"][index])
@@ -271,12 +262,9 @@ class WorkerPool:
             EnvironmentFault: that was one too many.
         """
         share = self._shares[index]
-        results = self._resources.processes[index].results
-        self._poll.unregister(results)
-        del self._index_of[results]
-        code, finished = self._resources.end(index)
+        fate, finished = self._processes.end(index, hung)
         self._finish(finished)
-        what = self._describe(index, code, hung)
+        what = f"{self.spec.name}: {fate}"
         self._restarts += 1
         if self._restarts > self._plan.max_restarts:
             self._fault = base.EnvironmentFault(
@@ -286,7 +274,8 @@ class WorkerPool:
             self.close()
             raise self._fault
         warnings.warn(f"replaced ({self._restarts} of {self._plan.max_restarts}): {what}", RuntimeWarning, stacklevel=2)
-        self._start(index)
+        self._processes.start(index)
+        self._since[index] = time.monotonic()
         ended, lost = self._check_started().ended[share], self._pending[share]
         self._stale[share] = True
         for env in share[lost & ~ended]:
@@ -297,15 +286,6 @@ class WorkerPool:
         if (lost & ended).any():
             self._renew(share[lost & ended])
             self._dispatch(~share[lost & ended])
-
-    def _describe(self, index: int, code: int, hung: str) -> str:
-        """Says in one line what happened to a worker, followed by its own traceback where it raised."""
-        share, at = self._shares[index], self._block["env"][index]
-        text = self._block["text"][index].tobytes().rstrip(b"\0").decode(errors="replace").rstrip()
-        died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        busy = f" at environment {at}" if at in share and self._pending[share].any() else ""
-        who = f"{self.spec.name}: the worker of environments {share[0]} … {share[-1]}"
-        return f"{who} {hung or ('raised' if text else died)}{busy}" + (f":\n{text}" if text else "")
 
     def _cut_short(self, env: int) -> None:
         """Lets the next row of an environment end its episode where it was last seen."""
@@ -319,18 +299,3 @@ class WorkerPool:
         for env in envs:
             sequence = np.random.SeedSequence((int(self._seeds[env]), int(self._lives[env])))
             self._block["seed"][env] = sequence.generate_state(1)[0] >> 1
-
-    def _start(self, index: int) -> None:
-        """Starts a worker."""
-        self._block["env"][index], self._block["built"][index], self._block["text"][index] = -1, 0, 0
-        self._since[index] = time.monotonic()
-        job = {
-            "envs": self._shares[index].tolist(),
-            "factory": self._plan.factory,
-            "fields": self._fields,
-            "leaves": self._plan.leaves,
-            "eager": self._batch_size < self.num_envs,
-        }
-        results = self._resources.start(index, job).results
-        self._index_of[results] = index
-        self._poll.register(results, select.POLLIN)
