@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import as_host, base, toy, wrappers
+from jaxrl_dist.envs import as_host, base, toy, worker, worker_pool, wrappers
 
 LENGTH = 7
 ACTIONS = [2, 0, 1, 1, 0, 2, 1, 2, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]
@@ -177,7 +177,69 @@ def through_brax(name: str) -> list[Transition]:
     return played_on_device(environment._replace(step=step))
 
 
-ADAPTERS = [through_toy, through_batch, through_as_host, through_sends, through_gymnax, through_brax]
+def counting_pool(name: str, num_envs: int, batch_size: int) -> worker_pool.WorkerPool:
+    spec = types.EnvironmentSpec("fake", jax.ShapeDtypeStruct((2,), jnp.float32), types.DiscreteSpace(3), "classic")
+    plan = worker_pool.Plan(
+        spec=spec,
+        factory=worker.Factory(("host_environments:counting",), name),
+        leaves=(worker.Leaf((), (2,), "float32"),),
+        observation=lambda leaves: leaves[0],
+        action_dtype="int64",
+        workers=2,
+    )
+    return worker_pool.WorkerPool(plan, np.arange(num_envs, dtype=np.uint32), batch_size, 20.0)
+
+
+def through_worker_pool(name: str) -> list[Transition]:
+    pool = counting_pool(name, 2, 2)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[1], timestep)
+
+    try:
+        return played(lambda: row(pool.reset()), lambda action: row(pool.step(np.array([0, action]))))
+    finally:
+        pool.close()
+
+
+def through_sends_to_a_worker_pool(name: str) -> list[Transition]:
+    pool = counting_pool(name, 3, 1)
+
+    def step(action: int) -> types.TimeStep:
+        pool.send(np.array([action]), np.array([1]))
+        return jax.tree.map(lambda x: x[0], pool.recv()[0])
+
+    try:
+        return played(lambda: jax.tree.map(lambda x: x[1], pool.reset()), step)
+    finally:
+        pool.close()
+
+
+def through_gymnasium(name: str) -> list[Transition]:
+    pytest.importorskip("gymnasium")
+    ending = {"episode": "Counting-v0", "time_limit": "Limited-v0", "both": "Both-v0"}[name]
+    host = base.make(f"gymnasium:registered:{ending}", {"workers": "1"}).make(np.zeros(1, np.uint32), 1, 20.0)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[0], timestep)
+
+    try:
+        return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
+    finally:
+        host.close()
+
+
+ADAPTERS = [
+    through_toy,
+    through_batch,
+    through_as_host,
+    through_sends,
+    through_gymnax,
+    through_brax,
+    through_worker_pool,
+    through_sends_to_a_worker_pool,
+    through_gymnasium,
+]
 
 
 @pytest.mark.parametrize("name", ["episode", "time_limit", "both"])

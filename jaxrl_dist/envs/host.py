@@ -174,7 +174,11 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     if kind == "Discrete" and int(getattr(space, "start", 0)) == 0:
         return types.DiscreteSpace(int(space.n))
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
-        return types.BoxSpace(tuple(space.shape), *(np.asarray(bound, np.float32) for bound in (space.low, space.high)))
+        low, high = (np.asarray(bound, np.float32) for bound in (space.low, space.high))
+        # Rounding must not lead out of bounds of 64 bits, which some environments check.
+        low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
+        high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+        return types.BoxSpace(tuple(space.shape), low, high)
     raise config.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
 
 

@@ -1,0 +1,242 @@
+"""The process that steps a share of a pool's environments, and the block of memory that it has in common with the pool.
+
+Imports NumPy and what makes the environments, never JAX: a process starts within a fraction of a second, and a GPU
+stays with the trainer.
+"""
+
+import fcntl
+import functools
+import heapq
+import importlib
+import json
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+TERMINATED, TRUNCATED = 1, 2
+_ALIGNMENT = 64
+_TEXT_BYTES = 8192
+_READ_BYTES = 1 << 16
+
+
+class Factory(NamedTuple):
+    """How a process makes an environment with Gymnasium's `reset` and `step`, in words that JSON holds.
+
+    Attributes:
+        functions: names `module:function`; the first gets `argument`, each other one what the one before returned.
+        argument: what JSON can hold.
+    """
+
+    functions: tuple[str, ...]
+    argument: Any
+
+
+class Leaf(NamedTuple):
+    """One array of an observation: the keys that lead to it, its shape and dtype as the pool stores it."""
+
+    path: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Field(NamedTuple):
+    """One array of the block."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def fields(num_envs: int, num_workers: int, action: tuple[tuple[int, ...], str], leaves: Sequence[Leaf]) -> list[Field]:
+    """Lists the arrays of the block of B environments, with actions of this shape and dtype, and W workers.
+
+    Observations have two slots per environment, so that the last one that the pool has seen survives the death of the
+    process that was writing the next. `env` and `since` say what a worker is at: which environment (−1: none), and
+    from when on, in seconds of the monotonic clock; `built` says whether its environments are made.
+    """
+    per_env = [("seed", "u4"), ("slot", "i4"), ("reward", "f8"), ("flags", "u1")]
+    per_worker = [("env", "i4"), ("since", "f8"), ("built", "u1")]
+    return [
+        Field("action", (num_envs, *action[0]), action[1]),
+        *(Field(name, (num_envs,), dtype) for name, dtype in per_env),
+        *(Field(name, (num_workers,), dtype) for name, dtype in per_worker),
+        Field("text", (num_workers, _TEXT_BYTES), "u1"),
+        *(Field(f"leaf{i}", (2, num_envs, *leaf.shape), leaf.dtype) for i, leaf in enumerate(leaves)),
+    ]
+
+
+def size(members: Iterable[Field]) -> int:
+    """Returns the bytes of the block."""
+    return sum(_bytes(field) for field in members)
+
+
+def views(block: mmap.mmap, members: Iterable[Field]) -> dict[str, np.ndarray]:
+    """Returns the arrays of the block by name."""
+    found, offset = {}, 0
+    for field in members:
+        found[field.name] = np.ndarray(field.shape, field.dtype, block, offset)
+        offset += _bytes(field)
+    return found
+
+
+def main() -> None:
+    """Makes the environments that standard input names in JSON, and steps them until the pool closes its pipe."""
+    job = json.loads(sys.stdin.buffer.read())
+    # A handler that does nothing, unlike "ignore", is not passed on to programs that an environment starts. The pool
+    # alone ends its processes: a signal to the whole job must let the trainer save first.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    _end_with(job["lifeline"])
+    sys.path[:] = job["path"]
+    arrays = views(
+        mmap.mmap(job["block"], 0), [Field(name, tuple(shape), dtype) for name, shape, dtype in job["fields"]]
+    )
+    leaves = [Leaf(tuple(path), tuple(shape), dtype) for path, shape, dtype in job["leaves"]]
+    worker = _Worker(job["index"], arrays, leaves, job["results"], job["eager"])
+    try:
+        worker.build(job["envs"], Factory(*job["factory"]))
+        worker.serve(job["commands"])
+        worker.close()
+    except BaseException:
+        worker.publish()
+        text = traceback.format_exc().encode()[-_TEXT_BYTES:]
+        arrays["text"][job["index"], : len(text)] = np.frombuffer(text, np.uint8)
+        sys.stderr.flush()
+        # Threads of an environment could keep a process that merely returns.
+        os._exit(1)
+
+
+class _Worker:
+    """The environments of one process."""
+
+    def __init__(
+        self, index: int, arrays: dict[str, np.ndarray], leaves: Sequence[Leaf], results: int, eager: bool
+    ) -> None:
+        self._arrays, self._leaves, self._results, self._eager = arrays, leaves, results, eager
+        self._env, self._since = arrays["env"][index:], arrays["since"][index:]
+        self._built = arrays["built"][index:]
+        self._environments: dict[int, Any] = {}
+        self._targets: dict[int, list[list[np.ndarray]]] = {}
+        self._ended: dict[int, bool] = {}
+        self._finished: list[int] = []
+
+    def build(self, envs: Sequence[int], factory: Factory) -> None:
+        """Makes the environments of these indices."""
+        functions = [_resolve(name) for name in factory.functions]
+        for env in envs:
+            self._at(env)
+            self._environments[env] = functools.reduce(lambda x, function: function(x), functions, factory.argument)
+            self._targets[env] = [
+                [self._arrays[f"leaf{i}"][slot, env, ...] for i in range(len(self._leaves))] for slot in (0, 1)
+            ]
+            self._ended[env] = False
+        # The time of the last one, which may have taken longer than a step may.
+        self._at(-1)
+        self._built[0] = 1
+
+    def serve(self, commands: int) -> None:
+        """Executes commands i32, `env` to step and `~env` to reset with its seed, until their pipe is closed.
+
+        Commands are executed in the order of arrival, but a slow environment lets the others of its process go first
+        for as long as they would take turns with it: it delays them little, and still gets its share of the time.
+        """
+        patience = len(self._environments) if self._eager else 0
+        cost = dict.fromkeys(self._environments, 0.0)
+        waiting: list[tuple[float, int]] = []
+        poll = select.poll()
+        poll.register(commands, select.POLLIN)
+        while True:
+            if not waiting or (self._eager and poll.poll(0)):
+                received = os.read(commands, _READ_BYTES)
+                if not received:
+                    return
+                now = time.monotonic()
+                for (command,) in struct.iter_unpack("i", received):
+                    heapq.heappush(waiting, (now + patience * cost[max(command, ~command)], command))
+            _, command = heapq.heappop(waiting)
+            env = max(command, ~command)
+            started = self._at(env)
+            self._advance(env, reseed=command < 0)
+            cost[env] = time.monotonic() - started
+            self._finished.append(env)
+            self._env[0] = -1
+            if self._eager or not waiting:
+                self.publish()
+
+    def publish(self) -> None:
+        """Tells the pool which environments have finished."""
+        if self._finished:
+            os.write(self._results, struct.pack(f"{len(self._finished)}i", *self._finished))
+            self._finished.clear()
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for environment in self._environments.values():
+            environment.close()
+
+    def _at(self, env: int) -> float:
+        """Says what the worker is at, and returns the time."""
+        now = time.monotonic()
+        self._env[0], self._since[0] = env, now
+        return now
+
+    def _advance(self, env: int, reseed: bool) -> None:
+        """Steps an environment, or resets it where it had ended, and writes what it returned."""
+        environment, arrays = self._environments[env], self._arrays
+        reward, flags = 0.0, 0
+        if reseed:
+            observation, _ = environment.reset(seed=int(arrays["seed"][env]))
+        elif self._ended[env]:
+            observation, _ = environment.reset()
+        else:
+            action = arrays["action"][env]
+            action = action.copy() if action.ndim else action
+            observation, reward, terminated, truncated, _ = environment.step(action)
+            flags = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
+        for leaf, target in zip(self._leaves, self._targets[env][arrays["slot"][env]], strict=True):
+            value = observation
+            for key in leaf.path:
+                value = value[key]
+            value = np.asarray(value)
+            if value.shape != leaf.shape:
+                name = "/".join(["observation", *map(str, leaf.path)])
+                raise ValueError(f"the {name} has shape {list(value.shape)}, its space has {list(leaf.shape)}")
+            np.copyto(target, value, casting="same_kind")
+        arrays["reward"][env], arrays["flags"][env] = reward, flags
+        self._ended[env] = flags != 0
+
+
+def _end_with(lifeline: int) -> None:
+    """Ends this process when the other end of a pipe is closed, however its owner dies.
+
+    The kernel does it, so that a step that never returns to the interpreter ends as well. `PR_SET_PDEATHSIG` would
+    fire when the thread that made the process ends.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    if poll.poll(0):
+        os._exit(1)
+
+
+def _resolve(name: str) -> Any:
+    """Imports what `module:attribute.attribute` names."""
+    module, _, path = name.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
+def _bytes(field: Field) -> int:
+    """Returns the bytes of an array, up to where the next one starts."""
+    count = int(np.prod(field.shape, dtype=np.int64)) * np.dtype(field.dtype).itemsize
+    return -(-count // _ALIGNMENT) * _ALIGNMENT

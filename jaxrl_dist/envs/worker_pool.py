@@ -1,0 +1,301 @@
+"""A pool of processes that step environments on the CPU, behind `base.HostEnvironment`; it knows no suite.
+
+Numbers cross in one block of shared memory, and indices of environments in pipes: a pipe wakes as quickly as a
+semaphore, and tells of the death of whoever held its other end. A worker that dies, raises or hangs is replaced.
+"""
+
+import collections
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import types
+from jaxrl_dist.envs import base, host, processes, worker
+
+_CHECK_S = 0.1
+# Making environments imports libraries and compiles, which no step does.
+_BUILD_S = 120.0
+
+
+class Plan(NamedTuple):
+    """What a pool runs.
+
+    Attributes:
+        spec: of one environment.
+        factory: how a process makes one, with Gymnasium's `reset(seed=)`, `step(action)` and `close()`.
+        leaves: arrays of an observation as the environment returns it.
+        observation: list of these arrays, each [N, ...] -> tree of [N, ...] as `spec.observation` has it.
+        action_dtype: as the environment wants it.
+        workers: processes at most; 0 takes as many as there are cores.
+        max_restarts: workers that are replaced, over the life of the pool, before a fault ends it.
+    """
+
+    spec: types.EnvironmentSpec
+    factory: worker.Factory
+    leaves: tuple[worker.Leaf, ...]
+    observation: Callable[[list[np.ndarray]], Any]
+    action_dtype: str
+    workers: int = 0
+    max_restarts: int = 3
+
+
+class WorkerPool:
+    """B environments, of which each process steps a fixed share; see `base.HostEnvironment`.
+
+    Where a worker is replaced, the episodes of its environments end at what was last seen of them (LAST, discount 1,
+    reward 0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
+
+    Attributes:
+        spec: of one environment.
+        num_envs: B.
+    """
+
+    def __init__(self, plan: Plan, seeds: np.ndarray, batch_size: int, timeout_s: float) -> None:
+        """Starts the processes, and does not wait for them.
+
+        Args:
+            plan: what to run.
+            seeds: u32 [B] of 31 bits.
+            batch_size: environments that `recv` returns at a time.
+            timeout_s: longest step, or reset.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        self.spec, self.num_envs = plan.spec, len(seeds)
+        if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
+            expected = f"expected 1 to {self.num_envs}, and more than 0"
+            raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
+        self._plan, self._batch_size, self._timeout_s = plan, batch_size, timeout_s
+        self._seeds = np.asarray(seeds, np.uint32)
+        self._all = np.arange(self.num_envs, dtype=np.int32)
+        num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
+        self._shares = np.array_split(self._all, num_workers)
+        self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
+        self._since = np.zeros(num_workers)
+        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. One is stale whose
+        # process was replaced, and cut where the row to be received ends its episode for that reason.
+        self._busy, self._pending, self._stale, self._cut = np.zeros((4, self.num_envs), bool)
+        self._lives = np.zeros(self.num_envs, np.int64)
+        self._ready: collections.deque[int] = collections.deque()
+        self._episodes: host.Episodes | None = None
+        self._restarts = 0
+        self._fault: base.EnvironmentFault | None = None
+        self._next_check = 0.0
+        action = (base.action_struct(plan.spec).shape, plan.action_dtype)
+        self._processes = processes.Processes(
+            worker.fields(self.num_envs, num_workers, action, plan.leaves),
+            self._shares,
+            {"factory": plan.factory, "leaves": plan.leaves, "eager": batch_size < self.num_envs},
+        )
+        self._close = weakref.finalize(self, self._processes.close)
+        self._block = self._processes.block
+        for index in range(num_workers):
+            self._processes.start(index)
+
+    def reset(self) -> types.TimeStep:
+        """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be.
+        """
+        self._check_usable()
+        while self._pending.any():
+            self._wait()
+        self._ready.clear()
+        self._stale[:] = self._cut[:] = False
+        self._episodes = host.Episodes(self.spec, self.num_envs)
+        self._episodes.ended[:] = True
+        self._block["seed"][:] = self._seeds
+        self._busy[:] = True
+        self._dispatch(~self._all)
+        return self._receive(self.num_envs)[0]
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            ValueError: an action is not one of the action space, or an environment is being stepped.
+        """
+        self.send(action, self._all)
+        return self._receive(self.num_envs)[0]
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
+
+        Raises:
+            EnvironmentFault: the pool had ended with one.
+            ValueError: an action or an index is not valid, or an environment is being stepped.
+        """
+        episodes = self._check_started()
+        ids = np.asarray(env_ids, np.int32)
+        if ids.size == 0 or ids.min() < 0 or ids.max() >= self.num_envs or np.bincount(ids).max() > 1:
+            raise ValueError(f"env_ids={ids.tolist()}: expected distinct indices in 0 … {self.num_envs - 1}")
+        if self._busy[ids].any():
+            raise ValueError(f"env_ids={ids[self._busy[ids]].tolist()} are being stepped: receive them first")
+        action = host.check_action(self.spec, action, ids)
+        if len(action) != ids.size:
+            raise ValueError(f"{self.spec.name}: {len(action)} actions for {ids.size} environments")
+        self._busy[ids] = True
+        self._block["action"][ids] = action
+        stale = self._stale[ids]
+        if stale.any():
+            renewed = stale & episodes.ended[ids]
+            self._renew(ids[renewed])
+            for env in ids[stale & ~renewed]:
+                self._cut_short(int(env))
+            ids = np.where(renewed, ~ids, ids)[~stale | renewed]
+        self._dispatch(ids)
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
+
+        They come in the order in which they became ready; where `batch_size` is B, in that of their indices.
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            RuntimeError: fewer than `batch_size` are being stepped.
+        """
+        self._check_started()
+        if np.count_nonzero(self._busy) < self._batch_size:
+            raise RuntimeError(f"recv of {self._batch_size} with {np.count_nonzero(self._busy)} being stepped")
+        return self._receive(self._batch_size)
+
+    def close(self) -> None:
+        """Ends the processes, by force after a second; more calls do nothing."""
+        self._close()
+
+    def _check_usable(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if not self._close.alive:
+            raise RuntimeError(f"{self.spec.name}: the pool is closed")
+
+    def _check_started(self) -> host.Episodes:
+        self._check_usable()
+        if self._episodes is None:
+            raise RuntimeError(f"{self.spec.name}: reset the environments first")
+        return self._episodes
+
+    def _dispatch(self, commands: np.ndarray) -> None:
+        """Sends commands i32 [N], `env` to step and `~env` to reset with its seed, to the workers."""
+        envs = np.maximum(commands, ~commands)
+        self._block["slot"][envs] ^= 1
+        self._pending[envs] = True
+        owner = self._owner[envs]
+        order = owner.argsort(kind="stable")
+        bounds = 4 * owner[order].searchsorted(np.arange(len(self._shares) + 1))
+        message, now = commands[order].tobytes(), time.monotonic()
+        for index, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if low < high:
+                self._since[index] = now
+                self._processes[index].command(message[low:high])
+
+    def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
+        # Also where enough are ready: others go on while one hangs.
+        if time.monotonic() >= self._next_check:
+            self._check_workers()
+        while len(self._ready) < count:
+            self._wait()
+        ids = np.asarray([self._ready.popleft() for _ in range(count)], np.int32)
+        return self._timestep(self._all.copy() if count == self.num_envs else ids)
+
+    def _timestep(self, ids: np.ndarray) -> tuple[types.TimeStep, np.ndarray]:
+        rows = self._block["slot"][ids] * self.num_envs + ids
+        leaves = [
+            self._block[f"leaf{i}"].reshape(-1, *leaf.shape).take(rows, 0) for i, leaf in enumerate(self._plan.leaves)
+        ]
+        cut = self._cut[ids]
+        reward = np.where(cut, 0.0, self._block["reward"][ids])
+        flags = np.where(cut, worker.TRUNCATED, self._block["flags"][ids])
+        self._busy[ids] = self._cut[ids] = False
+        timestep = self._check_started().step(
+            ids, self._plan.observation(leaves), reward, flags & worker.TERMINATED, flags & worker.TRUNCATED
+        )
+        if cut.any():
+            jax.tree.map(lambda x, ended: x.__setitem__(cut, ended), timestep, host.cut_short(timestep, cut))
+        return timestep, ids
+
+    def _wait(self) -> None:
+        """Waits for a worker, and for no longer than until the next check of all of them."""
+        for index in self._processes.wait(_CHECK_S):
+            self._take(index)
+        if time.monotonic() >= self._next_check:
+            self._check_workers()
+
+    def _take(self, index: int) -> None:
+        """Takes what a worker has finished; replaces it where it has died."""
+        finished = self._processes[index].finished()
+        if finished is None:
+            self._replace(index, "")
+        else:
+            self._finish(finished)
+
+    def _finish(self, envs: np.ndarray) -> None:
+        self._pending[envs] = False
+        self._ready.extend(envs.tolist())
+
+    def _check_workers(self) -> None:
+        """Replaces the workers that have died, or have been at one step for too long."""
+        self._next_check = time.monotonic() + min(_CHECK_S, self._timeout_s / 4)
+        for index, share in enumerate(self._shares):
+            self._take(index)
+            # A process that an environment has started may hold the pipe of a dead worker open.
+            if self._processes[index].has_died():
+                self._replace(index, "")
+            limit = self._timeout_s if self._block["built"][index] else max(self._timeout_s, _BUILD_S)
+            since = max(self._since[index], self._block["since"][index])
+            if self._pending[share].any() and time.monotonic() > since + limit:
+                self._replace(index, f"did not answer within {limit:g} s")
+
+    def _replace(self, index: int, hung: str) -> None:
+        """Puts a new process in the place of one that has died or hangs.
+
+        Raises:
+            EnvironmentFault: that was one too many.
+        """
+        share = self._shares[index]
+        fate, finished = self._processes.end(index, hung)
+        self._finish(finished)
+        what = f"{self.spec.name}: {fate}"
+        self._restarts += 1
+        if self._restarts > self._plan.max_restarts:
+            self._fault = base.EnvironmentFault(
+                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that --env.params.max_restarts "
+                "allows"
+            )
+            self.close()
+            raise self._fault
+        warnings.warn(f"replaced ({self._restarts} of {self._plan.max_restarts}): {what}", RuntimeWarning, stacklevel=2)
+        self._processes.start(index)
+        self._since[index] = time.monotonic()
+        ended, lost = self._check_started().ended[share], self._pending[share]
+        self._stale[share] = True
+        for env in share[lost & ~ended]:
+            # Its last row is the one before that which was being written.
+            self._block["slot"][env] ^= 1
+            self._pending[env] = False
+            self._cut_short(int(env))
+        if (lost & ended).any():
+            self._renew(share[lost & ended])
+            self._dispatch(~share[lost & ended])
+
+    def _cut_short(self, env: int) -> None:
+        """Lets the next row of an environment end its episode where it was last seen."""
+        self._cut[env] = True
+        self._ready.append(env)
+
+    def _renew(self, envs: np.ndarray) -> None:
+        """Gives environments seeds that none of their lives had, for the reset to come in a new process."""
+        self._stale[envs] = False
+        self._lives[envs] += 1
+        for env in envs:
+            sequence = np.random.SeedSequence((int(self._seeds[env]), int(self._lives[env])))
+            self._block["seed"][env] = sequence.generate_state(1)[0] >> 1

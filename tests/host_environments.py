@@ -1,0 +1,90 @@
+"""Environments with Gymnasium's API whose numbers are known, for processes of a worker pool: imports NumPy only."""
+
+import ctypes
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+
+LENGTH = 7
+
+
+class Counting:
+    """Counts its steps for 7 of them, as `toy` does: observation [steps, last action], reward steps / 2 + action."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._steps = name, 0
+
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._steps = 0
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = self._steps / 2 + action
+        self._steps += 1
+        ended = self._steps == LENGTH
+        terminated, truncated = ended and self._name != "time_limit", ended and self._name != "episode"
+        return np.array([self._steps, action], np.float64), reward, terminated, truncated, {}
+
+    def close(self) -> None:
+        pass
+
+
+class Lives:
+    """Tells its lives apart: observation [seed it was last given, its process, episodes, steps]; faults on demand.
+
+    Args:
+        length: of an episode.
+        close: what `close` writes to, if anything.
+        **faults: name of a fault -> [seed, steps] of the environment where it happens; -1 for any seed.
+    """
+
+    def __init__(self, length: int = 5, close: str = "", delay: float = 0.0, **faults: list[int]) -> None:
+        self._length, self._faults, self._close, self._delay = length, faults, close, delay
+        self._seed, self._episodes, self._steps = -1, 0, 0
+        if "build" in faults:
+            raise RuntimeError("cannot be made")
+
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._seed = self._seed if seed is None else seed
+        self._episodes, self._steps = self._episodes + 1, 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        time.sleep(self._delay * (self._seed % 1000 == 0))
+        now = [name for name, at in self._faults.items() if at[0] in (-1, self._seed) and at[1] == self._steps]
+        if "kill" in now:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "hang" in now:
+            time.sleep(3600)
+        if "hold" in now:
+            ctypes.PyDLL(None).sleep(3600)
+        if "raise" in now:
+            raise ZeroDivisionError("the physics broke")
+        observation, reward = self._observation(), 1.0
+        if "shape" in now:
+            observation = observation[:2]
+        if "observation" in now:
+            observation[1] = np.nan
+        if "reward" in now:
+            reward = float("nan")
+        return observation, reward, self._steps == self._length, False, {}
+
+    def close(self) -> None:
+        if self._close:
+            with open(self._close, "a") as file:
+                file.write("closed\n")
+
+    def _observation(self) -> np.ndarray:
+        return np.array([self._seed, os.getpid(), self._episodes, self._steps], np.float64)
+
+
+def counting(name: str) -> Counting:
+    return Counting(name)
+
+
+def lives(arguments: dict[str, Any]) -> Lives:
+    return Lives(**arguments)
