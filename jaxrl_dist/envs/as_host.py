@@ -23,7 +23,15 @@ class AsHost:
 
     Attributes:
         spec: that of the device environment.
+        num_envs: B.
+        timeout_s: infinite; a program of JAX's does not hang for want of an answer.
+        waiting_since: 0, never.
+        waiting_for: i32 [0], none.
     """
+
+    timeout_s = float("inf")
+    waiting_since = 0.0
+    waiting_for = np.zeros(0, np.int32)
 
     def __init__(
         self,
@@ -46,7 +54,7 @@ class AsHost:
         if num_envs < 1:
             raise ValueError(f"num_envs={num_envs}: expected at least 1")
         self.spec = environment.spec
-        self._num_envs = num_envs
+        self.num_envs = num_envs
         self._first_env = first_env
         self._device = jax.local_devices(backend="cpu")[0] if device is None else device
         self._env_key = jax.device_put(env_key, self._device)
@@ -75,8 +83,8 @@ class AsHost:
             ValueError: an index that is not one of the B, or twice.
         """
         ids = np.asarray(env_ids, np.int32)
-        if ids.size != np.unique(ids).size or ids.size == 0 or ids.min() < 0 or ids.max() >= self._num_envs:
-            raise ValueError(f"env_ids={ids.tolist()}: expected distinct indices in 0 … {self._num_envs - 1}")
+        if ids.size != np.unique(ids).size or ids.size == 0 or ids.min() < 0 or ids.max() >= self.num_envs:
+            raise ValueError(f"env_ids={ids.tolist()}: expected distinct indices in 0 … {self.num_envs - 1}")
         rows = self._on_device(ids)
         stepped, timestep = self._step(self._some(self._started(), rows), self._on_device(action))
         self._state = self._put_back(self._state, stepped, rows)
@@ -117,7 +125,7 @@ class AsHost:
             x = jax.random.wrap_key_data(x, impl=impl) if _is_key(target) else x
             if (x.shape, x.dtype) != (target.shape, target.dtype):
                 raise ValueError(
-                    f"saved {x.dtype}{list(x.shape)} where {self.spec.name} with {self._num_envs} environments has "
+                    f"saved {x.dtype}{list(x.shape)} where {self.spec.name} with {self.num_envs} environments has "
                     f"{target.dtype}{list(target.shape)}"
                 )
             return x
@@ -130,7 +138,7 @@ class AsHost:
         self._ready.clear()
 
     def _keys(self) -> Array:
-        indices = np.arange(self._first_env, self._first_env + self._num_envs, dtype=np.int32)
+        indices = np.arange(self._first_env, self._first_env + self.num_envs, dtype=np.int32)
         return jax.vmap(jax.random.fold_in, (None, 0))(self._env_key, self._on_device(indices))
 
     def _started(self) -> ArrayTree:

@@ -1,5 +1,7 @@
 """What adapters of CPU environments share: seeds, checks of actions and timesteps, and the bookkeeping of episodes."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -85,9 +87,19 @@ class Episodes:
         ended: bool [B], the last timestep was LAST, so the next is FIRST.
     """
 
-    def __init__(self, spec: types.EnvironmentSpec, num_envs: int) -> None:
-        """Before the first `first`."""
+    def __init__(
+        self, spec: types.EnvironmentSpec, num_envs: int, own: Callable[[Any], np.ndarray] | None = None
+    ) -> None:
+        """Before the first `first`.
+
+        Args:
+            spec: of one environment.
+            num_envs: B.
+            own: makes an array of an observation the timestep's own: `copied` by default, or `cast` where the library
+                hands over memory to which it never writes again.
+        """
         self._spec = spec
+        self._own = copied if own is None else own
         self.steps = np.zeros(num_envs, np.int64)
         self.ended = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float32)
@@ -112,7 +124,7 @@ class Episodes:
 
         Args:
             env_ids: i32 [N].
-            observation: tree of [N, ...]; copied, and real numbers cast to f32.
+            observation: tree of [N, ...]; copied (see `own`), and real numbers cast to f32.
             reward: [N], raw.
             terminated: bool [N]; wins where both are true.
             truncated: bool [N].
@@ -136,7 +148,7 @@ class Episodes:
             step_type=step_type,
             reward=raw,
             discount=discount,
-            observation=jax.tree.map(_copied, observation),
+            observation=jax.tree.map(self._own, observation),
             info=self._info(env_ids, raw, terminated),
         )
         check_timestep(self._spec, timestep, env_ids, self.steps[env_ids])
@@ -178,11 +190,109 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     raise config.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
 
 
-def _copied(x: Any) -> np.ndarray:
+def copied(x: Any) -> np.ndarray:
+    """Copies an array, real numbers as f32."""
     x = np.asarray(x)
-    return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x.copy()
+    kept = cast(x)
+    return kept.copy() if kept is x else kept
+
+
+def cast(x: Any) -> np.ndarray:
+    """Casts real numbers to f32, and copies nothing where that is what they are."""
+    x = np.asarray(x)
+    return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x
 
 
 def observation_structs(observations: Any) -> Any:
     """Returns the tree of `jax.ShapeDtypeStruct` of one observation, from a batch [B, ...] of them."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(_copied(x).shape[1:], _copied(x).dtype), observations)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(cast(x).shape[1:], cast(x).dtype), observations)
+
+
+def check_waiting(environment: base.HostEnvironment) -> None:
+    """Refuses environments that have not answered for longer than their timeout; for any thread but the waiting one.
+
+    The waiting thread cannot be freed: whoever calls this closes the environments and goes on without it.
+
+    Raises:
+        base.EnvironmentFault: names them.
+    """
+    since, limit = environment.waiting_since, environment.timeout_s
+    if since and time.monotonic() - since > limit:
+        raise overdue(environment.spec, environment.waiting_for, limit)
+
+
+def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> base.EnvironmentFault:
+    """Makes the fault of environments i32 [N] that are still being stepped after `timeout_s`."""
+    shown = ", ".join(map(str, env_ids[:8])) + (f" and {len(env_ids) - 8} more" if len(env_ids) > 8 else "")
+    return base.EnvironmentFault(f"{spec.name} gave nothing for {timeout_s:g} s; it is stepping environments {shown}")
+
+
+def observe(task: base.HostTask, indices: tuple[int, ...]) -> base.HostTask:
+    """Shows only some components of a one-dimensional observation, as `wrappers.observe` does on the device.
+
+    Args:
+        task: its observation has shape [D].
+        indices: components that remain, in this order.
+
+    Raises:
+        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+    """
+    spec = observed_spec(task.spec, indices)
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
+        return _Observed(task.make(seeds, batch_size, timeout_s), spec, indices)
+
+    return task._replace(spec=spec, make=make)
+
+
+def observed_spec(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:
+    """Returns the spec of an environment of which only some components of its observation [D] are shown.
+
+    Raises:
+        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+    """
+    shape = getattr(spec.observation, "shape", None)
+    if shape is None or len(shape) != 1:
+        raise config.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+    if not indices or not all(0 <= index < shape[0] for index in indices):
+        raise config.UsageError(
+            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
+        )
+    return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
+
+
+class _Observed:
+    """Environments on the CPU of which only some components of the observation are shown."""
+
+    def __init__(
+        self, environment: base.HostEnvironment, spec: types.EnvironmentSpec, indices: tuple[int, ...]
+    ) -> None:
+        self.spec, self.num_envs, self.timeout_s = spec, environment.num_envs, environment.timeout_s
+        self._environment, self._indices = environment, np.asarray(indices)
+
+    @property
+    def waiting_since(self) -> float:
+        return self._environment.waiting_since
+
+    @property
+    def waiting_for(self) -> np.ndarray:
+        return self._environment.waiting_for
+
+    def reset(self) -> types.TimeStep:
+        return self._shown(self._environment.reset())
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        return self._shown(self._environment.step(action))
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self._environment.send(action, env_ids)
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        timestep, env_ids = self._environment.recv()
+        return self._shown(timestep), env_ids
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _shown(self, timestep: types.TimeStep) -> types.TimeStep:
+        return timestep._replace(observation=timestep.observation[:, self._indices])
