@@ -115,7 +115,7 @@ class Pooled:
             base.EnvironmentFault: one of them hung, or gave what cannot be.
             RuntimeError: fewer than `batch_size` are being stepped, so it would wait for ever.
         """
-        pool, num_busy = self._usable(), int(self._busy.sum())
+        pool, num_busy = self._usable(), np.count_nonzero(self._busy)
         if num_busy < self._batch_size:
             raise RuntimeError(
                 f"{self.spec.name}: recv waits for {self._batch_size} environments, but {num_busy} are being stepped"
@@ -124,8 +124,9 @@ class Pooled:
         ids = info["env_id"]
         self._busy[ids] = False
         is_first = self._episodes.ended[ids]
-        if not np.array_equal(info["elapsed_step"] == 0, is_first):
-            row = int(np.argmax((info["elapsed_step"] == 0) != is_first))
+        misplaced = (info["elapsed_step"] == 0) != is_first
+        if misplaced.any():
+            row = int(misplaced.argmax())
             raise self._failed(
                 f"environment {ids[row]} was not reset in the step after its episode's end, or elsewhere"
             )
@@ -181,7 +182,7 @@ class Pooled:
         if len(batches) > 1:
             timestep = jax.tree.map(lambda *rows: np.concatenate(rows), *(rows for rows, _ in batches))
             ids = np.concatenate([rows for _, rows in batches])
-        if np.array_equal(ids, self._all):
+        if (ids == self._all).all():
             return timestep
         order = np.argsort(ids)
         return jax.tree.map(lambda x: x[order], timestep)
