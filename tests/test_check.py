@@ -59,11 +59,10 @@ SPOILED: dict[str, Callable[[Any], Any]] = {
         info=row.info._replace(episode_return=row.info.episode_return + 1)
     ),
     "numbers are finite and rewards within their range": lambda row: row._replace(observation=row.observation * np.nan),
-    "observations have the declared shapes and types": lambda row: row,
 }
 
 
-@pytest.mark.parametrize("rule", [rule for rule in SPOILED if "declared" not in rule])
+@pytest.mark.parametrize("rule", SPOILED)
 def test_a_broken_rule_is_found(rule: str) -> None:
     assert rule in broken(SPOILED[rule])
 
@@ -75,10 +74,7 @@ def test_a_buffer_that_is_used_twice_is_found() -> None:
         buffer[:] = row.observation
         return row._replace(observation=buffer)
 
-    assert broken(into_buffer) == {
-        "what was returned is never written to again",
-        "equal seeds and actions give equal rows",
-    }
+    assert broken(into_buffer) == {"what was returned is never written to again"}
 
 
 def test_randomness_without_a_seed_is_found() -> None:

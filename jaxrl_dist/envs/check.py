@@ -93,11 +93,11 @@ def check(make: Callable[[], base.HostEnvironment], steps: int, seed: int = 0) -
         repeated, _ = _play(twin, min(steps, _REPEATED_STEPS), seed)
     finally:
         twin.close()
-    rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(row for row, _ in played))
+    rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(copy for _, copy in played))
     facts = [*_rules(rows, environment.spec), *_rules_of_types(played[0][0], environment.spec)]
     changed = [t for t, (row, copy) in enumerate(played) if not _equal(row, copy)]
     facts.append(Fact("what was returned is never written to again", f"row {changed[0]}" if changed else ""))
-    differs = [t for t, ((a, _), (b, _)) in enumerate(zip(played, repeated, strict=False)) if not _equal(a, b)]
+    differs = [t for t, ((_, a), (_, b)) in enumerate(zip(played, repeated, strict=False)) if not _equal(a, b)]
     facts.append(Fact("equal seeds and actions give equal rows", f"row {differs[0]} differs" if differs else ""))
     anew = bool((again_first.step_type == types.FIRST).all())
     facts.append(Fact("a second reset starts every environment anew", "" if anew else "a row is not FIRST"))
