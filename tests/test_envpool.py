@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, host, pooled
+from jaxrl_dist.envs import base, host, observed, pooled
 
 DISCRETE = types.DiscreteSpace(3)
 BOX = types.BoxSpace((2,), np.float32(-1), np.float32(1))
@@ -173,6 +173,8 @@ def test_numbers_that_cannot_be_name_field_environment_and_step() -> None:
     pool.recv = lambda: (lambda o, *rest: (np.where(np.arange(3)[:, None] == 1, np.nan, o), *rest))(*real())  # type: ignore[method-assign]
     with pytest.raises(base.EnvironmentFault, match="observation of envpool:fake, environment 1, at its step 2"):
         environment.step(no_envs(3))
+    with pytest.raises(base.EnvironmentFault, match="environment 1, at its step 2"):
+        environment.step(no_envs(3))
 
 
 def test_a_reset_out_of_place_is_a_fault() -> None:
@@ -198,10 +200,10 @@ def test_an_error_of_the_pool_is_a_fault_with_its_words() -> None:
         environment.step(no_envs(3))
 
 
-@pytest.mark.parametrize("observed", [False, True])
-def test_another_thread_sees_a_hanging_recv_and_can_close(observed: bool) -> None:
+@pytest.mark.parametrize("shown", [False, True])
+def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     inner, pool = faked(12, 12, timeout_s=0.2)
-    environment: Any = host._Observed(inner, inner.spec, (0,)) if observed else inner
+    environment: Any = observed._Observed(inner, inner.spec, (0,)) if shown else inner
     environment.reset()
     host.check_waiting(environment)
     assert environment.waiting_since == 0
@@ -385,7 +387,10 @@ def test_protocols_are_named_with_what_was_changed() -> None:
     assert tasks[2].protocol.startswith("Atari protocol deepmind, changed by noop_max=5: ")
     assert [task.spec.action.num_values for task in tasks] == [4, 18, 4]
     changed: Any = base.make("envpool:CartPole-v1", {"max_episode_steps": "9"})
-    assert changed.protocol == "changed: max_episode_steps=9"
+    threads: Any = base.make("envpool:CartPole-v1", {"num_threads": "1"})
+    assert changed.protocol == "changed: max_episode_steps=9" and threads.protocol == ""
+    # C51's support follows from the range, so the number of threads must not change it.
+    assert threads.spec.reward_range == (0, 1) and changed.spec.reward_range == (-np.inf, np.inf)
 
 
 def test_observe_shows_only_some_components() -> None:

@@ -177,11 +177,11 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     if kept is None:
         return environment
     # These build on this module's records, so they cannot be imported above.
-    from jaxrl_dist.envs import host, wrappers
+    from jaxrl_dist.envs import observed, wrappers
 
     indices = tuple(int(parse(OBSERVE, index, 0)) for index in kept.split(","))
     if isinstance(environment, HostTask):
-        return host.observe(environment, indices)
+        return observed.observe(environment, indices)
     return wrappers.observe(environment, indices)
 
 

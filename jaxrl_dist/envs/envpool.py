@@ -114,7 +114,7 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         changed = _texts({key: value for key, value in values.items() if key != "num_threads"})
         version = f"EnvPool {library.__version__}" if "frame_skip" in defaults else ""
         protocol = "; ".join(text for text in (version, changed and f"changed: {changed}") if text)
-    spec, convert = _spec(native, f"{SUITE}:{name}", is_atari, bool(params))
+    spec, convert = _spec(native, f"{SUITE}:{name}", is_atari, bool(set(params) - {"num_threads"}))
 
     def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
         if batch_size < 1 or len(seeds) % batch_size:

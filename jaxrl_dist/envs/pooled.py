@@ -134,8 +134,11 @@ class Pooled:
             terminated = terminated | (truncated & (info["terminated"] != 0))
         life_lost = self._count_lives(ids, info["lives"], is_first) if self._life_loss else None
         converted = self._convert(observation)
-        timestep = self._episodes.step(ids, converted, reward, terminated, truncated, life_lost)
-        return timestep, ids
+        try:
+            return self._episodes.step(ids, converted, reward, terminated, truncated, life_lost), ids
+        except base.EnvironmentFault as error:
+            self._fault = str(error)
+            raise
 
     def close(self) -> None:
         """Frees the pool; where environments are still being stepped, a thread of its own waits for them first."""

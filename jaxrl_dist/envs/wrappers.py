@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import custom_batching
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import base, host
+from jaxrl_dist.envs import base, observed
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -94,7 +94,7 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
     Raises:
         config.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
-    spec = host.observed_spec(environment.spec, indices)
+    spec = observed.spec_of(environment.spec, indices)
 
     def shown(timestep: types.TimeStep) -> types.TimeStep:
         return timestep._replace(observation=timestep.observation[jnp.asarray(indices)])
