@@ -5,12 +5,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import fake_pool
 import jax
 import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import as_host, base, check
+from jaxrl_dist.envs import as_host, base, check, pooled
 
 
 class Wrong:
@@ -123,6 +124,19 @@ def test_a_fault_of_the_environment_is_a_line(monkeypatch: Any, capsys: pytest.C
     monkeypatch.setattr(check, "_maker", lambda *_: lambda: Wrong(fail))
     assert check.main(["toy:walk"]) == 1
     assert capsys.readouterr().out.endswith("BROKEN    environment 1 died\n")
+
+
+def test_an_environment_that_hangs_is_named(monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = types.EnvironmentSpec(
+        "fake:episode", jax.ShapeDtypeStruct((2,), np.dtype(np.float32)), types.DiscreteSpace(3), "classic"
+    )
+    pool = fake_pool.FakePool("episode", 2, 2)
+    pool.hold.clear()
+    hanging = pooled.Pooled(pool, spec, 2, 0.2, convert=lambda x: x, life_loss=False)
+    monkeypatch.setattr(check, "_maker", lambda *_: lambda: hanging)
+    assert check.main(["toy:walk"]) == 1
+    assert "BROKEN    fake:episode gave nothing for 0.2 s; it is stepping environments 0, 1" in capsys.readouterr().out
+    pool.hold.set()
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ class Pooled:
         observation, reward, terminated, truncated, info = self._wait(pool.recv)
         ids = info["env_id"]
         self._busy[ids] = False
+        self._usable()
         is_first = self._episodes.ended[ids]
         misplaced = (info["elapsed_step"] == 0) != is_first
         if misplaced.any():
@@ -164,7 +165,7 @@ class Pooled:
         return base.EnvironmentFault(self._fault)
 
     def _wait(self, call: Callable[[], Any]) -> Any:
-        """Calls the pool, so that another thread can see since when."""
+        """Calls the pool, so that another thread can see since when; what came too late is told by `_usable`."""
         start = self.waiting_since = time.monotonic()
         try:
             result = call()
@@ -173,9 +174,7 @@ class Pooled:
         finally:
             self.waiting_since = 0.0
         if time.monotonic() - start > self.timeout_s:
-            fault = host.overdue(self.spec, self.waiting_for, self.timeout_s)
-            self._fault = str(fault)
-            raise fault
+            self._fault = str(host.overdue(self.spec, self.waiting_for, self.timeout_s))
         return result
 
     def _gather(self) -> types.TimeStep:
