@@ -17,7 +17,10 @@ LENGTH = 7
 class Walk:
     """B environments that count; observation [environment's seed, episode, step], reward 1, an episode is 7 steps."""
 
-    def __init__(self, seeds: np.ndarray, before_step: Callable[["Walk"], None], terminates: bool = True) -> None:
+    def __init__(
+        self, seeds: np.ndarray, timeout_s: float, before_step: Callable[["Walk"], None], terminates: bool = True
+    ) -> None:
+        self.timeout_s, self.waiting_since, self.waiting_for = timeout_s, 0.0, np.arange(len(seeds))
         self.spec, self.num_envs = spec(), len(seeds)
         self.seeds, self.total_steps, self.is_closed = np.asarray(seeds, np.float32), 0, False
         self._before_step, self._terminates = before_step, terminates
@@ -31,7 +34,9 @@ class Walk:
     def step(self, action: np.ndarray) -> types.TimeStep:
         host.check_action(self.spec, action)
         self.total_steps += 1
+        self.waiting_since = time.monotonic()
         self._before_step(self)
+        self.waiting_since = 0.0
         ended = self._step == LENGTH
         self._episode += ended
         self._step = np.where(ended, 0, self._step + 1)
@@ -56,7 +61,7 @@ def task(before_step: Callable[[Walk], None] = lambda walk: None, made: list[Wal
     """Returns the task; `before_step` is called in the actor's thread, and `made` collects the environments."""
 
     def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
-        walk = Walk(seeds, before_step)
+        walk = Walk(seeds, timeout_s, before_step)
         if made is not None:
             made.append(walk)
         return walk

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import fake_pool
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import as_host, base, toy, worker, worker_pool, wrappers
+from jaxrl_dist.envs import as_host, base, pooled, toy, worker, worker_pool, wrappers
 
 LENGTH = 7
 ACTIONS = [2, 0, 1, 1, 0, 2, 1, 2, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]
@@ -229,6 +230,43 @@ def through_gymnasium(name: str) -> list[Transition]:
         host.close()
 
 
+def pool(name: str, num_envs: int, batch_size: int) -> pooled.Pooled:
+    struct = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
+    spec = types.EnvironmentSpec(f"fake:{name}", struct, types.DiscreteSpace(3), "classic")
+    fake = fake_pool.FakePool(name, num_envs, batch_size)
+    return pooled.Pooled(fake, spec, batch_size, 60.0, convert=lambda x: x, life_loss=False)
+
+
+def through_pool(name: str) -> list[Transition]:
+    host = pool(name, 2, 2)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[0], timestep)
+
+    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action, 0]))))
+
+
+def through_batches_of_a_pool(name: str) -> list[Transition]:
+    host = pool(name, 6, 2)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[3], timestep)
+
+    return played(lambda: row(host.reset()), lambda action: row(host.step(np.full(6, action))))
+
+
+def through_sends_to_a_pool(name: str) -> list[Transition]:
+    host = pool(name, 3, 1)
+
+    def step(action: int) -> types.TimeStep:
+        host.send(np.array([action]), np.array([1]))
+        timestep, env_ids = host.recv()
+        assert env_ids.tolist() == [1]
+        return jax.tree.map(lambda x: x[0], timestep)
+
+    return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+
+
 ADAPTERS = [
     through_toy,
     through_batch,
@@ -239,6 +277,9 @@ ADAPTERS = [
     through_worker_pool,
     through_sends_to_a_worker_pool,
     through_gymnasium,
+    through_pool,
+    through_batches_of_a_pool,
+    through_sends_to_a_pool,
 ]
 
 

@@ -126,7 +126,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
 
     plays(hang)
     started_s = time.monotonic()
-    message = "fake:walk: environments 2 to 3 of actor 1 have not answered for 1 s"
+    message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     with pytest.raises(envs.EnvironmentFault, match=message):
         train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
     assert time.monotonic() - started_s < 60

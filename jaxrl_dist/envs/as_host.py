@@ -24,7 +24,14 @@ class AsHost:
     Attributes:
         spec: that of the device environment.
         num_envs: B.
+        timeout_s: infinite; a program of JAX's does not hang for want of an answer.
+        waiting_since: 0, never.
+        waiting_for: i32 [0], none.
     """
+
+    timeout_s = float("inf")
+    waiting_since = 0.0
+    waiting_for = np.zeros(0, np.int32)
 
     def __init__(
         self,

@@ -83,15 +83,28 @@ class EnvironmentFault(RuntimeError):
 class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
 
-    One thread at a time uses it. What was returned is never written to again.
+    One thread at a time uses it. What was returned is never written to again. Some libraries wait for ever, in native
+    code, for an environment that hangs; another thread therefore calls `host.check_waiting` now and then, which reads
+    the three attributes below.
 
     Attributes:
         spec: what an agent may know of one of them.
         num_envs: B.
+        timeout_s: a step that takes longer is a fault.
+        waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always
+            where the environments end a wait of `timeout_s` themselves.
+        waiting_for: i32 [N], environments that are being stepped.
     """
 
     spec: types.EnvironmentSpec
     num_envs: int
+
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def waiting_since(self) -> float: ...
+    @property
+    def waiting_for(self) -> np.ndarray: ...
 
     def reset(self) -> types.TimeStep:
         """Starts every environment anew and returns its first timestep, leaves [B, ...]."""
@@ -119,7 +132,10 @@ class HostEnvironment(Protocol):
         """
 
     def close(self) -> None:
-        """Ends threads and processes of the environments and frees what they hold; more calls do nothing."""
+        """Ends threads and processes of the environments and frees what they hold; more calls do nothing.
+
+        It does not wait for an environment that hangs, and any thread may call it then.
+        """
 
 
 class HostTask(NamedTuple):
@@ -160,10 +176,12 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
         ) from error
     if kept is None:
         return environment
-    # The wrappers build on this module's records, so they cannot be imported above.
-    from jaxrl_dist.envs import wrappers
+    # These build on this module's records, so they cannot be imported above.
+    from jaxrl_dist.envs import observed, wrappers
 
     indices = tuple(int(parse(OBSERVE, index, 0)) for index in kept.split(","))
+    if isinstance(environment, HostTask):
+        return observed.observe(environment, indices)
     return wrappers.observe(environment, indices)
 
 

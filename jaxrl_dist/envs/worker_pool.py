@@ -54,7 +54,11 @@ class WorkerPool:
     Attributes:
         spec: of one environment.
         num_envs: B.
+        timeout_s: longest step.
+        waiting_since: 0, always: the pool ends its waits itself.
     """
+
+    waiting_since = 0.0
 
     def __init__(self, plan: Plan, seeds: np.ndarray, batch_size: int, timeout_s: float) -> None:
         """Starts the processes, and does not wait for them.
@@ -72,7 +76,7 @@ class WorkerPool:
         if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
             expected = f"expected 1 to {self.num_envs}, and more than 0"
             raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
-        self._plan, self._batch_size, self._timeout_s = plan, batch_size, timeout_s
+        self._plan, self._batch_size, self.timeout_s = plan, batch_size, timeout_s
         self._seeds = np.asarray(seeds, np.uint32)
         self._all = np.arange(self.num_envs, dtype=np.int32)
         num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
@@ -98,6 +102,11 @@ class WorkerPool:
         self._block = self._processes.block
         for index in range(num_workers):
             self._processes.start(index)
+
+    @property
+    def waiting_for(self) -> np.ndarray:
+        """Environments i32 [N] that are being stepped."""
+        return np.flatnonzero(self._busy).astype(np.int32)
 
     def reset(self) -> types.TimeStep:
         """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
@@ -244,13 +253,13 @@ class WorkerPool:
 
     def _check_workers(self) -> None:
         """Replaces the workers that have died, or have been at one step for too long."""
-        self._next_check = time.monotonic() + min(_CHECK_S, self._timeout_s / 4)
+        self._next_check = time.monotonic() + min(_CHECK_S, self.timeout_s / 4)
         for index, share in enumerate(self._shares):
             self._take(index)
             # A process that an environment has started may hold the pipe of a dead worker open.
             if self._processes[index].has_died():
                 self._replace(index, "")
-            limit = self._timeout_s if self._block["built"][index] else max(self._timeout_s, _BUILD_S)
+            limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, _BUILD_S)
             since = max(self._since[index], self._block["since"][index])
             if self._pending[share].any() and time.monotonic() > since + limit:
                 self._replace(index, f"did not answer within {limit:g} s")

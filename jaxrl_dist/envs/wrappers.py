@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import custom_batching
 
-from jaxrl_dist import config, types
-from jaxrl_dist.envs import base
+from jaxrl_dist import types
+from jaxrl_dist.envs import base, observed
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -94,14 +94,7 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
     Raises:
         config.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
-    spec = environment.spec
-    shape = getattr(spec.observation, "shape", None)
-    if shape is None or len(shape) != 1:
-        raise config.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
-    if not indices or not all(0 <= index < shape[0] for index in indices):
-        raise config.UsageError(
-            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
-        )
+    spec = observed.spec_of(environment.spec, indices)
 
     def shown(timestep: types.TimeStep) -> types.TimeStep:
         return timestep._replace(observation=timestep.observation[jnp.asarray(indices)])
@@ -114,8 +107,7 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
         state, timestep = environment.step(state, action)
         return state, shown(timestep)
 
-    observation = jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype)
-    return base.Environment(reset, step, spec._replace(observation=observation))
+    return base.Environment(reset, step, spec)
 
 
 def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:

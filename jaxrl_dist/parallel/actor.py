@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_dist import types
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.envs import host as hosts
 from jaxrl_dist.parallel import channels
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import ArrayTree
@@ -42,7 +43,6 @@ class Plan(NamedTuple):
         device: where it chooses actions.
         version_of: (number of an unroll) -> version to act with; it takes the oldest that is not older.
         make_environment: (life) -> `HostEnvironment` of B environments.
-        timeout_s: longest step.
         life: how many times its environments were replaced.
     """
 
@@ -52,7 +52,6 @@ class Plan(NamedTuple):
     device: jax.Device
     version_of: Callable[[int], int]
     make_environment: Callable[[int], envs.HostEnvironment]
-    timeout_s: float
     life: int = 0
 
 
@@ -87,7 +86,6 @@ class Actor:
         self._unroll, self._store, self._queue, self._send = unroll, store, queue, send
         self._at: Start | None = None
         self._environment: envs.HostEnvironment | None = None
-        self._stepping_since = 0.0
         self._is_current = True
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"actor {plan.number}", daemon=True)
@@ -97,13 +95,13 @@ class Actor:
         """Raises what ended the thread, or an `EnvironmentFault` if its environments take longer than they may."""
         if self._error is not None:
             raise self._error
-        since = self._stepping_since
-        if since and time.monotonic() - since > self.plan.timeout_s:
-            name = self._environment.spec.name if self._environment else "the environments"
-            raise envs.EnvironmentFault(
-                f"{name}: environments {int(self.plan.env_ids[0])} to {int(self.plan.env_ids[-1])} of actor "
-                f"{self.plan.number} have not answered for {time.monotonic() - since:.0f} s (--layout.timeout_s)"
-            )
+        try:
+            if self._environment is not None:
+                hosts.check_waiting(self._environment)
+        except envs.EnvironmentFault as fault:
+            first = int(self.plan.env_ids[0])
+            message = f"actor {self.plan.number}, whose environments begin at {first}: {fault}"
+            raise envs.EnvironmentFault(message) from None
 
     def at(self) -> Start | None:
         """Returns where its present unroll began, or None while its environments are being made."""
@@ -140,16 +138,16 @@ class Actor:
 
     def _play(self) -> None:
         plan = self.plan
-        environment = self._watched(plan.make_environment, plan.life)
+        environment = plan.make_environment(plan.life)
         number, timestep, carry, saved = self.start
         self._environment = environment
-        player: Any = _Watched(environment, self)
+        player: Any = environment
         if jax.tree.leaves(saved):
             environment.load(saved)  # type: ignore[attr-defined]
         elif isinstance(timestep, types.TimeStep):
-            player = _Reborn(player)
+            player = _Reborn(environment)
         else:
-            timestep = player.reset()._replace(info=())
+            timestep = environment.reset()._replace(info=())
         carry = jax.device_put(carry, plan.device)
         while True:
             self._at = Start(number, timestep, carry, ())
@@ -174,32 +172,11 @@ class Actor:
             )
             number += 1
 
-    def _watched(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Makes a call that `check` watches."""
-        self._stepping_since = time.monotonic()
-        try:
-            return call(*args)
-        finally:
-            self._stepping_since = 0.0
-
-
-class _Watched:
-    """Environments whose steps the learner's thread can see taking too long."""
-
-    def __init__(self, environment: envs.HostEnvironment, actor: Actor) -> None:
-        self._environment, self._actor = environment, actor
-
-    def reset(self) -> types.TimeStep:
-        return self._actor._watched(self._environment.reset)
-
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        return self._actor._watched(self._environment.step, action)
-
 
 class _Reborn:
     """New environments in the place of lost ones: their first step, which leaves a LAST row, resets."""
 
-    def __init__(self, environment: _Watched) -> None:
+    def __init__(self, environment: envs.HostEnvironment) -> None:
         self._environment = environment
         self._is_fresh = True
 

@@ -123,7 +123,6 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
                 device=device,
                 version_of=functools.partial(_version, stage.lag, iteration, store),
                 make_environment=functools.partial(_make_environments, stage, key.environment, first, iteration),
-                timeout_s=stage.timeout_s,
             )
         )
         for ahead, pending in enumerate(state.pending[number] if state.pending else ()):

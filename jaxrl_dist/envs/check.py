@@ -1,0 +1,270 @@
+"""`python -m jaxrl_dist.envs.check suite:name`: plays random actions and says whether an environment keeps the rules.
+
+The rules are those of `base.HostEnvironment` and `types.TimeStep`; device environments are checked through `as_host`.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import config, declarations, types
+from jaxrl_dist.envs import as_host, base, host
+
+_USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--steps=1000] [--seed=0] [--env.params.X=…]"
+_OPTIONS = {"num_envs": 8, "steps": 1000, "seed": 0}
+_PARAMS = "--env.params."
+_TIMEOUT_S = 60.0
+_POLL_S = 0.1
+_REPEATED_STEPS = 100
+
+
+class Fact(NamedTuple):
+    """One rule and the first place that breaks it, "" where none does."""
+
+    rule: str
+    broken: str
+
+
+class Report(NamedTuple):
+    """What playing showed.
+
+    Attributes:
+        facts: one per rule.
+        episodes: that ended.
+        mean_return: of those, NaN without any.
+        steps_per_s: of all environments together, without the choice of actions.
+    """
+
+    facts: list[Fact]
+    episodes: int
+    mean_return: float
+    steps_per_s: float
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Checks the environment that the arguments name and prints what was found.
+
+    Returns:
+        0 where every rule holds, 1 where one is broken, 2 for bad input.
+    """
+    try:
+        name, options, params = _parse(arguments)
+        environment = base.make(name, params)
+        make = _maker(environment, options)
+        protocol = environment.protocol if isinstance(environment, base.HostTask) else ""
+        print(_described(environment.spec, protocol), flush=True)
+        report = _watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
+    except config.UsageError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except base.EnvironmentFault as error:
+        print(f"BROKEN    {error}")
+        return 1
+    for fact in report.facts:
+        print(f"{'BROKEN' if fact.broken else 'holds':10}{fact.rule}{': ' * bool(fact.broken)}{fact.broken}")
+    mean = f", mean random return {report.mean_return:.4g}" if report.episodes else ""
+    print(f"{report.episodes} episodes{mean}")
+    print(f"{report.steps_per_s:,.0f} steps/s")
+    return 1 if any(fact.broken for fact in report.facts) else 0
+
+
+def check(make: Callable[[], base.HostEnvironment], steps: int, seed: int = 0) -> Report:
+    """Plays random actions in fresh environments, and the first of them again in others of the same seeds.
+
+    Args:
+        make: () -> B environments, equal ones every time.
+        steps: per environment.
+        seed: of the actions.
+
+    Raises:
+        base.EnvironmentFault: from the environments.
+    """
+    environment = make()
+    try:
+        played, seconds = _play(environment, steps, seed)
+        again_first = environment.reset()
+    finally:
+        environment.close()
+    twin = make()
+    try:
+        repeated, _ = _play(twin, min(steps, _REPEATED_STEPS), seed)
+    finally:
+        twin.close()
+    rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(copy for _, copy in played))
+    facts = [*_rules(rows, environment.spec), *_rules_of_types(played[0][0], environment.spec)]
+    changed = [t for t, (row, copy) in enumerate(played) if not _equal(row, copy)]
+    facts.append(Fact("what was returned is never written to again", f"row {changed[0]}" if changed else ""))
+    differs = [t for t, ((_, a), (_, b)) in enumerate(zip(played, repeated, strict=False)) if not _equal(a, b)]
+    facts.append(Fact("equal seeds and actions give equal rows", f"row {differs[0]} differs" if differs else ""))
+    anew = bool((again_first.step_type == types.FIRST).all())
+    facts.append(Fact("a second reset starts every environment anew", "" if anew else "a row is not FIRST"))
+    ended = rows.step_type == types.LAST
+    returns = rows.info.episode_return[ended]
+    mean_return = float(returns.mean()) if returns.size else float("nan")
+    return Report(facts, len(returns), mean_return, steps * environment.num_envs / seconds)
+
+
+def _watched(
+    make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[], base.HostEnvironment]], Report]
+) -> Report:
+    """Works in another thread, which may be left waiting for an environment that hangs.
+
+    Raises:
+        base.EnvironmentFault: one hangs, or as the work does.
+    """
+    made: list[base.HostEnvironment] = []
+    reports: list[Report] = []
+    errors: list[BaseException] = []
+
+    def remembering() -> base.HostEnvironment:
+        made.append(make())
+        return made[-1]
+
+    def run() -> None:
+        try:
+            reports.append(work(remembering))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="check")
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        for environment in made:
+            host.check_waiting(environment)
+    if errors:
+        raise errors[0]
+    return reports[0]
+
+
+def _play(
+    environment: base.HostEnvironment, steps: int, seed: int
+) -> tuple[list[tuple[types.TimeStep, types.TimeStep]], float]:
+    """Returns every row as it was given, with a copy that was made at once, and the seconds that `step` took."""
+    rng, seconds = np.random.default_rng(seed), 0.0
+    row = environment.reset()
+    played = [(row, jax.tree.map(np.copy, row))]
+    for _ in range(steps):
+        action = _random_action(rng, environment.spec, environment.num_envs)
+        start = time.perf_counter()
+        row = environment.step(action)
+        seconds += time.perf_counter() - start
+        played.append((row, jax.tree.map(np.copy, row)))
+    return played, seconds
+
+
+def _random_action(rng: np.random.Generator, spec: types.EnvironmentSpec, num_envs: int) -> np.ndarray:
+    if isinstance(spec.action, types.DiscreteSpace):
+        return rng.integers(0, spec.action.num_values, num_envs, dtype=np.int32)
+    low, high = (np.clip(bound, -1e3, 1e3) for bound in (spec.action.low, spec.action.high))
+    return rng.uniform(low, high, (num_envs, *spec.action.shape)).astype(np.float32)
+
+
+def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
+    """Checks a `TimeStep` with leaves [T, B, ...] of which the first are those of `reset`."""
+    step_type, discount, reward, info = rows.step_type, rows.discount, rows.reward, rows.info
+    is_first, is_last = step_type == types.FIRST, step_type == types.LAST
+    follows_last = np.concatenate([np.ones_like(is_first[:1]), is_last[:-1]])
+    # Only Atari's protocols know lives; elsewhere a discount of 0 within an episode has no meaning.
+    may_be_zero = info.game_over | ((step_type == types.MID) & (spec.family == "atari"))
+    length, total = _counted(is_first, info.reward)
+    rules = {
+        "the row after LAST is FIRST, and no other": is_first != follows_last,
+        "a FIRST row has reward 0 and discount 1": is_first & ((reward != 0) | (discount != 1)),
+        "the discount is 0 or 1": (discount != 0) & (discount != 1),
+        "the discount is 0 only at a true end or a life loss": (discount == 0) & ~may_be_zero,
+        "a true end is LAST with discount 0": info.game_over & (~is_last | (discount != 0)),
+        "episode lengths count the steps": info.episode_length != length,
+        "episode returns sum the raw rewards": ~np.isclose(info.episode_return, total, rtol=1e-3, atol=1e-3),
+        f"no episode is longer than {spec.time_limit} steps": (length > spec.time_limit) & (spec.time_limit > 0),
+        "numbers are finite and rewards within their range": np.any(
+            list(base.out_of_range(spec, rows).values()), axis=0
+        ),
+    }
+    return [Fact(rule, _place(wrong)) for rule, wrong in rules.items() if spec.time_limit or "longer" not in rule]
+
+
+def _counted(is_first: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts steps and sums rewards [T, B] since each column's last FIRST."""
+    length, total = np.zeros(is_first.shape, np.int64), np.zeros(is_first.shape)
+    for t in range(1, len(is_first)):
+        length[t] = np.where(is_first[t], 0, length[t - 1] + 1)
+        total[t] = np.where(is_first[t], 0, total[t - 1] + reward[t])
+    return length, total
+
+
+def _rules_of_types(row: types.TimeStep, spec: types.EnvironmentSpec) -> list[Fact]:
+    structs = host.observation_structs(row.observation)
+    given = jax.tree.map(lambda x: x.dtype, (*row[:3], *row.info))
+    wanted = (np.int8, np.float32, np.float32, np.float32, np.int32, np.float32, np.bool_)
+    return [
+        Fact("observations have the declared shapes and types", "" if structs == spec.observation else f"{structs}"),
+        Fact("other fields have theirs", "" if given == tuple(map(np.dtype, wanted)) else f"{given}"),
+    ]
+
+
+def _equal(left: types.TimeStep, right: types.TimeStep) -> bool:
+    same = jax.tree.map(lambda a, b: np.array_equal(a, b), left, right)
+    return all(jax.tree.leaves(same))
+
+
+def _place(wrong: np.ndarray) -> str:
+    if not wrong.any():
+        return ""
+    row, env = np.argwhere(wrong)[0]
+    return f"row {row} of environment {env}"
+
+
+def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
+    parts = jax.tree_util.tree_flatten_with_path(spec.observation)[0]
+    shapes = (f"{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}".strip() for path, leaf in parts)
+    action = spec.action
+    if isinstance(action, types.DiscreteSpace):
+        actions = f"0 to {action.num_values - 1}"
+    else:
+        actions = f"f32{list(action.shape)} in {np.min(action.low):g} to {np.max(action.high):g}"
+    lines = {
+        "observation": ", ".join(shapes),
+        "action": actions,
+        "family": spec.family,
+        "reward": f"{spec.reward_range[0]:g} to {spec.reward_range[1]:g}",
+        "time limit": f"{spec.time_limit} steps" if spec.time_limit else "none",
+        "protocol": protocol or "none",
+    }
+    return "\n".join([spec.name, *(f"  {key:12}{text}" for key, text in lines.items())])
+
+
+def _maker(environment: base.Environment | base.HostTask, options: Mapping[str, int]) -> Any:
+    seed, num_envs = options["seed"], options["num_envs"]
+    if isinstance(environment, base.HostTask):
+        seeds, task = host.seeds(seed, "check", 0, 0, num_envs), environment
+        return lambda: task.make(seeds, num_envs, _TIMEOUT_S)
+    on_device = environment
+    return lambda: as_host.AsHost(on_device, num_envs, jax.random.key(seed))
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, int], dict[str, str]]:
+    names = [argument for argument in arguments if not argument.startswith("--")]
+    if len(names) != 1:
+        raise config.UsageError(_USAGE)
+    options, params = dict(_OPTIONS), {}
+    for argument in (argument for argument in arguments if argument.startswith("--")):
+        key, _, text = argument.partition("=")
+        if key.startswith(_PARAMS):
+            params[key[len(_PARAMS) :]] = text
+        elif key[2:] not in options:
+            raise config.UsageError(f"{key}: no such option{declarations.nearest(key[2:], options)}; {_USAGE}")
+        elif not text.isdecimal() or (int(text) < 1 and key != "--seed"):
+            raise config.UsageError(f"{argument}: expected a whole number of at least {int(key != '--seed')}")
+        else:
+            options[key[2:]] = int(text)
+    return names[0], options, params
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
