@@ -144,21 +144,26 @@ def make_on_host(
         max_steps: bound where the environment has no time limit.
         timeout_s: longest step of an environment.
     """
-    act = jax.jit(agent.evaluate)
+
+    def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
+        output = agent.evaluate(params, carry, timestep, jax.random.fold_in(key, t))
+        return output.action, output.carry
+
+    act = jax.jit(choose)
     longest = task.spec.time_limit or max_steps
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
         carry, returns, done = agent.init_carry(episodes), np.zeros(episodes), np.zeros(episodes, bool)
         if limit == 0:
-            jax.block_until_ready(act(params, carry, learning.zero_timestep(task.spec, episodes), act_key))
+            jax.block_until_ready(act(params, carry, learning.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
             return returns
         seeds = hosts.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
         with contextlib.closing(task.make(seeds, episodes, timeout_s)) as environment:
             timestep = environment.reset()
             for t in range(limit):
-                output = act(params, carry, timestep._replace(info=()), jax.random.fold_in(act_key, t))
-                carry, timestep = output.carry, environment.step(np.asarray(output.action))
+                action, carry = act(params, carry, timestep._replace(info=()), act_key, np.int32(t))
+                timestep = environment.step(np.asarray(action))
                 returns = np.where(done, returns, timestep.info.episode_return)
                 # An episode that was cut short by a fault has length 0; the next one counts.
                 done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))

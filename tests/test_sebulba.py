@@ -56,8 +56,8 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     )
     on_host = as_host.AsHost(environment, columns, env_key)
     opening = on_host.reset()._replace(info=())
-    programs, device = unroll.host_unroll(agent, columns, length, 2), jax.devices()[0]
-    parts, rows = programs.run(published, key, number, ids, on_host, opening, agent.init_carry(columns), device)
+    programs = unroll.host_unroll(agent, columns, length, 2)
+    parts, rows = programs.run(published, key, number, ids, on_host, opening, agent.init_carry(columns))
     got = jax.tree.map(lambda x, y: np.concatenate([x, y], 1), parts[0].steps, parts[1].steps)
     for x, y in zip(jax.tree.leaves(expected.steps), jax.tree.leaves(got), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)

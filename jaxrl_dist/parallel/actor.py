@@ -151,17 +151,12 @@ class Actor:
         carry = jax.device_put(carry, plan.device)
         while True:
             self._at = Start(number, timestep, carry, ())
-            waiting_s = time.perf_counter()
             version, published = self._store.wait(plan.version_of(number), plan.device)
-            wait_s = time.perf_counter() - waiting_s
-            parts, rows = self._unroll.run(
-                published, plan.key, number, plan.env_ids, player, timestep, carry, plan.device
-            )
+            parts, rows = self._unroll.run(published, plan.key, number, plan.env_ids, player, timestep, carry)
             sending_s = time.perf_counter()
             unroll = self._send(parts)
             timestep, carry = rows.timestep, rows.carry
             seconds = {
-                "wait_s": wait_s,
                 "environment_s": rows.environment_s,
                 "inference_s": rows.inference_s,
                 "transfer_s": time.perf_counter() - sending_s,

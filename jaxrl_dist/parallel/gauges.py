@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_dist.parallel import channels
 
 LARGEST_LAG = 255
-_ACTOR_SECONDS = ("wait_s", "environment_s", "inference_s", "transfer_s")
+_BUSY = ("environment_s", "inference_s", "transfer_s")
 
 
 class Gauges:
@@ -26,7 +26,7 @@ class Gauges:
         self._sums["iterations"] += 1
         for item in items:
             self._sums["lag_counts"][min(iteration - item.version, LARGEST_LAG)] += 1
-            for name in _ACTOR_SECONDS:
+            for name in _BUSY:
                 self._sums[name] += item.seconds.get(name, 0.0)
 
     def add_seconds(self, waited: float, learned: float) -> None:
@@ -41,39 +41,37 @@ class Gauges:
                 self._sums[f"bytes_{name}"] = transfers.num_bytes - self._bytes[name]
                 self._bytes[name] = transfers.num_bytes
         taken = {name: np.asarray([value], np.float64) for name, value in self._sums.items()}
-        zeros = dict.fromkeys(("queue_depth", "iterations", "learner_wait_s", "learning_s", *_ACTOR_SECONDS), 0.0)
+        zeros = dict.fromkeys(("queue_depth", "iterations", "learner_wait_s", "learning_s", *_BUSY), 0.0)
         counts = np.zeros(LARGEST_LAG + 1)
         self._sums = {**zeros, "lag_counts": counts, "bytes_to_learner": 0, "bytes_to_actors": 0}
         return taken
 
 
-def report(sums: Mapping[str, np.ndarray], seconds: float, num_actors: int) -> dict[str, Any]:
+def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     """Says what a training record holds of the layout.
 
     Args:
         sums: of `Gauges.take` under `layout/`.
-        seconds: of wall clock that they cover.
-        num_actors: threads of this process.
+        seconds: of training that they cover.
 
     Returns:
-        Policy lag in versions, depth in unrolls, bytes per second, and shares of time: of the actors' in environment,
-        inference, transfer and waiting, of the learner's in learning; `bottleneck` names what the rest waits for.
+        Policy lag in versions; depth in unrolls; bytes per second; shares of the time in which actors do not wait, in
+        environment, inference and transfer; the share of the learner's time in which it learns, and does not wait; and
+        `bottleneck`, what the others wait for.
     """
     values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
-    iterations = max(float(values["iterations"]), 1.0)
-    acting = {name.removesuffix("_s"): float(values[name]) / (seconds * num_actors) for name in _ACTOR_SECONDS}
-    learning = float(values["learning_s"]) / seconds
-    # Actors that wait wait for the learner; else the learner waits for the largest part of theirs.
-    busiest = max(("environment", "inference", "transfer"), key=lambda name: acting[name])
+    busy = sum(values[name] for name in _BUSY) or 1.0
+    acting = {name.removesuffix("_s"): float(values[name] / busy) for name in _BUSY}
+    learning = float(values["learning_s"] / ((values["learning_s"] + values["learner_wait_s"]) or 1.0))
     return {
         "policy_lag_p50": lag_quantile(values["lag_counts"], 0.5),
         "policy_lag_p99": lag_quantile(values["lag_counts"], 0.99),
-        "queue_depth": float(values["queue_depth"]) / iterations,
-        "bytes_per_second_to_learner": float(values["bytes_to_learner"]) / seconds,
-        "bytes_per_second_to_actors": float(values["bytes_to_actors"]) / seconds,
+        "queue_depth": float(values["queue_depth"] / max(values["iterations"], 1.0)),
+        "bytes_per_second_to_learner": float(values["bytes_to_learner"] / seconds),
+        "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
         **{f"share_{name}": share for name, share in acting.items()},
         "share_learning": learning,
-        "bottleneck": "learning" if learning > max(acting[busiest], 1 - acting["wait"]) else busiest,
+        "bottleneck": "learning" if learning > 0.5 else max(acting, key=lambda name: acting[name]),
     }
 
 

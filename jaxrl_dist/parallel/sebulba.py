@@ -38,10 +38,10 @@ class Config:
         128, "Rows per environment between updates (T).", low=1, source="Schulman et al. 2017, table 5"
     )
     num_actors: int = setting(
-        0,
-        "Actor threads of a process, each with its share of the environments; 0 makes two where that divides: one acts "
-        "while the other's environments step.",
-        low=0,
+        1,
+        "Actor threads of a process, each with its share of the environments. One is fastest where steps are short; "
+        "two let one act while the other's environments step, which pays where steps are long and cores are many.",
+        low=1,
     )
     actor_devices: str = setting(
         "", "Devices of the actors in turn, such as cpu:0 or gpu:0,gpu:1; empty takes all there are."
@@ -248,7 +248,7 @@ class _Sebulba:
         return result.learner, sums.metrics({})
 
     def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        return gauges.report(sums, seconds, self._num_actors)
+        return gauges.report(sums, seconds)
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
@@ -350,7 +350,7 @@ def _parse_lag(text: str, staleness: str) -> int | None:
 def _count_actors(config: Config, num_envs: int, mesh: Mesh) -> int:
     """Returns the number of actors of this process, each with environments for every one of the learner's devices."""
     share = mesh.shape["devices"]
-    count = config.num_actors or (2 if num_envs % (2 * share) == 0 else 1)
+    count = config.num_actors
     if num_envs % (count * share):
         valid = [n for n in range(1, num_envs + 1) if num_envs % (n * share) == 0]
         nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3])) or "none"

@@ -124,7 +124,7 @@ def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> Ho
         parts: that the unroll's columns are cut into.
 
     Returns:
-        Programs whose `run` takes (published, key, index, env_ids i32[B], environment, timestep, carry, device) and
+        Programs whose `run` takes (published, key, index, env_ids i32[B], environment, timestep, carry) and
         returns the parts of the unroll [T + 1, B / parts], and `HostRows`. Same environment, keys and parameters give
         the same rows as `device_unroll`.
     """
@@ -174,7 +174,7 @@ def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> Ho
 
     def warm_up(published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
         number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
-        carry, timestep, key, number, ids = jax.device_put((carry, timestep, jax.random.key(0), number, ids), device)
+        carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
         buffers, keys, exploration = programs[0](
             published.params, carry, timestep, key, number, ids, published.progress
         )
@@ -196,15 +196,15 @@ def _run_on_host(
     environment: envs.HostEnvironment,
     timestep: types.TimeStep,
     carry: ArrayTree,
-    device: jax.Device,
 ) -> tuple[tuple[types.Unroll, ...], HostRows]:
-    opening, on_device = carry, jax.device_put(timestep, device)
-    number = jax.device_put(np.int32(index), device)
-    buffers, keys, exploration = begin(published.params, carry, on_device, key, number, env_ids, published.progress)
+    # What is on the host goes to the device of the parameters with the call, in a quarter of `device_put`'s time.
+    opening = carry
+    buffers, keys, exploration = begin(
+        published.params, carry, timestep, key, np.int32(index), env_ids, published.progress
+    )
     sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
     for t in range(length + 1):
-        row = jax.device_put(np.int32(t), device)
-        action, following, buffers = act(published.params, carry, buffers, keys, exploration, row, on_device)
+        action, following, buffers = act(published.params, carry, buffers, keys, exploration, np.int32(t), timestep)
         if t == length:
             break
         carry, chosen, stepping_s = following, np.asarray(action), time.perf_counter()
@@ -217,7 +217,6 @@ def _run_on_host(
             lengths = timestep.info.episode_length[played]
             sums[:3] += np.count_nonzero(played), timestep.info.episode_return[played].sum(), lengths.sum()
         timestep = timestep._replace(info=())
-        on_device = jax.device_put(timestep, device)
     unroll = finish(buffers, opening, published.updates)
     inference_s = time.perf_counter() - started_s - environment_s
     episodes, episode_return, episode_length, valid = sums
