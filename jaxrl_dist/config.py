@@ -135,6 +135,11 @@ def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Pat
     return name or (natively or able or list(system.layouts))[0]
 
 
+def trains_seeds_together(layout: str, root: pathlib.Path = PACKAGE) -> bool:
+    """Whether a layout trains several seeds in one program."""
+    return declarations.constant(root / "parallel" / f"{layout}.py", "SEEDS_TOGETHER") is not False
+
+
 def run_default(name: str, root: pathlib.Path) -> Any:
     """Returns the default of one of the run's own settings."""
     return next(field.default for field in declarations.read(root / "runner.py") if field.name == name)
@@ -251,6 +256,11 @@ def resolve(
     for name, (value, origin) in ((name, entry) for layer in layers for name, entry in layer.items()):
         settings[name] = _value(system, catalogue, name, value)
         origins[name] = origin
+    if settings.get("num_seeds", 1) > 1 and not trains_seeds_together(layout, root):
+        raise UsageError(
+            f"--num_seeds={settings['num_seeds']}: {layout} trains one seed at a time; valid: 1 (scripts/study.py runs "
+            "several, one after the other)"
+        )
     return Resolved(family, settings, origins, catalogue)
 
 

@@ -37,7 +37,8 @@ class Study:
         settings: at least one.
         num_seeds: per setting.
         first_seed: seed i of the study is `first_seed` + i.
-        separate_seeds: whether every seed is a process of its own.
+        separate_seeds: whether every seed is a process of its own; it is where the layout trains one seed
+            at a time.
     """
 
     out: pathlib.Path
@@ -140,7 +141,9 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
     """Lists the processes of one setting."""
     folder = study.out / _folder_name(setting.label)
     seeds = range(study.first_seed, study.first_seed + study.num_seeds)
-    if study.separate_seeds:
+    first = _cell(study, setting, folder, study.first_seed, 1).command.settings
+    together = first is not None and config.trains_seeds_together(first["layout"])
+    if study.separate_seeds or not together:
         blocks = [(folder / f"seed{seed}", seed, 1) for seed in seeds]
     else:
         blocks = [(folder, study.first_seed, study.num_seeds)]

@@ -221,7 +221,7 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(tmp_path: path
 
 
 REFUSED = [
-    ({"num_seeds": 2}, "--num_seeds=2: sebulba trains one seed"),
+    ({"num_seeds": 2}, "--num_seeds=2: sebulba trains one seed at a time; valid: 1"),
     ({"layout.policy_lag": "-1"}, "--layout.policy_lag=-1: expected a whole number >= 0, or free"),
     ({"layout.num_actors": 3}, "does not divide --env.num_envs=8; nearest valid: 2, 4, 1"),
     ({"layout.actor_devices": "gpu:0"}, "--layout.actor_devices=gpu:0: no device gpu:0; valid: cpu:0"),

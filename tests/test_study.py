@@ -244,3 +244,13 @@ def test_the_script_refuses_wrong_commands(tmp_path: pathlib.Path, arguments: li
     assert result.returncode == 2
     assert re.search(message, result.stderr), result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_are_apart_where_the_layout_trains_one_at_a_time(tmp_path: pathlib.Path) -> None:
+    sebulba = study.Setting("sebulba", ("--layout=sebulba",))
+    planned = study.cells(plan(tmp_path, settings=(SETTINGS[0], sebulba), num_seeds=2))
+    assert [str(cell.folder.relative_to(tmp_path / "out")) for cell in planned] == [
+        "high",
+        "sebulba/seed0",
+        "sebulba/seed1",
+    ]

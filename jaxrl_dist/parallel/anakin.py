@@ -25,6 +25,7 @@ from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
 
 SERVES = ("device",)
+SEEDS_TOGETHER = True
 
 # Rows of a minibatch on each core from which two cores beat one. CartPole gained 1.3× at this size, MinAtar nothing at
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
@@ -139,7 +140,7 @@ def make(
     program = meshes.program(device_map(run, in_specs=in_specs, out_specs=out_specs), mesh, out_specs, donate=(5, 6, 7))
 
     def init_state(keys: Array) -> State:
-        keys = jax.device_put(keys, meshes.sharding(mesh, per_seed))
+        keys = meshes.put_keys(mesh, keys)
         learner_state, actors, replay_state = init_program(keys)
         return State(learner_state, keys, actors, replay_state)
 

@@ -98,6 +98,15 @@ def sharding(mesh: Mesh, spec: P) -> NamedSharding:
     return NamedSharding(mesh, spec)
 
 
+def put_keys(mesh: Mesh, keys: jax.Array) -> jax.Array:
+    """Puts typed keys [S], the same in every process, onto a mesh that may span several processes."""
+    where = sharding(mesh, PER_SEED)
+    if where.is_fully_addressable:
+        return jax.device_put(keys, where)
+    wrap = functools.partial(jax.random.wrap_key_data, impl=jax.random.key_impl(keys))
+    return jax.jit(wrap, out_shardings=where)(np.asarray(jax.random.key_data(keys)))
+
+
 def global_columns(columns: int) -> jax.Array:
     """Returns i32 [B], the global indices of this device's columns; call it inside `device_map`."""
     first = jax.lax.axis_index("devices") * columns

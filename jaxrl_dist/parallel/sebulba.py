@@ -28,6 +28,7 @@ from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
 
 SERVES = ("host", "device")
+SEEDS_TOGETHER = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def make(
         mesh: of the learner's devices, from `mesh.make`.
 
     Raises:
-        UsageError: several seeds, actors that do not divide the environments, unknown devices, or a policy lag that the
+        UsageError: actors that do not divide the environments, unknown devices, or a policy lag that the
             agent cannot bear.
     """
     layout = _Sebulba(config, agent, replay, learner, environment, num_envs, mesh)
@@ -168,9 +169,7 @@ class _Sebulba:
         self.program = self._programs.learn
 
     def init(self, keys: Array) -> running.State:
-        if keys.shape[0] != 1:
-            raise UsageError(f"--num_seeds={keys.shape[0]}: sebulba trains one seed; scripts/study.py runs several")
-        keys = jax.device_put(keys, meshes.sharding(self._mesh, meshes.PER_SEED))
+        keys = meshes.put_keys(self._mesh, keys)
         learner_state, replay_state = self._programs.init(keys)
         timesteps = (self._zero_timestep(),) * self._num_actors
         return running.State(learner_state, keys, running.Actors((), timesteps, ()), replay_state, ())
