@@ -52,6 +52,31 @@ class Walk:
         return np.stack([self.seeds, self._episode, self._step], -1).astype(np.float32)
 
 
+class Paced(Walk):
+    """The same, each stepping at its own pace: a virtual clock says who is ready first, `batch_size` at a time."""
+
+    def __init__(self, seeds: np.ndarray, timeout_s: float, batch_size: int, periods: np.ndarray) -> None:
+        super().__init__(seeds, timeout_s, lambda walk: None)
+        self._batch_size, self._periods = batch_size, periods
+        self._clock, self._due = 0.0, np.full(self.num_envs, np.inf)
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        host.check_action(self.spec, action)
+        assert np.isinf(self._due[env_ids]).all()
+        self._due[env_ids] = self._clock + self._periods[env_ids]
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        ids = np.argsort(self._due, kind="stable")[: self._batch_size].astype(np.int32)
+        self._clock = self._due[ids].max()
+        assert np.isfinite(self._clock)
+        self._due[ids] = np.inf
+        ended = self._step[ids] == LENGTH
+        self._episode[ids] += ended
+        self._step[ids] = np.where(ended, 0, self._step[ids] + 1)
+        over = self._step[ids] == LENGTH
+        return self._episodes.step(ids, self._observation()[ids], np.ones(len(ids)), over, over), ids
+
+
 def spec() -> types.EnvironmentSpec:
     observation = jax.ShapeDtypeStruct((3,), np.float32)
     return types.EnvironmentSpec("fake:walk", observation, types.DiscreteSpace(3), "classic", (0.0, 1.0), LENGTH)
@@ -76,3 +101,15 @@ def in_actor(number: int) -> bool:
 
 def sleep_forever() -> None:
     time.sleep(3600)
+
+
+def paced_task(periods: np.ndarray, made: list[Any] | None = None) -> base.HostTask:
+    """Returns the task whose environments take so long, each actor's in turn."""
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        paced = Paced(seeds, timeout_s, batch_size, periods[: len(seeds)])
+        if made is not None:
+            made.append(paced)
+        return paced
+
+    return base.HostTask(spec(), "", make)

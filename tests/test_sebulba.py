@@ -74,10 +74,10 @@ def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.Mo
     assert original is not None
     iterate = original._arguments
 
-    def spied(state: Any, i: int, total: int, blocks: Any, unrolled: Any) -> Any:
+    def spied(state: Any, i: int, total: int, columns: Any, unrolled: Any) -> Any:
         if hasattr(unrolled[0].steps.version, "addressable_data"):
             versions[i] = {int(v) for x in unrolled for v in np.unique(x.steps.version)}
-        return iterate(state, i, total, blocks, unrolled)
+        return iterate(state, i, total, columns, unrolled)
 
     monkeypatch.setattr(original, "_arguments", spied)
     run.run(6)
@@ -174,7 +174,7 @@ def test_nothing_compiles_twice() -> None:
     run = sebulba("ppo", {"layout.num_actors": 2, "layout.actor_devices": "cpu:0"})
     layout = run.layout.run.__self__
     run.run(3).run(2)
-    programs = layout._stage.unroll
+    programs = layout._stage.programs
     assert [program._cache_size() for program in (programs.begin, programs.act, programs.finish)] == [1, 1, 1]
     assert layout._programs.learn._cache_size() == 0 and layout._learn is not None
     layout.close()

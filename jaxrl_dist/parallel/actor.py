@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl_dist import types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
-from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import channels, first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import ArrayTree
 
@@ -40,18 +40,24 @@ class Plan(NamedTuple):
         number: of the actor in this process.
         env_ids: i32 [B], global indices of its environments, on its device.
         key: typed key of its own, on its device.
+        columns: i32 [B / D], which of a device's columns are its environments'.
         device: where it chooses actions.
         version_of: (number of an unroll) -> version to act with; it takes the oldest that is not older.
         make_environment: (life) -> `HostEnvironment` of B environments.
+        ready: environments that act as soon as so many are ready; 0 waits for all.
+        length: of an unroll.
         life: how many times its environments were replaced.
     """
 
     number: int
     env_ids: jax.Array
     key: jax.Array
+    columns: np.ndarray
     device: jax.Device
     version_of: Callable[[int], int]
     make_environment: Callable[[int], envs.HostEnvironment]
+    ready: int
+    length: int
     life: int = 0
 
 
@@ -67,7 +73,7 @@ class Actor:
         self,
         plan: Plan,
         start: Start,
-        unroll: unrolls.HostUnroll,
+        programs: unrolls.HostUnroll | first_ready.Programs,
         store: channels.ParamStore,
         queue: channels.UnrollQueue,
         send: Callable[[tuple[types.Unroll, ...]], types.Unroll],
@@ -77,13 +83,13 @@ class Actor:
         Args:
             plan: what to do.
             start: where to begin.
-            unroll: programs, shared by all actors.
+            programs: shared by all actors.
             store: where the parameters come from.
             queue: where the unrolls go.
             send: (parts of an unroll) -> the unroll on the learner's devices.
         """
         self.plan, self.start = plan, start
-        self._unroll, self._store, self._queue, self._send = unroll, store, queue, send
+        self._programs, self._store, self._queue, self._send = programs, store, queue, send
         self._at: Start | None = None
         self._environment: envs.HostEnvironment | None = None
         self._is_current = True
@@ -138,21 +144,29 @@ class Actor:
 
     def _play(self) -> None:
         plan = self.plan
-        environment = plan.make_environment(plan.life)
+        environment = self._environment = plan.make_environment(plan.life)
+        if isinstance(self._programs, first_ready.Programs):
+            items = self._play_first_ready(self._programs, environment)
+        else:
+            items = self._play_in_step(self._programs, environment)
+        for item in items:
+            self._queue.put(item, lambda: self._is_current)
+
+    def _play_in_step(self, programs: unrolls.HostUnroll, environment: envs.HostEnvironment) -> Iterator[channels.Item]:
+        """Yields unrolls of all environments together."""
+        plan, player = self.plan, environment
         number, timestep, carry, saved = self.start
-        self._environment = environment
-        player: Any = environment
         if jax.tree.leaves(saved):
             environment.load(saved)  # type: ignore[attr-defined]
         elif isinstance(timestep, types.TimeStep):
-            player = _Reborn(environment)
+            player = _Reborn(environment)  # type: ignore[assignment]
         else:
             timestep = environment.reset()._replace(info=())
         carry = jax.device_put(carry, plan.device)
         while True:
             self._at = Start(number, timestep, carry, ())
             version, published = self._store.wait(plan.version_of(number), plan.device)
-            parts, rows = self._unroll.run(published, plan.key, number, plan.env_ids, player, timestep, carry)
+            parts, rows = programs.run(published, plan.key, number, plan.env_ids, player, timestep, carry)
             sending_s = time.perf_counter()
             unroll = self._send(parts)
             timestep, carry = rows.timestep, rows.carry
@@ -161,11 +175,36 @@ class Actor:
                 "inference_s": rows.inference_s,
                 "transfer_s": time.perf_counter() - sending_s,
             }
-            self._queue.put(
-                channels.Item(plan.number, number, version, unroll, timestep, rows.episodes, seconds),
-                lambda: self._is_current,
-            )
+            yield channels.Item(plan.number, number, version, unroll, plan.columns, timestep, rows.episodes, seconds)
             number += 1
+
+    def _play_first_ready(
+        self, programs: first_ready.Programs, environment: envs.HostEnvironment
+    ) -> Iterator[channels.Item]:
+        """Yields unrolls of whichever environments complete theirs first."""
+        plan = self.plan
+        number, timestep, carry, _ = self.start
+        played = first_ready.play(
+            programs,
+            plan.ready,
+            plan.length,
+            lambda: self._store.wait(plan.version_of(number), plan.device),
+            jax.random.fold_in(jax.random.fold_in(plan.key, plan.life), number),
+            plan.env_ids,
+            environment,
+            timestep,
+            jax.device_put(carry, plan.device),
+        )
+        for number, emitted in enumerate(played, self.start.number):
+            self._at = Start(number + 1, emitted.timestep, carry, ())
+            sending_s = time.perf_counter()
+            unroll = self._send(emitted.parts)
+            seconds = emitted.seconds | {"transfer_s": time.perf_counter() - sending_s}
+            # The replay of a single device knows every column; that of `latest` none.
+            columns = plan.columns[0] + emitted.columns if len(emitted.parts) == 1 else plan.columns
+            yield channels.Item(
+                plan.number, number, emitted.version, unroll, columns, emitted.timestep, emitted.episodes, seconds
+            )
 
 
 class _Reborn:

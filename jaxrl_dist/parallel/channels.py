@@ -157,7 +157,8 @@ class Item(NamedTuple):
         number: of the unroll among the actor's.
         version: that acted.
         unroll: `types.Unroll` on the learner's devices.
-        timestep: `types.TimeStep` [B] in NumPy, the closing row's.
+        columns: i32 [B / D], which of a device's columns these are, the same on every device.
+        timestep: `types.TimeStep` [B] in NumPy, of each environment the closing row.
         episodes: sums in NumPy.
         seconds: by what the actor spent them on.
     """
@@ -166,6 +167,7 @@ class Item(NamedTuple):
     number: int
     version: int
     unroll: types.Unroll
+    columns: Any
     timestep: Any
     episodes: Any
     seconds: dict[str, float]

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl_dist import types
 from jaxrl_dist.parallel import actor as actors
-from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import channels, first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 
 _CLOSE_WITHIN_S = 5.0
@@ -18,7 +18,7 @@ _CLOSE_WITHIN_S = 5.0
 class Parts(NamedTuple):
     """What all actors of a crew share: see `actor.Actor`."""
 
-    unroll: unrolls.HostUnroll
+    programs: unrolls.HostUnroll | first_ready.Programs
     store: channels.ParamStore
     queue: channels.UnrollQueue
     send: Callable[[tuple[types.Unroll, ...]], types.Unroll]

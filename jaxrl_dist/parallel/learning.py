@@ -42,8 +42,9 @@ class Programs(NamedTuple):
 
     Attributes:
         init: (keys [1]) -> (`LearnerState`, replay state).
-        learn: (iteration, total, credit, blocks i32 [U], keys [1], learner, replay, U unrolls) -> `Learned`. The
-            learner and the replay that are passed are donated. Block u says whose columns unroll u has.
+        learn: (iteration, total, credit, columns i32 [U, B / D], keys [1], learner, replay, U unrolls) -> `Learned`.
+            The learner and the replay that are passed are donated. `columns` says which of a device's
+            columns of the replay those of each unroll are, the same on every device.
         learn_again: the same, of unrolls that the replay already holds (`latest`, which keeps none, takes them anew);
             a learner that is not finite is returned too, and nothing is donated.
         publish: (learner) -> (params, updates i32 []), copies without the seeds axis.
@@ -82,14 +83,13 @@ def make(
         mesh: one seed's.
     """
     width = num_envs // num_unrolls
-    columns = width // mesh.shape["devices"]
     rows = rows_struct(agent, spec, unroll_length, width)
     first_ready = max(-(-replay.min_rows // unroll_length) - 1, 0)
     kept = replay if replay.min_rows == 0 else replay._replace(add=lambda state, unroll, columns: state)
 
     def init(key: Array) -> Any:
         step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-        carry = jax.eval_shape(lambda: agent.init_carry(columns))
+        carry = jax.eval_shape(lambda: agent.init_carry(width // mesh.shape["devices"]))
         return learner.init(agent.init(base.seed_keys(key).params)), replay.init(step_spec, carry)
 
     def learn(
@@ -98,7 +98,7 @@ def make(
         i: Array,
         total: Array,
         credit: Array,
-        blocks: Array,
+        columns: Array,
         key: Array,
         before: learners.LearnerState,
         replay_state: ArrayTree,
@@ -106,8 +106,7 @@ def make(
     ) -> Learned:
         device_key = jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
         learn_key = jax.random.split(jax.random.fold_in(device_key, i))[1]
-        own = jnp.arange(columns, dtype=jnp.int32)
-        pairs = [(unroll, blocks[u] * columns + own) for u, unroll in enumerate(unrolled)]
+        pairs = [(unroll, columns[u]) for u, unroll in enumerate(unrolled)]
         after, replay_state, _, updates, metrics = learn(
             before, replay_state, pairs, credit, i >= first_ready, learn_key, i / total
         )

@@ -16,7 +16,7 @@ from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
 from jaxrl_dist.parallel import actor as actors
-from jaxrl_dist.parallel import base, channels, gauges
+from jaxrl_dist.parallel import base, channels, first_ready, gauges
 from jaxrl_dist.parallel import crew as crews
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -61,8 +61,10 @@ class Stage(NamedTuple):
     Attributes:
         agent: acts.
         environment: on the device, then stepped through `as_host`; or of a suite on the CPU.
-        unroll: programs of the actors.
+        programs: of the actors.
         width: environments of one actor.
+        ready: environments that act as soon as so many are ready; 0 waits for all.
+        length: of an unroll.
         devices: of each actor.
         mesh: of the learner.
         local: the learner's devices of this process.
@@ -73,14 +75,21 @@ class Stage(NamedTuple):
 
     agent: agents.Agent
     environment: envs.Environment | envs.HostTask
-    unroll: unrolls.HostUnroll
+    programs: unrolls.HostUnroll | first_ready.Programs
     width: int
+    ready: int
+    length: int
     devices: tuple[jax.Device, ...]
     mesh: Mesh
     local: tuple[jax.Device, ...]
     lag: int | None
     timeout_s: float
     max_restarts: int
+
+    @property
+    def columns(self) -> int:
+        """Columns of an unroll on each of the learner's devices."""
+        return self.width // len(self.local)
 
 
 @dataclasses.dataclass
@@ -120,6 +129,9 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
                 number=number,
                 env_ids=env_ids,
                 key=jax.device_put(jax.random.fold_in(key.training, index), device),
+                columns=np.arange(number * stage.columns, (number + 1) * stage.columns, dtype=np.int32),
+                ready=stage.ready,
+                length=stage.length,
                 device=device,
                 version_of=functools.partial(_version, stage.lag, iteration, store),
                 make_environment=functools.partial(_make_environments, stage, key.environment, first, iteration),
@@ -127,11 +139,13 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
         )
         for ahead, pending in enumerate(state.pending[number] if state.pending else ()):
             version, episodes = max(0, iteration + ahead - lag), jax.tree.map(np.asarray, pending.episodes)
-            item = channels.Item(number, iteration + ahead, version, pending.unroll, (), episodes, {})
+            item = channels.Item(
+                number, iteration + ahead, version, pending.unroll, plans[-1].columns, (), episodes, {}
+            )
             queue.put(item, lambda: True)
     send = channels.Sender(stage.mesh, stage.local)
     starts = [_start_of(stage, state, number, iteration) for number in range(num_actors)]
-    crew = crews.Crew(plans, starts, crews.Parts(stage.unroll, store, queue, send), stage.max_restarts)
+    crew = crews.Crew(plans, starts, crews.Parts(stage.programs, store, queue, send), stage.max_restarts)
     return Running(state, iteration, store, queue, send, crew, gauges.Gauges())
 
 
@@ -153,7 +167,7 @@ def _make_environments(stage: Stage, key: Array, first: int, iteration: int, lif
         return as_host.AsHost(stage.environment, stage.width, key, first_env=first)
     seed = int(jax.random.bits(key, dtype=np.uint32))
     seeds = hosts.seeds(seed, f"training {life}", iteration, first, stage.width)
-    return stage.environment.make(seeds, stage.width, stage.timeout_s)
+    return stage.environment.make(seeds, stage.ready or stage.width, stage.timeout_s)
 
 
 def _version(lag: int | None, first: int, store: channels.ParamStore, index: int) -> int:

@@ -22,7 +22,7 @@ from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base, channels, gauges, learning, placement, running
+from jaxrl_dist.parallel import base, channels, first_ready, gauges, learning, placement, running
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -56,6 +56,13 @@ class Config:
         "be saved repeat bit by bit; free lets actors take the newest, and the learner whichever unrolls come first.",
         source="Huang et al. 2023 (Cleanba), section 3",
     )
+    ready_envs: int = setting(
+        0,
+        "Environments of an actor that act together as soon as so many are ready, so that a slow one delays itself "
+        "only; 0 waits for all. Needs a free policy lag.",
+        low=0,
+        source="Espeholt et al. 2020 (SEED RL); Weng et al. 2022 (EnvPool)",
+    )
     timeout_s: float = setting(60.0, "Longest step of an environment; one that takes longer is a fault.", above=0.0)
     max_actor_restarts: int = setting(
         0, "Actors that may be started anew after a fault; the next fault ends the run.", low=0, tag="tunable"
@@ -69,7 +76,7 @@ class Failing(NamedTuple):
     key: Array
     replay: ArrayTree
     unrolls: tuple[types.Unroll, ...]
-    blocks: Any
+    columns: Any
 
 
 def make(
@@ -144,15 +151,20 @@ class _Sebulba:
         available = jax.local_devices() if local[0].platform == "cpu" else local
         named, num_actors = config.actor_devices, _count_actors(config, num_envs, mesh)
         devices = placement.parse("--layout.actor_devices", named, available) if named else available
+        width, lag = num_envs // (num_actors * jax.process_count()), _parse_lag(config.policy_lag, agent.staleness)
+        if config.ready_envs:
+            _check_ready(config, agent, replay, lag, width, mesh)
         self._stage = running.Stage(
             agent=agent,
             environment=environment,
-            unroll=unrolls.host_unroll(agent, num_envs, config.unroll_length, len(local)),
-            width=num_envs // (num_actors * jax.process_count()),
+            programs=_acting(config, agent, environment.spec, num_envs, width, len(local)),
+            width=width,
+            ready=config.ready_envs,
+            length=config.unroll_length,
             devices=tuple(devices[i % len(devices)] for i in range(num_actors)),
             mesh=mesh,
             local=tuple(local),
-            lag=_parse_lag(config.policy_lag, agent.staleness),
+            lag=lag,
             timeout_s=config.timeout_s,
             max_restarts=config.max_actor_restarts,
         )
@@ -235,12 +247,12 @@ class _Sebulba:
     def failure_template(self, keys: Array) -> Failing:
         state = self.template(keys)
         unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        blocks = jax.ShapeDtypeStruct((self._num_actors,), np.int32)
-        return Failing(state.learner, state.key, state.replay, (unroll,) * self._num_actors, blocks)
+        columns = jax.ShapeDtypeStruct((self._num_actors, self._stage.columns), np.int32)
+        return Failing(state.learner, state.key, state.replay, (unroll,) * self._num_actors, columns)
 
     def run_failure(self, saved: Failing, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
         state = running.State(saved.learner, saved.key, running.Actors((), (), ()), saved.replay, ())
-        arguments = self._arguments(state, iteration, total, np.asarray(saved.blocks), saved.unrolls)
+        arguments = self._arguments(state, iteration, total, np.asarray(saved.columns), saved.unrolls)
         result = self._programs.learn_again(*arguments)
         sums = learning.Sums(self._metric_names)
         sums.add([], result)
@@ -252,8 +264,8 @@ class _Sebulba:
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
         unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        blocks = np.arange(self._num_actors, dtype=np.int32)
-        return self._arguments(state, iteration, total, blocks, (unroll,) * self._num_actors)
+        columns = np.zeros((self._num_actors, self._stage.columns), np.int32)
+        return self._arguments(state, iteration, total, columns, (unroll,) * self._num_actors)
 
     def close(self) -> None:
         if self._running is not None:
@@ -261,9 +273,9 @@ class _Sebulba:
             self._running = None
 
     def _arguments(
-        self, state: running.State, iteration: int, total: int, blocks: Any, unrolled: Any
+        self, state: running.State, iteration: int, total: int, columns: Any, unrolled: Any
     ) -> tuple[Any, ...]:
-        numbers = (np.int32(iteration), np.float32(total), self._programs.credit(iteration), blocks)
+        numbers = (np.int32(iteration), np.float32(total), self._programs.credit(iteration), columns)
         return (*numbers, state.key, state.learner, state.replay, *unrolled)
 
     def _compile(self, state: running.State) -> None:
@@ -274,7 +286,13 @@ class _Sebulba:
         timestep = self._zero_timestep()
         for device in dict.fromkeys(self._stage.devices):
             published = jax.device_put(self._published(state.learner, 0.0), device)
-            self._stage.unroll.warm_up(published, timestep, self._stage.agent.init_carry(self._stage.width), device)
+            self._warm_up(published, timestep, device)
+
+    def _warm_up(self, published: channels.Published, timestep: types.TimeStep, device: jax.Device) -> None:
+        """Compiles an actor's programs for a device by running each once; those that act on few compile as they go."""
+        programs = self._stage.programs
+        if isinstance(programs, unrolls.HostUnroll):
+            programs.warm_up(published, timestep, self._stage.agent.init_carry(self._stage.width), device)
 
     def _published(self, learner_state: learners.LearnerState, progress: float) -> channels.Published:
         params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._programs.publish(learner_state))
@@ -300,13 +318,13 @@ class _Sebulba:
         items = threads.queue.take(None if self._lag is None else range(self._num_actors), self._num_actors, check)
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
-        blocks = np.asarray([item.actor for item in items], np.int32)
+        columns = np.stack([item.columns for item in items])
         unrolled = tuple(item.unroll for item in items)
-        result = self._learn(*self._arguments(state, i, total, blocks, unrolled))
+        result = self._learn(*self._arguments(state, i, total, columns, unrolled))
         if np.asarray(result.sound.addressable_data(0)).all():
             threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
         else:
-            saved = Failing(result.learner, state.key, result.replay, unrolled, blocks)
+            saved = Failing(result.learner, state.key, result.replay, unrolled, columns)
             self.failure = base.Failure(i, saved, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
@@ -358,3 +376,28 @@ def _count_actors(config: Config, num_envs: int, mesh: Mesh) -> int:
             f"nearest valid: {nearest}"
         )
     return count
+
+
+def _acting(
+    config: Config, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
+) -> unrolls.HostUnroll | first_ready.Programs:
+    """Returns the programs of an actor."""
+    if config.ready_envs:
+        return first_ready.make(agent, spec, num_envs, config.unroll_length, width, config.ready_envs, parts)
+    return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
+
+
+def _check_ready(
+    config: Config, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
+) -> None:
+    """Raises a UsageError where environments cannot act as they get ready."""
+    flag = f"--layout.ready_envs={config.ready_envs}"
+    if lag is not None:
+        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
+    if width % config.ready_envs:
+        valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
+        raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
+    if agent.keeps_sequences:
+        raise UsageError(f"{flag}: a recurrent policy keeps its parameters for a whole unroll; valid: 0")
+    if replay.min_rows and mesh.shape["devices"] > 1:
+        raise UsageError(f"{flag}: a replay over {mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0")

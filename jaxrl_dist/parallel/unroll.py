@@ -163,9 +163,7 @@ def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> Ho
 
     def finish(buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
         version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
-        whole = types.Unroll(buffers._replace(version=version), carry)
-        steps = _cut(whole.steps, parts, 1)
-        return tuple(map(types.Unroll, steps, _cut(whole.carry, parts, 0)))
+        return cut(types.Unroll(buffers._replace(version=version), carry), parts)
 
     # What is cut cannot be written in place.
     finished = jax.jit(finish, donate_argnums=(0,) if parts == 1 else ())
@@ -211,28 +209,37 @@ def _run_on_host(
         sums[3] += np.count_nonzero(timestep.step_type != types.LAST)
         timestep = environment.step(chosen)
         environment_s += time.perf_counter() - stepping_s
-        # An episode that was cut short by a fault has length 0.
-        played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
-        if played.any():
-            lengths = timestep.info.episode_length[played]
-            sums[:3] += np.count_nonzero(played), timestep.info.episode_return[played].sum(), lengths.sum()
+        add_episodes(sums, timestep)
         timestep = timestep._replace(info=())
     unroll = finish(buffers, opening, published.updates)
     inference_s = time.perf_counter() - started_s - environment_s
-    episodes, episode_return, episode_length, valid = sums
-    counts = _host_sums(episodes, episode_return, episode_length, valid)
-    return unroll, HostRows(timestep, carry, counts, environment_s, inference_s)
+    return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
 
 
 def no_episodes() -> EpisodeSums:
     """Returns sums of zero, leaves [1] in NumPy."""
-    return _host_sums(0, 0, 0, 0)
+    return host_sums(0, 0, 0, 0)
 
 
-def _host_sums(episodes: float, episode_return: float, episode_length: float, valid: float) -> EpisodeSums:
+def host_sums(episodes: float, episode_return: float, episode_length: float, valid: float) -> EpisodeSums:
+    """Returns sums as leaves [1] in NumPy; the adapter has looked at every row."""
     numbers = (episodes, episode_return, episode_length, valid, 0)
     dtypes = (np.int32, np.float32, np.int32, np.int32, np.int32)
     return EpisodeSums._make(np.asarray([x], dtype) for x, dtype in zip(numbers, dtypes, strict=True))
+
+
+def add_episodes(sums: np.ndarray, timestep: types.TimeStep) -> None:
+    """Adds number, returns and lengths of the episodes that end in a timestep [N] in NumPy to the first three sums."""
+    # An episode that was cut short by a fault has length 0.
+    played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
+    if played.any():
+        lengths = timestep.info.episode_length[played]
+        sums[:3] += np.count_nonzero(played), timestep.info.episode_return[played].sum(), lengths.sum()
+
+
+def cut(unroll: types.Unroll, parts: int) -> tuple[types.Unroll, ...]:
+    """Cuts an unroll [T + 1, B] by columns into equal parts."""
+    return tuple(map(types.Unroll, _cut(unroll.steps, parts, 1), _cut(unroll.carry, parts, 0)))
 
 
 def _cut(tree: ArrayTree, parts: int, axis: int) -> tuple[ArrayTree, ...]:

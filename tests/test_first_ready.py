@@ -1,0 +1,151 @@
+"""Acting on the first that are ready: every column is one environment's history, and a slow one delays itself only."""
+
+from typing import Any
+
+import conftest
+import fake_host
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import config, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import running, sebulba
+
+SETTINGS = {"layout": "sebulba", "layout.policy_lag": "free", "layout.ready_envs": 2}
+PERIODS = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 12.0])
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
+    monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.paced_task(PERIODS, made))
+    return made
+
+
+def position(observation: np.ndarray) -> np.ndarray:
+    """Returns how many timesteps came before each, from observations [..., 3]."""
+    return observation[..., 1] * (fake_host.LENGTH + 1) + observation[..., 2]
+
+
+def test_unrolls_are_whole_histories_and_go_on_where_they_closed(paced: list[Any], monkeypatch: Any) -> None:
+    taken: list[Any] = []
+    iterate = sebulba._Sebulba._arguments
+
+    def spied(self: Any, state: Any, i: int, total: int, columns: Any, unrolled: Any) -> Any:
+        if isinstance(unrolled[0].steps.version, jax.Array):
+            taken.extend(zip(columns, jax.tree.map(np.asarray, unrolled), strict=True))
+        return iterate(self, state, i, total, columns, unrolled)
+
+    monkeypatch.setattr(sebulba._Sebulba, "_arguments", spied)
+    run = conftest.Small("ppo", "fake:walk", 1, SETTINGS).run(6)
+    run.layout.close()
+    seeds, closed, counts = paced[0].seeds, np.zeros(8), np.zeros(8, int)
+    assert len(taken) == 6
+    for columns, unroll in taken:
+        observation, step_type = unroll.steps.timestep.observation, unroll.steps.timestep.step_type
+        for place, column in enumerate(columns):
+            rows = observation[:, place]
+            assert (rows[:, 0] == seeds[column]).all()
+            np.testing.assert_array_equal(np.diff(position(rows)), 1)
+            np.testing.assert_array_equal(step_type[:, place] == types.FIRST, rows[:, 2] == 0)
+            assert position(rows)[0] == closed[column]
+            closed[column] = position(rows)[-1]
+            counts[column] += 1
+    # Four times the fast ones' share is not waited for: the slow one has given nothing yet, or little.
+    assert counts[0] >= 6 and counts[7] <= 1 and counts.sum() == 6 * 8
+    assert run.metrics.episodes.valid_steps[0] > 0
+
+
+def test_a_ring_gets_every_environment_at_its_own_pace(paced: list[Any]) -> None:
+    run = conftest.Small("dqn", "fake:walk", 1, {**SETTINGS, "replay.capacity": 4096}).run(30)
+    ring = run.state.replay
+    filled = np.asarray(ring.filled[0])
+    assert filled.sum() == 30 * 8 * 4 and filled[0] > 3 * filled[7] > 0
+    observation = np.asarray(ring.rows.timestep.observation[0])
+    for column, count in enumerate(filled):
+        rows = observation[column, :count]
+        assert (rows[:, 0] == paced[0].seeds[column]).all()
+        np.testing.assert_array_equal(position(rows), np.arange(count))
+    run.layout.close()
+
+
+def test_actions_and_carries_belong_to_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stack of frames, kept in the carry, shows an environment's own last frames wherever it stands in a batch."""
+    made: list[Any] = []
+    monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.paced_task(PERIODS, made))
+    settings = {**SETTINGS, "network.core": "frame_stack", "network.num_frames": 3, "replay.capacity": 4096}
+    unrolled: list[Any] = []
+    iterate = sebulba._Sebulba._arguments
+
+    def spied(self: Any, state: Any, i: int, total: int, columns: Any, unrolls: Any) -> Any:
+        if isinstance(unrolls[0].steps.version, jax.Array):
+            unrolled.extend(jax.tree.map(np.asarray, unrolls))
+        return iterate(self, state, i, total, columns, unrolls)
+
+    monkeypatch.setattr(sebulba._Sebulba, "_arguments", spied)
+    run = conftest.Small("dqn", "fake:walk", 1, settings).run(12)
+    run.layout.close()
+    seen = 0
+    for unroll in unrolled:
+        opening = unroll.steps.timestep.observation[0]
+        for frames, now in zip(unroll.carry, opening, strict=True):
+            if now[2] >= 2:
+                np.testing.assert_array_equal(frames[:, 0], [now[0]] * 2)
+                np.testing.assert_array_equal(frames[:, 2], [now[2] - 2, now[2] - 1])
+                seen += 1
+    assert seen > 20
+
+
+def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    task = fake_host.paced_task(PERIODS, made)
+    failed = [False]
+    recv = fake_host.Paced.recv
+
+    def failing(self: Any) -> Any:
+        if not failed[0] and self._clock > 30:
+            failed[0] = True
+            raise RuntimeError("fell over")
+        return recv(self)
+
+    monkeypatch.setattr(fake_host.Paced, "recv", failing)
+    monkeypatch.setattr(envs, "make", lambda name, params=None: task)
+    states: list[running.State] = []
+    settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": 1}
+    with pytest.warns(RuntimeWarning, match="started anew"):
+        run = conftest.Small("dqn", "fake:walk", 1, settings).run(30)
+    states.append(run.state)
+    run.layout.close()
+    ring = states[0].replay
+    assert len(made) == 2
+    changes = 0
+    for column, count in enumerate(np.asarray(ring.filled[0])):
+        rows = np.asarray(ring.rows.timestep.observation[0, column, :count])
+        kinds = np.asarray(ring.rows.timestep.step_type[0, column, :count])
+        moved = np.diff(rows[:, 0]) != 0
+        changes += moved.sum()
+        assert (kinds[:-1][moved] == types.LAST).all() and (kinds[1:][moved] == types.FIRST).all()
+        np.testing.assert_array_equal(np.diff(position(rows))[~moved], 1)
+    assert changes >= 7
+
+
+REFUSED = [
+    ({"layout.policy_lag": "1"}, "--layout.ready_envs=2: the clock says .*; give --layout.policy_lag=free"),
+    (
+        {"layout.ready_envs": 3},
+        "ready_envs=3 does not divide the 8 environments of an actor; valid: 1, 2, 4, 8",
+    ),
+    ({"network.core": "lstm"}, "--layout.ready_envs=2: a recurrent policy keeps its parameters"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED, ids=lambda value: str(value)[:30])
+def test_what_cannot_act_as_it_gets_ready_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(config.UsageError, match=message):
+        conftest.Small("ppo", "toy:walk", 1, {**SETTINGS, **settings})
+
+
+def test_a_replay_over_several_devices_is_refused() -> None:
+    with pytest.raises(config.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
+        conftest.Small("dqn", "toy:walk", 2, SETTINGS)
