@@ -29,6 +29,11 @@ class Assembly(NamedTuple):
     layout: Any
     evaluate: Any
 
+    @property
+    def protocol(self) -> str:
+        """What scores depend on beside the environment's name, "" where nothing does."""
+        return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
+
 
 def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
     """Resolves settings for the task family of the environment that the flags name, and makes that environment.

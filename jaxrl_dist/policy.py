@@ -80,6 +80,7 @@ def evaluate(
         "run": str(run),
         "system": parts.settings["system"],
         "env": parts.settings["env"],
+        "protocol": parts.protocol,
         "slot": slot,
         "env_steps": env_steps,
         "seed": seed,

@@ -36,6 +36,7 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
     summary = {
         "system": settings["system"],
         "env": settings["env"],
+        "protocol": parts.protocol,
         "layout": settings["layout"],
         "reason": result.reason,
         **counters,
@@ -71,7 +72,11 @@ _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "e
 
 def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     """Says in a few lines how a run ended and where to look."""
-    lines = [f"{summary['system']} on {summary['env']}: {summary['env_steps']:,} steps per seed ({summary['reason']})"]
+    steps, frames = summary["env_steps"], summary["frames"]
+    played = f"{steps:,} steps" + (f", {frames:,} frames" if frames != steps else "")
+    lines = [f"{summary['system']} on {summary['env']}: {played} per seed ({summary['reason']})"]
+    if summary["protocol"]:
+        lines.append(summary["protocol"])
     if summary["eval_return_mean"] is not None:
         low, high = summary["eval_return_ci95"]
         lines.append(

@@ -169,8 +169,9 @@ def _announce(session: _Session, progress: records.Progress, total: int) -> None
     device = mesh.devices.flat[0]
     session.logger.total_steps = steps(total)
     say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
-    for line in session.parts.layout.placement:
-        say(line)
+    for line in (*session.parts.layout.placement, session.parts.protocol):
+        if line:
+            say(line)
     if progress.iteration:
         say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
     if progress.iteration and progress.total != total:

@@ -19,10 +19,10 @@ from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.config import setting
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base, channels, first_ready, gauges, learning, placement, running
+from jaxrl_dist.parallel import base, channels, gauges, learning, placement, running, sebulba_settings
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -149,15 +149,18 @@ class _Sebulba:
     ) -> None:
         local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
         available = jax.local_devices() if local[0].platform == "cpu" else local
-        named, num_actors = config.actor_devices, _count_actors(config, num_envs, mesh)
+        named, num_actors = config.actor_devices, sebulba_settings.count_actors(config, num_envs, mesh)
         devices = placement.parse("--layout.actor_devices", named, available) if named else available
-        width, lag = num_envs // (num_actors * jax.process_count()), _parse_lag(config.policy_lag, agent.staleness)
+        width, lag = (
+            num_envs // (num_actors * jax.process_count()),
+            sebulba_settings.parse_lag(config.policy_lag, agent.staleness),
+        )
         if config.ready_envs:
-            _check_ready(config, agent, replay, lag, width, mesh)
+            sebulba_settings.check_ready(config, agent, replay, lag, width, mesh)
         self._stage = running.Stage(
             agent=agent,
             environment=environment,
-            programs=_acting(config, agent, environment.spec, num_envs, width, len(local)),
+            programs=sebulba_settings.acting_programs(config, agent, environment.spec, num_envs, width, len(local)),
             width=width,
             ready=config.ready_envs,
             length=config.unroll_length,
@@ -353,51 +356,3 @@ class _Sebulba:
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
-
-
-def _parse_lag(text: str, staleness: str) -> int | None:
-    """Reads a policy lag: a number, or None for free."""
-    if text != "free" and not text.isdecimal():
-        raise UsageError(f"--layout.policy_lag={text}: expected a whole number >= 0, or free")
-    if staleness == "none" and text != "0":
-        raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
-    return None if text == "free" else int(text)
-
-
-def _count_actors(config: Config, num_envs: int, mesh: Mesh) -> int:
-    """Returns the number of actors of this process, each with environments for every one of the learner's devices."""
-    share = mesh.shape["devices"]
-    count = config.num_actors
-    if num_envs % (count * share):
-        valid = [n for n in range(1, num_envs + 1) if num_envs % (n * share) == 0]
-        nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3])) or "none"
-        raise UsageError(
-            f"--layout.num_actors={count} on {share} learner device(s) does not divide --env.num_envs={num_envs}; "
-            f"nearest valid: {nearest}"
-        )
-    return count
-
-
-def _acting(
-    config: Config, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
-) -> unrolls.HostUnroll | first_ready.Programs:
-    """Returns the programs of an actor."""
-    if config.ready_envs:
-        return first_ready.make(agent, spec, num_envs, config.unroll_length, width, config.ready_envs, parts)
-    return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
-
-
-def _check_ready(
-    config: Config, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
-) -> None:
-    """Raises a UsageError where environments cannot act as they get ready."""
-    flag = f"--layout.ready_envs={config.ready_envs}"
-    if lag is not None:
-        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
-    if width % config.ready_envs:
-        valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
-        raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
-    if agent.keeps_sequences:
-        raise UsageError(f"{flag}: a recurrent policy keeps its parameters for a whole unroll; valid: 0")
-    if replay.min_rows and mesh.shape["devices"] > 1:
-        raise UsageError(f"{flag}: a replay over {mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0")

@@ -1,0 +1,60 @@
+"""Checks which of Sebulba's settings fit together, and chooses the actors' programs by them."""
+
+from typing import Any
+
+from jax.sharding import Mesh
+
+from jaxrl_dist import replay as replays
+from jaxrl_dist import types
+from jaxrl_dist.agents import base as agents
+from jaxrl_dist.config import UsageError
+from jaxrl_dist.parallel import first_ready
+from jaxrl_dist.parallel import unroll as unrolls
+
+
+def parse_lag(text: str, staleness: str) -> int | None:
+    """Reads a policy lag: a number, or None for free."""
+    if text != "free" and not text.isdecimal():
+        raise UsageError(f"--layout.policy_lag={text}: expected a whole number >= 0, or free")
+    if staleness == "none" and text != "0":
+        raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
+    return None if text == "free" else int(text)
+
+
+def count_actors(config: Any, num_envs: int, mesh: Mesh) -> int:
+    """Returns the number of actors of this process, each with environments for every one of the learner's devices."""
+    share = mesh.shape["devices"]
+    count = config.num_actors
+    if num_envs % (count * share):
+        valid = [n for n in range(1, num_envs + 1) if num_envs % (n * share) == 0]
+        nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3])) or "none"
+        raise UsageError(
+            f"--layout.num_actors={count} on {share} learner device(s) does not divide --env.num_envs={num_envs}; "
+            f"nearest valid: {nearest}"
+        )
+    return count
+
+
+def acting_programs(
+    config: Any, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
+) -> unrolls.HostUnroll | first_ready.Programs:
+    """Returns the programs of an actor."""
+    if config.ready_envs:
+        return first_ready.make(agent, spec, num_envs, config.unroll_length, width, config.ready_envs, parts)
+    return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
+
+
+def check_ready(
+    config: Any, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
+) -> None:
+    """Raises a UsageError where environments cannot act as they get ready."""
+    flag = f"--layout.ready_envs={config.ready_envs}"
+    if lag is not None:
+        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
+    if width % config.ready_envs:
+        valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
+        raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
+    if agent.keeps_sequences:
+        raise UsageError(f"{flag}: a recurrent policy keeps its parameters for a whole unroll; valid: 0")
+    if replay.min_rows and mesh.shape["devices"] > 1:
+        raise UsageError(f"{flag}: a replay over {mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0")
