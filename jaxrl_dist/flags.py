@@ -20,7 +20,10 @@ _ACTIONS = {
     "list": "Print the systems and the environments, and exit.",
     "version": "Print versions, and exit.",
 }
-_DISTRIBUTIONS = ("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "gymnax", "brax")
+_DISTRIBUTIONS = (
+    *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("gymnax", "brax", "envpool", "gymnasium"),
+)
 
 
 class Command(NamedTuple):

@@ -92,7 +92,9 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
 def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     shown = re.findall(r"`--(no)?([\w.]+)(?:=[^`]*)?`", text)
-    declared = {name for row in systems.SYSTEMS.values() for name in config.fields(row, row.layouts[0])}
+    declared = {
+        name for row in systems.SYSTEMS.values() for layout in row.layouts for name in config.fields(row, layout)
+    }
     actions = {"help", "list", "version", "flagfile", *config.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
