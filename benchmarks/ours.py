@@ -50,6 +50,7 @@ def main(arguments: list[str]) -> None:
     packages = worker.versions("jax", "jaxlib", "flax", "optax")
     worker.announce(channel, worker.Startup(import_s, compile_s, first_s), packages)
     worker.serve(channel, chunk, evaluate)
+    layout.close()
 
 
 if __name__ == "__main__":

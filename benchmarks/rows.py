@@ -46,6 +46,11 @@ _ANT = (
     "--network.shared=false",
 )
 
+_CHEETAH = (
+    *("--system=ppo", "--env=envpool:HalfCheetah-v4", "--env.num_envs=64", "--layout.unroll_length=64"),
+    *("--learner.epochs=10", "--learner.minibatches=32", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
+)
+
 PPO_SMALL = ("--num_envs=4", "--unroll=128", "--epochs=4", "--minibatches=4")
 _PPO_LARGE = ("--num_envs=2048", "--unroll=32", "--epochs=4", "--minibatches=32")
 _PPO_BREAKOUT = ("--env=Breakout-MinAtar", "--num_envs=64", "--unroll=128", "--epochs=4", "--minibatches=8")
@@ -60,7 +65,7 @@ class Row:
         name: for `--rows`.
         title: the work, for the table.
         ours: flags of `ours.py`.
-        reference: `baseline`, `rejax`, `brax` or `ours`.
+        reference: `baseline`, `rejax`, `brax`, `sbx`, `raw` or `ours`.
         reference_flags: flags of that worker.
         target: wanted ratio of ours over the reference in steps/s; 0 where the row only informs.
         note: what a reader must know to judge the row.
@@ -190,6 +195,36 @@ ROWS = (
         target=1.3,
         note="Brax's own trainer, evaluation off; its advantages reach 5 rows, ours 40",
         compile_limit_s=45.0,
+    ),
+    Row(
+        "halfcheetah_sbx",
+        "PPO HalfCheetah, 64 environments × 64, 10 epochs × 32",
+        (*_CHEETAH, *_chunk(16384)),
+        "sbx",
+        ("--num_envs=64", "--unroll=64", "--epochs=10", "--minibatches=32", "--vec=dummy", *_chunk(8192)),
+        target=4.0,
+        note="ours on EnvPool's HalfCheetah-v4; SBX on Gymnasium's v5, in one process, which was its faster way",
+    ),
+    Row(
+        "halfcheetah_raw",
+        "PPO HalfCheetah, 64 environments × 64, one epoch × 4, networks 64×64",
+        (*_CHEETAH, "--learner.epochs=1", "--learner.minibatches=4", *_chunk(32768)),
+        "raw",
+        ("--env=HalfCheetah-v4", "--num_envs=64", *_chunk(32768)),
+        target=0.6,
+        note="EnvPool alone with random actions",
+    ),
+    Row(
+        "cartpole_raw",
+        "PPO CartPole (EnvPool), 256 environments × 64, one epoch × 4, networks 64×64",
+        (
+            *("--system=ppo", "--env=envpool:CartPole-v1", "--env.num_envs=256", "--layout.unroll_length=64"),
+            *("--learner.epochs=1", "--learner.minibatches=4"),
+            *_chunk(131072),
+        ),
+        "raw",
+        ("--env=CartPole-v1", "--num_envs=256", *_chunk(262144)),
+        note="EnvPool alone with random actions",
     ),
 )
 

@@ -21,7 +21,7 @@ HEADER = (
     "reference | note |\n|---|---|---|---|---|---|---|---|"
 )
 EXTRA_ROWS = ("cartpole_threshold", "first_line")
-_PEERS = {"rejax": "peer_rejax.py", "brax": "peer_brax.py"}
+_PEERS = {"rejax": "peer_rejax.py", "brax": "peer_brax.py", "sbx": "peer_sbx.py"}
 
 
 def main(arguments: list[str]) -> int:

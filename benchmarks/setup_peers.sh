@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the environments of the benchmark peers, one each: DIR/rejax (rejax 0.1.3, gymnax 0.0.9, JAX 0.10.2) and
-# DIR/brax (Brax 0.14.2, mujoco 3, JAX 0.9.2). Their pins exclude each other, and ours.
+# Makes the environments of the benchmark peers, one each: DIR/rejax (rejax 0.1.3, gymnax 0.0.9, JAX 0.10.2), DIR/brax
+# (Brax 0.14.2, mujoco 3, JAX 0.9.2) and DIR/sbx (SBX 0.28, Gymnasium's MuJoCo). Their pins exclude each other, and ours.
 #
 #   benchmarks/setup_peers.sh [DIR=.venv-peers]
 #
@@ -19,7 +19,7 @@ extra=${PEERS_JAX_EXTRA:-}
     exit 2
 }
 
-for peer in rejax brax; do
+for peer in rejax brax sbx; do
     venv=$peers/$peer
     pins=$here/requirements-$peer.txt
     stamp=$venv/installed.txt
