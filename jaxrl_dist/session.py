@@ -125,9 +125,10 @@ def run(
     _announce(session, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
     reason = _reason(session, progress)
     if not reason:
-        state = _compile(session, state, progress)
-        state, reason = _loop(session, state, progress)
-        _save(session, state, progress)
+        with jax.thread_guard(jax.process_count() > 1):
+            state = _compile(session, state, progress)
+            state, reason = _loop(session, state, progress)
+            _save(session, state, progress)
     return Result(reason, progress, started.resumed_from, state.learner.params)
 
 
@@ -206,10 +207,14 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
         session.stop.at_once("stopped while compiling; there was nothing new to save"),
         futures.ThreadPoolExecutor(1) as pool,
     ):
-        evaluation = pool.submit(compile_evaluation)
+        evaluation = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
         state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
         guard.is_sound(state, sums)
-        evaluation.result()
+        # Programs over several processes come from one thread, so that all processes have them in one order.
+        if evaluation is None:
+            compile_evaluation()
+        else:
+            evaluation.result()
     seconds = time.perf_counter() - started_s
     progress.compile_s += seconds
     session.logger.say(f"compiled in {seconds:.1f} s")

@@ -36,7 +36,7 @@ if layout == "sebulba":
 settings, environment = assemble.resolve(flags)
 parts = assemble.assemble(settings, environment, jax.devices())
 keys = session.seed_keys(settings)
-with jax.thread_guard(count > 1 and layout == "anakin"):
+with jax.thread_guard(count > 1):
     state = parts.layout.init(keys)
     state, sums = parts.layout.run(state, 0, 3, 100)
 parts.layout.close()
