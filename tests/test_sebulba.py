@@ -222,7 +222,8 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(tmp_path: path
 
 REFUSED = [
     ({"num_seeds": 2}, "--num_seeds=2: sebulba trains one seed at a time; valid: 1"),
-    ({"layout.policy_lag": "-1"}, "--layout.policy_lag=-1: expected a whole number >= 0, or free"),
+    ({"layout.policy_lag": "-1"}, "--layout.policy_lag=-1: expected a whole number from 0 to 64, or free"),
+    ({"layout.policy_lag": "65"}, "--layout.policy_lag=65: expected a whole number from 0 to 64, or free"),
     ({"layout.num_actors": 3}, "does not divide --env.num_envs=8; nearest valid: 2, 4, 1"),
     ({"layout.actor_devices": "gpu:0"}, "--layout.actor_devices=gpu:0: no device gpu:0; valid: cpu:0"),
     ({"layout.learner_devices": "cpu:0,cpu:0"}, "--layout.learner_devices=cpu:0,cpu:0 names a device twice"),

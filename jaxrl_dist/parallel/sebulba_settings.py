@@ -12,10 +12,14 @@ from jaxrl_dist.parallel import first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 
 
+# So many unrolls of each actor are kept, and saved with every checkpoint.
+_LARGEST_LAG = 64
+
+
 def parse_lag(text: str, staleness: str) -> int | None:
     """Reads a policy lag: a number, or None for free."""
-    if text != "free" and not text.isdecimal():
-        raise UsageError(f"--layout.policy_lag={text}: expected a whole number >= 0, or free")
+    if text != "free" and not (text.isdecimal() and int(text) <= _LARGEST_LAG):
+        raise UsageError(f"--layout.policy_lag={text}: expected a whole number from 0 to {_LARGEST_LAG}, or free")
     if staleness == "none" and text != "0":
         raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
     return None if text == "free" else int(text)
