@@ -298,6 +298,9 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, declarations.Field], name: str) -> UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
+    others = [layout for layout in system.layouts if name in fields(system, layout) and name not in catalogue]
+    if others:
+        return UsageError(f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have")
     candidates = [f"--{flag}" for flag in (*catalogue, *ALIASES)]
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
     namesakes = [flag for flag in candidates if flag.strip("-").split(".")[-1] == name.split(".")[-1]]

@@ -55,6 +55,16 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
             handle.truncate(0)
 
 
+def leave_on_signals() -> None:
+    """Lets SIGTERM and SIGINT end the process silently, with 128 + the signal; for as long as nothing is to be saved.
+
+    Python's own handler of SIGINT raises wherever the process happens to be: in a library's import, which becomes
+    another error, or in a callback from native code, which drops it, so that the process goes on.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
+
+
 class StopToken:
     """Says whether the run was asked to stop; every loop polls `requested`.
 

@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from absl import flags, logging  # noqa: E402
 
-from jaxrl_dist import config  # noqa: E402
+from jaxrl_dist import config, faults  # noqa: E402
 
 _RUN = flags.DEFINE_string("run", None, "Run folder.", required=True)
 _EPISODES = flags.DEFINE_integer("episodes", 100, "Whole episodes per seed of the run.", lower_bound=1)
@@ -20,6 +20,9 @@ _PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parame
 def main(arguments: list[str]) -> int:
     """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where the checkpoint is corrupt."""
     try:
+        if {"--help", "-h"} & set(arguments):
+            print(f"usage: python scripts/evaluate.py --run=FOLDER [--flag=value ...]\n{_help()}")
+            return 0
         remaining = flags.FLAGS(arguments)[1:]
         if remaining:
             raise config.UsageError(f"unexpected argument {remaining[0]!r}: flags are given as --flag=value")
@@ -41,6 +44,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _help() -> str:
+    """Describes this script's flags."""
+    holders = (_RUN, _EPISODES, _SEED, _CHECKPOINT, _PARAMS)
+    return "\n".join(f"  --{holder.name}\n      {flags.FLAGS[holder.name].help}" for holder in holders)
+
+
 def _split(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
@@ -54,7 +63,5 @@ def _refuse(error: Exception, code: int) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    faults.leave_on_signals()
+    sys.exit(main(sys.argv))

@@ -20,6 +20,12 @@ def main(arguments: list[str]) -> int:
     labels = options.labels.split(",") if options.labels else [str(run) for run in options.runs]
     if len(labels) != len(options.runs) or len(set(labels)) < len(labels):
         return _refuse(f"{len(options.runs)} runs need as many different labels, not {', '.join(labels)}")
+    for run in options.runs:
+        if not run.is_dir():
+            return _refuse(f"{run} is no run folder")
+    kinds = (".png", ".pdf", ".svg")
+    if options.out.suffix.lower() not in kinds:
+        return _refuse(f"--out={options.out}: expected a name that ends in one of {', '.join(kinds)}")
     runs = {label: metrics.read(run) for label, run in zip(labels, options.runs, strict=True)}
     for run, records in zip(options.runs, runs.values(), strict=True):
         if not any(record["kind"] == "eval" for record in records):

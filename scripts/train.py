@@ -7,7 +7,7 @@ import sys
 # From a checkout without installation; and modules of the user's own, named by --network, from the current folder.
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), ""]
 
-from jaxrl_dist import config, flags  # noqa: E402
+from jaxrl_dist import config, faults, flags  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -38,4 +38,6 @@ def _print(text: str) -> int:
 
 
 if __name__ == "__main__":
+    # Until the run listens to them itself.
+    faults.leave_on_signals()
     sys.exit(main(sys.argv[1:]))

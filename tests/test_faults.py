@@ -336,3 +336,25 @@ def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str
         assert tags[name] == field.tag, name
     assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
     assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}
+
+
+@pytest.mark.parametrize("delay_s", [0.4, 0.8, 1.2, 1.6])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
+    number: int, code: int, delay_s: float, tmp_path: pathlib.Path
+) -> None:
+    process = start(tmp_path, "--steps=10_000_000")
+    time.sleep(delay_s)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (code, "")
+
+
+def test_an_evaluation_ends_silently_at_an_interrupt(reference: Reference) -> None:
+    script = ROOT / "scripts" / "evaluate.py"
+    for delay_s in (0.5, 1.0, 3.0):
+        process = _popen([sys.executable, str(script), f"--run={reference.folder}", "--episodes=1000000"])
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+        assert process.returncode == 130

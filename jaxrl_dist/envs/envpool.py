@@ -66,6 +66,7 @@ _FIXED = frozenset(
 )
 # EnvPool checks none of these: some end the process, some step nothing.
 _LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
+_MOST_THREADS = 1024
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
@@ -151,6 +152,8 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if value < _LOWEST[key] if key in _LOWEST else False:
             raise config.UsageError(f"--env.params.{key}={value}: expected at least {_LOWEST[key]}")
+        if key == "num_threads" and value > _MOST_THREADS:
+            raise config.UsageError(f"--env.params.{key}={value}: expected 0 to {_MOST_THREADS}")
         if key == "repeat_action_probability" and not 0 <= value <= 1:
             raise config.UsageError(f"--env.params.{key}={value}: expected a probability, 0 to 1")
 

@@ -7,7 +7,8 @@ import ast
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -55,6 +56,7 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     if settings["max_episode_steps"]:
         kwargs["max_episode_steps"] = settings["max_episode_steps"]
     registered = _find(library, name)
+    _check_arguments(registered, kwargs, full_name)
     environment = _make(functools.partial(library.make, registered, disable_env_checker=True, **kwargs), full_name)
     leaves = tuple(_leaves(environment.observation_space, (), full_name))
     made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
@@ -181,3 +183,24 @@ def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]
     if kind == "Tuple":
         return tuple(_tree(member, (*path, i), by_path) for i, member in enumerate(space.spaces))
     return by_path[path]
+
+
+def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str) -> None:
+    """Refuses arguments that the environment's constructor does not name, where it names all that it takes."""
+    point = registered.entry_point
+    try:
+        if isinstance(point, str):
+            module, _, attribute = point.partition(":")
+            point = getattr(importlib.import_module(module), attribute, None)
+        parameters = dict(inspect.signature(point).parameters) if callable(point) else {}
+    except (ImportError, TypeError, ValueError):
+        # Making it says what is wrong.
+        return
+    if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    valid = sorted({*parameters, *_DEFAULTS} - {"self"})
+    for key in kwargs:
+        if key not in valid:
+            raise config.UsageError(
+                f"--env.params.{key}: {full_name} takes {', '.join(valid)}{declarations.nearest(key, valid)}"
+            )

@@ -95,6 +95,9 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
             environment, default_params = library.make(name, **given)
     except (ValueError, AssertionError) as error:
         raise config.UsageError(f"--env={SUITE}:{name} with {given}: {error}") from error
+    limit = values.get("max_steps_in_episode", 1)
+    if limit < 1:
+        raise config.UsageError(f"--env.params.max_steps_in_episode={limit}: expected at least 1")
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     return wrappers.auto_reset(adapt(environment, env_params, name))
 

@@ -11,7 +11,6 @@ from jaxrl_dist.config import UsageError
 from jaxrl_dist.parallel import first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 
-
 # So many unrolls of each actor are kept, and saved with every checkpoint.
 _LARGEST_LAG = 64
 
