@@ -31,4 +31,10 @@ study brax_inverted_pendulum 4 -- --system=ppo --env=brax:inverted_pendulum --en
   --learner.anneal=true --learner.max_grad_norm=0.5
 study brax_ant 2 -- --system=ppo --env=brax:ant --env.params.backend=spring --steps=2_000_000 \
   --env.num_envs=256 --layout.unroll_length=20 --learner.minibatches=8 --evaluation.episodes=8
+for suite in envpool gymnasium; do
+  study "cartpole_$suite" 5 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn --layout.unroll_length=8" -- \
+    --env="$suite:CartPole-v1" --steps=500_000
+done
+study halfcheetah 3 -- --system=ppo --env=envpool:HalfCheetah-v4 --steps=1_000_000 --env.num_envs=16 \
+  --layout.unroll_length=128 --evaluation.episodes=16
 exit $failed

@@ -62,16 +62,6 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
     np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
 
 
-def test_minatar_convolution_equals_xla_s():
-    image = jnp.asarray(np.random.default_rng(1).random((2, 10, 10, 4)) < 0.3)
-    patches = torsos._neighbourhoods(image.astype(jnp.float32))
-    kernel = jnp.asarray(np.random.default_rng(2).normal(size=(3, 3, 4, 16)), jnp.float32)
-    expected = jax.lax.conv_general_dilated(
-        image.astype(jnp.float32), kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
-    np.testing.assert_allclose(patches @ kernel.reshape(36, 16), expected, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("core", ["identity", "lstm", "frame_stack"])
 def test_unrolling_equals_stepping_and_forgets_at_first(core):
     settings = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, core_size=6, num_frames=3)
@@ -144,3 +134,24 @@ def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
     except ValueError as error:
         inside = error.with_traceback(error.__traceback__.tb_next)
     assert torsos._where(inside) == "ValueError at library.py:1: no"
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size", "stride", "channels"),
+    [(84, 84, 8, 4, 4), (10, 10, 3, 1, 4), (20, 20, 4, 2, 3), (9, 9, 3, 1, 5), (11, 8, 3, 2, 2), (10, 13, 5, 3, 1)],
+)
+def test_products_are_the_convolution(height: int, width: int, size: int, stride: int, channels: int) -> None:
+    image_key, kernel_key = jax.random.split(jax.random.key(0))
+    image = jax.random.normal(image_key, (2, height, width, channels))
+    weights = jax.random.normal(kernel_key, (size, size, channels, 6))
+
+    def both(function):
+        def loss(weights, image):
+            return jnp.sum(jnp.sin(function(image, weights, stride)))
+
+        return function(image, weights, stride), jax.grad(loss, (0, 1))(weights, image)
+
+    for x, y in zip(
+        jax.tree.leaves(both(torsos.by_products)), jax.tree.leaves(both(torsos.by_convolution)), strict=True
+    ):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
