@@ -254,7 +254,7 @@ def resolve(
     )
     settings, origins = {}, {}
     for name, (value, origin) in ((name, entry) for layer in layers for name, entry in layer.items()):
-        settings[name] = _value(system, catalogue, name, value)
+        settings[name] = _value(system, catalogue, name, value, root)
         origins[name] = origin
     if settings.get("num_seeds", 1) > 1 and not trains_seeds_together(layout, root):
         raise UsageError(
@@ -296,9 +296,11 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {ALIASES.get(name, name): value for name, value in flags.items()}
 
 
-def unknown_flag(system: systems.System, catalogue: Mapping[str, declarations.Field], name: str) -> UsageError:
+def unknown_flag(
+    system: systems.System, catalogue: Mapping[str, declarations.Field], name: str, root: pathlib.Path = PACKAGE
+) -> UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
-    others = [layout for layout in system.layouts if name in fields(system, layout) and name not in catalogue]
+    others = [layout for layout in system.layouts if name in fields(system, layout, root) and name not in catalogue]
     if others:
         return UsageError(f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have")
     candidates = [f"--{flag}" for flag in (*catalogue, *ALIASES)]
@@ -313,12 +315,18 @@ def _published(origin: str, settings: Mapping[str, systems.Setting]) -> dict[str
     return {name: (value, f"{origin}: {source}") for name, (value, source) in settings.items()}
 
 
-def _value(system: systems.System, catalogue: Mapping[str, declarations.Field], name: str, value: Any) -> Any:
+def _value(
+    system: systems.System,
+    catalogue: Mapping[str, declarations.Field],
+    name: str,
+    value: Any,
+    root: pathlib.Path,
+) -> Any:
     """Checks one value; parameters of the environment's own stay text."""
     if name.startswith(PARAMS) and name[len(PARAMS) :].isidentifier():
         return str(value)
     if name not in catalogue:
-        raise unknown_flag(system, catalogue, name)
+        raise unknown_flag(system, catalogue, name, root)
     try:
         return declarations.parse(catalogue[name], value)
     except ValueError as error:

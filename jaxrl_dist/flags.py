@@ -59,10 +59,10 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         return Command(help_text(system, fields), {}, None)
     if "undefok" in _given(arguments):
         # Absl would silently drop the flags it names.
-        raise config.unknown_flag(system, fields, "undefok")
+        raise config.unknown_flag(system, fields, "undefok", root)
     values, rest = _parse_known(arguments, _names(arguments, fields))
     if rest:
-        raise _unexpected(system, fields, rest[0])
+        raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
     check_environment(settings["env"], root)
     origin = settings.settings.get("init_from")
@@ -215,12 +215,14 @@ def _layout(system: systems.System, given: Mapping[str, str], root: pathlib.Path
     return config.choose_layout(system, given.get("layout", ""), env, root)
 
 
-def _unexpected(system: systems.System, fields: Mapping[str, declarations.Field], argument: str) -> config.UsageError:
+def _unexpected(
+    system: systems.System, fields: Mapping[str, declarations.Field], argument: str, root: pathlib.Path
+) -> config.UsageError:
     """Explains an argument that is no flag of the system."""
     if not argument.startswith("-") or not argument.strip("-"):
         return config.UsageError(f"unexpected argument {argument!r}: flags are given as --flag=value")
     name = argument.lstrip("-").partition("=")[0]
-    return config.unknown_flag(system, fields, name)
+    return config.unknown_flag(system, fields, name, root)
 
 
 def _changes(command: Command, path: pathlib.Path) -> config.Difference:

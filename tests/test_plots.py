@@ -144,7 +144,7 @@ def test_the_script_draws_runs(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none"], "none/metrics.jsonl holds no evaluation to draw"),
+        (["none"], "none is no run folder"),
         (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
         (["a", "a"], "2 runs need as many different labels, not a, a"),
     ],

@@ -40,6 +40,7 @@ def test_by_hand():
 
 @given(seed=st.integers(0, 10**6), share=st.floats(0, 1), scale=st.sampled_from([1e-3, 1.0, 1e3]))
 @example(seed=1934, share=0.125, scale=1e-3)
+@example(seed=98702, share=0.125, scale=1e-3)
 @settings(max_examples=30, deadline=None)
 def test_batches_equal_float64_over_all_rows(seed, share, scale):
     rng = np.random.default_rng(seed)
@@ -52,7 +53,9 @@ def test_batches_equal_float64_over_all_rows(seed, share, scale):
     assert float(moments.rows) == len(rows)
     if len(rows):
         np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-5, atol=1e-6 * scale)
-        np.testing.assert_allclose(variance(moments), rows.var(0), rtol=1e-4, atol=1e-6 * scale**2)
+        # A row's distance from the mean is known up to the rounding of both.
+        rounding = 2e-7 * scale * np.abs(rows.mean(0)).max()
+        np.testing.assert_allclose(variance(moments), rows.var(0), rtol=1e-4, atol=1e-6 * scale**2 + rounding)
 
 
 def test_devices_with_unequal_masks_equal_one_device_and_agree_to_the_bit():

@@ -193,7 +193,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
             module, _, attribute = point.partition(":")
             point = getattr(importlib.import_module(module), attribute, None)
         parameters = dict(inspect.signature(point).parameters) if callable(point) else {}
-    except (ImportError, TypeError, ValueError):
+    except Exception:
         # Making it says what is wrong.
         return
     if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
