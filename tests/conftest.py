@@ -7,10 +7,11 @@ from typing import Any
 
 # Small programs spend their time in the compiler, not in the code that it optimises. jaxlib 0.11 ends the process at the
 # second flag, which it no longer knows.
-QUICK = ["--xla_backend_optimization_level=0"]
-if importlib.metadata.version("jaxlib").startswith("0.10."):
-    QUICK.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *QUICK])
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_backend_optimization_level=0"
+    + " --xla_cpu_use_fusion_emitters=false" * importlib.metadata.version("jaxlib").startswith("0.10.")
+)
 
 import jax
 import numpy as np
