@@ -5,8 +5,8 @@ import importlib.metadata
 import os
 from typing import Any
 
-# Small programs spend their time in the compiler, not in the code that it optimises. jaxlib 0.11 ends the process at the
-# second flag, which it no longer knows.
+# Small programs spend their time in the compiler, not in the code that it optimises. The second flag ends a process of
+# jaxlib 0.11, which no longer knows it.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_backend_optimization_level=0"
