@@ -204,8 +204,10 @@ def test_a_second_interrupt_ends_at_once_even_inside_native_code() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_dies_of_signals_and_does_not_tell_the_parent() -> None:
     code = """
-        import os, signal, time
+        import os, signal, time, warnings
         from jaxrl_dist import faults
+        # Python 3.12 warns of every fork beside a thread.
+        warnings.simplefilter("ignore", DeprecationWarning)
         token = faults.StopToken()
         with token.install():
             reader, writer = os.pipe()
