@@ -124,14 +124,13 @@ def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Pat
     serves = {
         layout: declarations.constant(root / "parallel" / f"{layout}.py", "SERVES") or () for layout in system.layouts
     }
-    if name and runs_on not in serves[name]:
-        able = [layout for layout in system.layouts if runs_on in serves[layout]]
+    able = [layout for layout in system.layouts if runs_on in serves[layout]]
+    if name and name not in able:
         raise UsageError(
             f"--layout={name}: {env} runs on the {'CPU' if runs_on == 'host' else runs_on} only; valid: "
             f"{', '.join(able) or 'none'}"
         )
     natively = [layout for layout in system.layouts if serves[layout][:1] == (runs_on,)]
-    able = [layout for layout in system.layouts if runs_on in serves[layout]]
     return name or (natively or able or list(system.layouts))[0]
 
 

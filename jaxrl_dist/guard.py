@@ -6,11 +6,12 @@ import warnings
 from typing import Any, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import assemble, checkpoint, records
 from jaxrl_dist.parallel import base as layouts
+
+_all_finite = jax.jit(layouts.all_finite)
 
 
 class NonFiniteError(FloatingPointError):
@@ -86,12 +87,6 @@ def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, t
     found = checkpoint.restore_latest(folder / "checkpoints", parts.layout.template(keys), warnings.warn)
     state, start = (found[0], found[1]["iteration"]) if found else (parts.layout.init(keys), 0)
     return parts.layout.run(state, start, iteration - start, total)[0]
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
 
 
 def _describe(parts: assemble.Assembly, failure: layouts.Failure) -> str:

@@ -14,7 +14,7 @@ import pytest
 from jaxrl_dist import assemble, checkpoint, config, policy, runner, session, types
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import unroll
+from jaxrl_dist.parallel import channels, unroll
 
 LSTM = {"network.core": "lstm", "network.core_size": 8, "learner.minibatches": 2}
 SYSTEMS = [("ppo", {}), ("ppo", LSTM), ("dqn", {})]
@@ -51,9 +51,7 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     play = jax.jit(unroll.device_unroll(agent, environment, length))
     _, expected, sums = play(params, actors, act_key, exploration, jnp.int32(7))
 
-    published = types.NamedTuple("Published", [("params", Any), ("updates", Any), ("progress", Any)])(
-        params, jnp.int32(7), jnp.float32(0.3)
-    )
+    published = channels.Published(params, jnp.int32(7), jnp.float32(0.3))
     on_host = as_host.AsHost(environment, columns, env_key)
     opening = on_host.reset()._replace(info=())
     programs = unroll.host_unroll(agent, columns, length, 2)

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.types import Array
+from jaxrl_dist.types import Array, ArrayTree
 
 
 class Metrics(NamedTuple):
@@ -121,3 +122,9 @@ def seed_keys(key: Array) -> SeedKeys:
 def never() -> bool:
     """Returns False: nobody asks for a stop."""
     return False
+
+
+def all_finite(tree: ArrayTree) -> Array:
+    """Returns bool [], whether every real number in a tree is finite."""
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()

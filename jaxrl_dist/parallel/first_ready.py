@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import channels, learning
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -41,7 +41,7 @@ class Programs(NamedTuple):
     """Programs of one actor; they run where their arguments are. M rows act together.
 
     Attributes:
-        begin: (params, carry [B]) -> (`Tables`, space [T + 1, B + M] for complete columns).
+        begin: (carry [B]) -> (`Tables`, space [T + 1, B + M] for complete columns).
         explore: (env_ids i32 [B], progress) -> f32 [B].
         act: (published, tables, exploration [B], key, step, ids i32 [M], t i32 [M], timestep [M]) -> (action [M],
             tables); `t` says which row of its column each is. Donates the tables.
@@ -73,15 +73,13 @@ def make(
     """
     capacity = width + ready
 
-    def begin(params: types.Params, carry: ArrayTree) -> Any:
-        timestep = _zeros(spec, width)
-        output = jax.eval_shape(agent.act, params, carry, timestep, jax.random.key(0), jnp.zeros(width))
-        row = types.Step(timestep, output.action, output.extras, jnp.zeros(width, jnp.int32))
-        rows = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
-        widened: Any = jax.tree.map(lambda x: jnp.zeros((length + 1, capacity, *x.shape[1:]), x.dtype), row)
+    def begin(carry: ArrayTree) -> Any:
+        rows, space = (
+            jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), learning.rows_struct(agent, spec, length, columns))
+            for columns in (width, capacity)
+        )
         opening = jax.tree.map(jnp.copy, carry)
-        space = types.Unroll(widened, jax.tree.map(lambda x: jnp.zeros((capacity, *x.shape[1:]), x.dtype), carry))
-        return Tables(jax.tree.map(jnp.copy, carry), opening, jax.tree.map(jnp.copy, carry), rows), space
+        return Tables(jax.tree.map(jnp.copy, carry), opening, jax.tree.map(jnp.copy, carry), rows.steps), space
 
     def act(
         published: channels.Published,
@@ -183,7 +181,7 @@ def play(
     all_ids = np.arange(width, dtype=np.int32)
     chunks = all_ids.reshape(-1, ready)
     version, published = parameters()
-    tables, space = programs.begin(published.params, carry)
+    tables, space = programs.begin(carry)
     exploration = programs.explore(env_ids, published.progress)
     t, oldest = np.zeros(width, np.int32), np.full(width, version)
     fresh = environment.reset()._replace(info=())
@@ -241,9 +239,3 @@ def play(
 
 def _take(timestep: Any, rows: Any) -> Any:
     return jax.tree.map(lambda x: x[rows], timestep)
-
-
-def _zeros(spec: types.EnvironmentSpec, width: int) -> types.TimeStep:
-    zeros = jnp.zeros(width)
-    observation = jax.tree.map(lambda x: jnp.zeros((width, *x.shape), x.dtype), spec.observation)
-    return types.TimeStep(jnp.zeros(width, jnp.int8), zeros, zeros, observation, ())

@@ -110,8 +110,7 @@ def make(
         after, replay_state, _, updates, metrics = learn(
             before, replay_state, pairs, credit, i >= first_ready, learn_key, i / total
         )
-        floats = [x for x in jax.tree.leaves((after, metrics)) if jnp.issubdtype(x.dtype, jnp.floating)]
-        sound = jnp.stack([jnp.isfinite(x).all() for x in floats]).all()
+        sound = base.all_finite((after, metrics))
         if not keeps_bad:
             after = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
         return Learned(after, replay_state, sound, updates, metrics)

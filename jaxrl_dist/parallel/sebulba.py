@@ -151,10 +151,8 @@ class _Sebulba:
         available = jax.local_devices() if local[0].platform == "cpu" else local
         named, num_actors = config.actor_devices, sebulba_settings.count_actors(config, num_envs, mesh)
         devices = placement.parse("--layout.actor_devices", named, available) if named else available
-        width, lag = (
-            num_envs // (num_actors * jax.process_count()),
-            sebulba_settings.parse_lag(config.policy_lag, agent.staleness),
-        )
+        width = num_envs // (num_actors * jax.process_count())
+        lag = sebulba_settings.parse_lag(config.policy_lag, agent.staleness)
         if config.ready_envs:
             sebulba_settings.check_ready(config, agent, replay, lag, width, mesh)
         self._stage = running.Stage(
