@@ -78,11 +78,12 @@ class LearnerState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient of the summed loss, the taught rows behind it, summed metrics and the items' priorities [N]."""
+    """Gradient of the summed loss, the taught rows behind it, summed and largest metrics, and priorities [N]."""
 
     sums: ArrayTree
     valid: Array
     metrics: dict[str, Array]
+    maxima: dict[str, Array]
     priorities: Array
 
 
@@ -93,7 +94,8 @@ class Learner(NamedTuple):
         init: (params) -> `LearnerState`.
         gradients: (params, target_network, batch, weights [N], key, progress) -> `Gradient` of this device.
         apply: (state, gradient of all devices, progress) -> (state, metrics).
-        update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each.
+        update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
+            the taught rows of all devices, averaged over minibatches, and the largest of the loss's `maxima`.
     """
 
     init: Callable[[types.Params], LearnerState]
@@ -119,8 +121,8 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             return jnp.sum(weights * output.loss), output
 
         sums, output = jax.grad(objective, has_aux=True)(params.network)
-        metrics = jax.tree.map(jnp.sum, output.metrics)
-        return Gradient(sums, output.valid.sum(), metrics, output.priority)
+        metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
+        return Gradient(sums, output.valid.sum(), metrics, maxima, output.priority)
 
     def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
         valid = jnp.maximum(gradient.valid, 1.0)
@@ -138,10 +140,10 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
 
     def step(
         state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
-    ) -> tuple[LearnerState, Array, dict[str, Array]]:
+    ) -> tuple[LearnerState, Array, tuple[dict[str, Array], dict[str, Array]]]:
         gradient = gradients(state.params, state.target_network, batch, weights, key, progress)
         state, metrics = apply(state, _reduce(gradient, axis), progress)
-        return state, gradient.priorities, metrics
+        return state, gradient.priorities, (metrics, gradient.maxima)
 
     def update(
         state: LearnerState, sample: types.Sample, key: Array, progress: Array
@@ -150,11 +152,12 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
         # Items are rows of the sequences, time-major, or the sequences themselves.
         weights = jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
         if config.epochs * config.minibatches == 1:
-            state, priorities, metrics = step(state, batch, weights, key, progress)
+            state, priorities, (metrics, maxima) = step(state, batch, weights, key, progress)
         else:
-            state, metrics = _epochs(config, step, state, batch, weights, key, progress)
+            state, metrics, maxima = _epochs(config, step, state, batch, weights, key, progress)
             # Data that is gone over more than once comes from no replay that keeps priorities.
             priorities = jnp.zeros_like(weights)
+        metrics |= axis.max(maxima)
         params = agent.adapt(state.params, sample.sequences, metrics, axis)
         updates = state.updates + 1
         state = state._replace(params=params, updates=updates)
@@ -259,7 +262,7 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:
-    """Sums over devices in one collective; priorities stay on their device."""
+    """Sums over devices in one collective; maxima and priorities stay on their device."""
     sums, valid, metrics = axis.sum((gradient.sums, gradient.valid, gradient.metrics))
     return gradient._replace(sums=sums, valid=valid, metrics=metrics)
 
@@ -272,8 +275,8 @@ def _epochs(
     weights: Array,
     key: Array,
     progress: Array,
-) -> tuple[LearnerState, dict[str, Array]]:
-    """Goes `epochs` times over the items, each time in shuffled minibatches; averages the metrics."""
+) -> tuple[LearnerState, dict[str, Array], dict[str, Array]]:
+    """Goes `epochs` times over the items, each time in shuffled minibatches; averages metrics, and takes the maxima."""
     num_items = _num_items(batch)
 
     def minibatch(state: LearnerState, x: Any) -> Any:
@@ -288,8 +291,8 @@ def _epochs(
         keys = jax.random.split(loss_key, config.minibatches)
         return jax.lax.scan(minibatch, state, (order.reshape(config.minibatches, -1), keys))
 
-    state, metrics = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
-    return state, jax.tree.map(jnp.mean, metrics)
+    state, (metrics, maxima) = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+    return state, jax.tree.map(jnp.mean, metrics), jax.tree.map(jnp.max, maxima)
 
 
 def _num_items(batch: ArrayTree) -> int:

@@ -39,6 +39,7 @@ class Study:
         first_seed: seed i of the study is `first_seed` + i.
         separate_seeds: whether every seed is a process of its own; it is where the layout trains one seed
             at a time.
+        means: names of training numbers whose means over the run get columns of the table.
     """
 
     out: pathlib.Path
@@ -47,6 +48,7 @@ class Study:
     num_seeds: int = 10
     first_seed: int = 0
     separate_seeds: bool = False
+    means: tuple[str, ...] = ()
 
 
 class Cell(NamedTuple):
@@ -196,7 +198,7 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
         finished = [cell.folder for cell in members if is_finished(cell)]
         failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
         command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
-        rows.append(study_table.row(setting.label, command, finished, failed, study.num_seeds))
+        rows.append(study_table.row(setting.label, command, finished, failed, study.num_seeds, study.means))
         curves[setting.label] = plots.curve([metrics.read(folder) for folder in finished])
     rows = study_table.compare_with_first(rows)
     study_table.write(study.out, rows)

@@ -17,7 +17,14 @@ _UNKNOWN = "–"
 _LISTED = ("environments", "devices", "commits", "versions")
 
 
-def row(label: str, command: str, finished: Sequence[pathlib.Path], failed: Sequence[str], seeds_asked: int) -> Row:
+def row(
+    label: str,
+    command: str,
+    finished: Sequence[pathlib.Path],
+    failed: Sequence[str],
+    seeds_asked: int,
+    means: Sequence[str] = (),
+) -> Row:
     """Computes the row of one setting.
 
     Args:
@@ -26,6 +33,7 @@ def row(label: str, command: str, finished: Sequence[pathlib.Path], failed: Sequ
         finished: run folders of its finished cells.
         failed: why other cells of it failed.
         seeds_asked: number of seeds that the row is to have.
+        means: names of training numbers to average over seeds and records.
 
     Returns:
         Numbers by name, None where there is nothing to compute them from.
@@ -33,7 +41,8 @@ def row(label: str, command: str, finished: Sequence[pathlib.Path], failed: Sequ
     summaries = [_read(folder / "summary.json") for folder in finished]
     origins = [origin for folder in finished for origin in _origins(folder)]
     scores = np.array([score for summary in summaries for score in summary["eval_return_per_seed"] or ()], np.float64)
-    curves = [plots.curve([metrics.read(folder)]) for folder in finished]
+    records = [metrics.read(folder) for folder in finished]
+    curves = [plots.curve([one]) for one in records]
     windows = [aggregate.final_window_mean(curve.env_steps, curve.returns) for curve in curves if len(curve.env_steps)]
     incomplete = f"{len(scores)} of {seeds_asked} seeds"
     return {
@@ -52,6 +61,7 @@ def row(label: str, command: str, finished: Sequence[pathlib.Path], failed: Sequ
         "final_window_mean": float(np.concatenate(windows).mean()) if windows else None,
         "better_than_first": None,
         "better_than_first_ci95": None,
+        "means": {name: _mean(name, records) for name in means},
         "env_steps": max((summary["env_steps"] for summary in summaries), default=None),
         "minutes": sum(summary["wall_s"] for summary in summaries) / 60 if summaries else None,
         "command": command,
@@ -88,6 +98,7 @@ def markdown(rows: Sequence[Row]) -> str:
     """Formats the table for a reader, with commands and versions below it."""
     has_rivals = len(rows) > 1
     names = ["setting", "seeds", "IQM", "95 % interval", "mean", "min", "max", "final-window mean"]
+    names += [f"mean {name}" for name in rows[0]["means"]]
     names += ["P(better than first)"] * has_rivals + ["steps per seed", "minutes", "state"]
     lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
     for item in rows:
@@ -95,6 +106,7 @@ def markdown(rows: Sequence[Row]) -> str:
         values.append(_range(item["eval_return_ci95"]))
         values += [_number(item[name]) for name in ("eval_return_mean", "eval_return_min", "eval_return_max")]
         values.append(_number(item["final_window_mean"]))
+        values += [_number(value) for value in item["means"].values()]
         rival = f"{_number(item['better_than_first'])} {_range(item['better_than_first_ci95'])}"
         values += [_UNKNOWN if item["better_than_first"] is None else rival] * has_rivals
         values.append(_UNKNOWN if item["env_steps"] is None else f"{item['env_steps']:,}")
@@ -136,6 +148,13 @@ def _commit() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return result.stdout.strip() or "unknown"
+
+
+def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:
+    """Averages a training number over all records and seeds that have it, None where none has."""
+    values = [metrics.column(records, "train", name).ravel() for records in runs]
+    known = [array[np.isfinite(array)] for array in values]
+    return float(np.concatenate(known).mean()) if any(len(array) for array in known) else None
 
 
 def _read(path: pathlib.Path) -> Any:

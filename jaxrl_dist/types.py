@@ -106,12 +106,14 @@ class LossOutput(NamedTuple):
         valid: f32 [N], number of taught steps in the item.
         priority: f32 [N].
         metrics: dict of f32 [N], each summed over the item's taught steps.
+        maxima: dict of f32 [N], each the largest of the item's taught steps; 0 where it has none.
     """
 
     loss: Array
     valid: Array
     priority: Array
     metrics: dict[str, Array]
+    maxima: dict[str, Array]
 
 
 class Sample(NamedTuple):

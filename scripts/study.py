@@ -26,13 +26,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--num_seeds", type=int, default=10, help="seeds per setting (10)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
     parser.add_argument("--separate_seeds", action="store_true", help="one process per seed, not one for all")
+    parser.add_argument("--means", default="", help="training numbers to average in the table, such as approx_kl")
     options = parser.parse_args(arguments[:end])
     # The training process gets the signal too, and saves before it leaves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         settings = tuple(study.parse_setting(text) for text in options.setting or ["all:"])
         common = tuple(arguments[end + 1 :])
-        plan = study.Study(options.out, common, settings, options.num_seeds, options.seed, options.separate_seeds)
+        means = tuple(name for name in options.means.split(",") if name)
+        seeds = (options.num_seeds, options.seed, options.separate_seeds)
+        plan = study.Study(options.out, common, settings, *seeds, means)
         rows = study.run(plan, [sys.executable, str(ROOT / "scripts" / "train.py")])
     except (config.UsageError, faults.LockError, OSError) as error:
         print(f"study.py: {error}", file=sys.stderr)

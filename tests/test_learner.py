@@ -170,6 +170,21 @@ def test_ppo_ratio_is_one_on_the_first_minibatch():
     assert int(output.valid.sum()) == int((sample.sequences.steps.timestep.step_type[:-1] != types.LAST).sum())
 
 
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_the_largest_ratio_is_that_of_one_row_of_one_minibatch(num_devices):
+    agent, sample = _sample("ppo")
+    still = learner.Config(**{**vars(SGD), "learning_rate": 1e-12, "epochs": 2, "minibatches": 4})
+    taught = np.argwhere(np.asarray(sample.sequences.steps.timestep.step_type[:-1]) != types.LAST)
+    row, column = taught[len(taught) // 2]
+    log_prob = sample.sequences.steps.extras.log_prob
+    extras = sample.sequences.steps.extras._replace(log_prob=log_prob.at[row, column].add(-np.log(7)))
+    changed = sample._replace(sequences=sample.sequences._replace(steps=sample.sequences.steps._replace(extras=extras)))
+    before, after = (_update_on(agent, still, s, num_devices)[1]["largest_ratio"] for s in (sample, changed))
+    # The policy that acted and the one that is taught were drawn apart, so that no ratio is quite one.
+    np.testing.assert_allclose(before, 1, rtol=0.03)
+    np.testing.assert_allclose(after, 7, rtol=0.03)
+
+
 @pytest.mark.parametrize("case", ["ppo", "ppo-gaussian", "ppo-tanh"])
 def test_a_ratio_beyond_f32_leaves_the_gradient_finite(case):
     """Deviations shrink to 1e-3, so that one update can move a probability by more than f32 holds."""
@@ -217,7 +232,7 @@ def test_the_optimisers_are_optax_s(name, oracle):
     rng = np.random.default_rng(0)
     for _ in range(3):
         grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
-        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(5), {}, ())
+        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(5), {}, {}, ())
         state, _ = rules.apply(state, gradient, jnp.float32(0))
         updates, other_state = other.update(grads, other_state, reference)
         reference = optax.apply_updates(reference, updates)

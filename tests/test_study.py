@@ -43,6 +43,8 @@ with (folder / "metrics.jsonl").open("w") as file:
         scores = [score * i / 10 for score in final]
         record = {{"kind": "eval", "env_steps": end * i // 10, "wall_s": 6.0 * i, "eval_return_per_seed": scores}}
         file.write(json.dumps(record) + "\\n")
+        drift = {{"kind": "train", "env_steps": end * i // 10, "drift": [None, 2.0 * i, 3.0 * i], "still": None}}
+        file.write(json.dumps(drift) + "\\n")
 mean = sum(final) / len(final)
 summary = {{"env": settings["env"], "env_steps": end, "wall_s": 60.0, "eval_return_mean": mean}}
 summary |= {{"eval_return_per_seed": final, "device": "cpu", "num_devices": 2}}
@@ -92,6 +94,15 @@ def test_the_table_holds_the_numbers_of_every_setting(tmp_path: pathlib.Path, tr
     assert high["command"] == f"python scripts/train.py {' '.join(COMMON)} --agent.discount=0.9 {arguments}"
     assert any(version.startswith("jax ") for version in high["versions"])
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)|unknown", high["commits"][0])
+
+
+def test_training_numbers_are_averaged_where_asked_for(tmp_path: pathlib.Path, train_command: list[str]) -> None:
+    rows = run(plan(tmp_path, means=("drift", "still", "nothing")), train_command)
+    assert [row["means"] for row in rows] == [{"drift": 2.5 * 5.5, "still": None, "nothing": None}] * 2
+    header, rule, high, low = (tmp_path / "out" / "table.md").read_text().splitlines()[:4]
+    assert len({line.count("|") for line in (header, rule, high, low)}) == 1
+    column = [cell.strip() for cell in header.split("|")].index("mean drift")
+    assert [cell.strip() for cell in high.split("|")][column : column + 3] == ["13.75", "–", "–"]
 
 
 def test_markdown_and_plot_are_written(tmp_path: pathlib.Path, train_command: list[str]) -> None:

@@ -192,4 +192,4 @@ def _loss(
         "q_value": batch.taught * q_a_tm1,
         "loss": loss,
     }
-    return types.LossOutput(loss, batch.taught, jnp.abs(error), metrics)
+    return types.LossOutput(loss, batch.taught, jnp.abs(error), metrics, {})

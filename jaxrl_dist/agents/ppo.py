@@ -267,10 +267,11 @@ def _loss(
     }
 
     def per_item(x: Array) -> Array:
-        return jnp.where(batch.taught > 0, x, 0.0).reshape(x.shape[0], -1).sum(-1)
+        return jnp.where(batch.taught > 0, x, 0.0).reshape(x.shape[0], -1)
 
-    loss, metrics = jax.tree.map(per_item, (loss, metrics))
-    return types.LossOutput(loss, per_item(batch.taught), jnp.zeros_like(loss), metrics)
+    loss, valid, metrics = jax.tree.map(lambda x: per_item(x).sum(-1), (loss, batch.taught, metrics))
+    maxima = {"largest_ratio": per_item(ratio).max(-1)}
+    return types.LossOutput(loss, valid, jnp.zeros_like(loss), metrics, maxima)
 
 
 def _adapt(
