@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_dist import config, evaluation, learner, networks, replay, types
+from jaxrl_dist import config, evaluation, learner, networks, replay, ring, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
@@ -118,7 +118,8 @@ def _make_replay(
     settings: config.Resolved, agent: agents.Agent, learner_config: learner.Config, num_devices: int
 ) -> replay.Replay:
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
-    if config.find_system(settings["system"]).replay == "latest":
+    system = config.find_system(settings["system"])
+    if system.replay == "latest":
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_devices)
         return replay.latest()
@@ -127,13 +128,19 @@ def _make_replay(
             f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}: "
             f"{settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
         )
-    return replay.uniform(
-        settings.group("replay", replay.UniformConfig),
+    kind = replay.PrioritisedConfig if system.replay == "prioritised" else replay.UniformConfig
+    windows = ring.Windows(
+        agent.context,
+        agent.taught,
+        agent.lookahead,
+        None if agent.keeps_sequences else agent.init_carry,
+        agent.first_error,
+    )
+    return ring.make(
+        settings.group("replay", kind),
+        windows,
         num_columns=num_envs,
         num_devices=num_devices,
         unroll_length=unroll_length,
-        context=agent.context,
-        taught=agent.taught,
-        lookahead=agent.lookahead,
-        init_carry=agent.init_carry,
+        axis=meshes.AXIS,
     )

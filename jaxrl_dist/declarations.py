@@ -45,14 +45,16 @@ def read(path: pathlib.Path, class_name: str = "Config") -> tuple[Field, ...]:
 
     Args:
         path: Python file.
-        class_name: dataclass whose fields are `setting(...)` calls with literal arguments.
+        class_name: dataclass whose fields are `setting(...)` calls with literal arguments; those of a base class in the
+            same file come first.
 
     Raises:
         ValueError: the class is missing, or one of its fields is not declared with literals.
     """
     for node in _body(path):
         if isinstance(node, ast.ClassDef) and node.name == class_name:
-            return tuple(_field(path, item) for item in node.body if isinstance(item, ast.AnnAssign))
+            inherited = [field for parent in node.bases for field in read(path, ast.unparse(parent))]
+            return (*inherited, *(_field(path, item) for item in node.body if isinstance(item, ast.AnnAssign)))
     raise ValueError(f"{path} declares no class {class_name}")
 
 

@@ -174,7 +174,8 @@ def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
 
     Returns:
         (state, replay_state, unrolls, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
-        updates i32[], summed metrics). `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
+        updates i32[], summed metrics). Of a replay, `replay_age` is among them: updates since the sampled rows were
+        acted, on this device. `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
         carries the fraction of an update that samples per insert leaves over; nothing is sampled, and no credit
         gathered, until `ready`. Both must not differ between vectorised seeds.
     """
@@ -187,8 +188,11 @@ def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
 
     def once(state: LearnerState, replay_state: ArrayTree, key: Array, progress: Array) -> Any:
         sample_key, update_key = jax.random.split(key)
-        sample = replay.sample(replay_state, sample_key)
+        sample = replay.sample(replay_state, sample_key, progress)
+        age = state.updates - jnp.mean(sample.sequences.steps.version, dtype=jnp.float32)
         state, priorities, metrics = learner.update(state, sample, update_key, progress)
+        if replay.min_rows:
+            metrics |= {"replay_age": age}
         return state, replay.update(replay_state, sample.indices, priorities), metrics
 
     def learn_whole(

@@ -1,4 +1,4 @@
-"""Networks as pure functions: torsos, three cores (identity, LSTM, frame stack) and linear heads, from Flax Linen.
+"""Networks as pure functions: torsos, three cores (identity, LSTM, frame stack) and heads, from Flax Linen.
 
 A `Network` is memoryless but for its carry: `stack` turns observations into inputs (frame stacking), `apply` maps
 inputs to head outputs, `step` and `unroll` do both and run the recurrent core, clearing the carry at FIRST rows.
@@ -6,6 +6,7 @@ inputs to head outputs, `step` and `unroll` do both and run the recurrent core, 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,13 @@ class Config:
         "One torso under all heads; off: each head has its own (always shared with an lstm or frame_stack core).",
         source="Mnih et al. 2016, section 4",
     )
+    head_size: int = setting(
+        0,
+        "Units of a hidden layer that each head has of its own; it takes the place of the torso's last layer, unless "
+        "an lstm is between them. 0: heads are linear.",
+        low=0,
+        source="Wang et al. 2016, section 3 (streams of 512 units)",
+    )
     core: str = setting(
         "identity",
         "Memory between torso and heads.",
@@ -59,28 +67,39 @@ class Config:
 
 
 class Head(NamedTuple):
-    """A linear output: its name, number of outputs, gain of its orthogonal initialisation, and whether it looks at the
-    input at all (else it is a free vector, 0 at first).
+    """An output of the network.
+
+    Attributes:
+        name: in the dict of outputs.
+        size: numbers.
+        gain: of the orthogonal initialisation of its last layer.
+        depends_on_input: else it is a free vector, 0 at first.
+        noise: of noisy layers, σ₀ in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
+            3.2); 0 makes plain ones.
     """
 
     name: str
     size: int
     gain: float
     depends_on_input: bool = True
+    noise: float = 0.0
 
 
 class Network(NamedTuple):
     """Pure functions of one network; `outputs` is a dict from head name to f32 [..., size].
+
+    Where the core takes more than observations (`make`'s `extra`), `observation` is a pair of both. Noisy layers draw
+    their noise from `noise`, a key, each row its own in `step` and all rows the same in `apply`; None leaves it out.
 
     Attributes:
         recurrent: whether outputs depend on a learned memory, so that whole sequences must be kept.
         context: rows before a window's taught rows that rebuild the inputs (k − 1 for a stack of k frames).
         init: (key) -> params.
         initial: (batch_size) -> carry, leaves [B, ...].
-        step: (params, carry, observation [B, ...], is_first [B]) -> (outputs [B], carry).
+        step: (params, carry, observation [B, ...], is_first [B], noise=None) -> (outputs [B], carry).
         unroll: (params, carry, observation [L, B, ...], is_first [L, B]) -> (outputs [L, B], carry).
         stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...].
-        apply: (params, inputs [N, ...]) -> outputs [N]; only for a network that is not recurrent.
+        apply: (params, inputs [N, ...], noise=None) -> outputs [N]; only for a network that is not recurrent.
     """
 
     recurrent: bool
@@ -93,13 +112,14 @@ class Network(NamedTuple):
     apply: Callable[..., Any]
 
 
-def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> Network:
+def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], extra: int = 0) -> Network:
     """Builds the network of an agent.
 
     Args:
         config: settings.
         spec: of the environment; its observation must be one array.
         heads: outputs that the agent wants.
+        extra: numbers beside the features that a recurrent core takes, f32 [..., extra].
 
     Raises:
         UsageError: the torso does not fit the observation, or a module of the user's cannot be found or fails.
@@ -107,17 +127,25 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
         raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
-    make_torso = functools.partial(
-        torsos.make, config.torso, config.hidden_sizes, config.activation, config.orthogonal, observation.shape
-    )
-    torso = make_torso()
     recurrent = config.core == "lstm"
     stacked = config.core == "frame_stack"
+    make_torso = functools.partial(
+        torsos.make,
+        config.torso,
+        config.hidden_sizes,
+        config.activation,
+        config.orthogonal,
+        observation.shape,
+        last_layer=recurrent or not config.head_size,
+    )
+    torso = make_torso()
     module = _Model(
         heads=tuple(heads),
         make_torso=make_torso,
         shared=config.shared or config.core != "identity",
         core_size=config.core_size if recurrent else 0,
+        head_size=config.head_size,
+        activation=config.activation if config.torso == "mlp" else "relu",
         orthogonal=config.orthogonal,
     )
     num_frames = config.num_frames if stacked else 1
@@ -126,8 +154,12 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
         torsos.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
 
     def init(key: jax.Array) -> Any:
-        inputs = jnp.zeros((1, *inputs_shape), observation.dtype)
-        return module.init(key, inputs, _initial_lstm(1, config.core_size))["params"]
+        inputs: Any = jnp.zeros((1, *inputs_shape), observation.dtype)
+        if not recurrent:
+            return module.init(key, inputs)["params"]
+        rows = inputs[None], jnp.zeros((1, 1, extra))
+        carry, is_first = _initial_lstm(1, config.core_size), jnp.zeros((1, 1), bool)
+        return module.init(key, rows if extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
 
     def initial(batch_size: int) -> Any:
         if recurrent:
@@ -136,18 +168,21 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
             return jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
         return ()
 
-    def apply(params: Any, inputs: Any) -> Any:
-        return module.apply({"params": params}, inputs, None)[0]
+    def apply(params: Any, inputs: Any, noise: Any = None) -> Any:
+        return module.apply({"params": params}, inputs, rngs=None if noise is None else {"noise": noise})
 
-    def step(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
+    def step(params: Any, carry: Any, observation: Any, is_first: Any, noise: Any = None) -> Any:
         if recurrent:
-            outputs, carry = module.apply(
-                {"params": params}, observation[None], carry, is_first[None], method=_Model.unroll
-            )
+            rows, first = jax.tree.map(lambda x: x[None], (observation, is_first))
+            outputs, carry = unroll(params, carry, rows, first)
             return jax.tree.map(lambda x: x[0], outputs), carry
         if stacked:
             carry, observation = _stack_step(carry, observation, is_first)
-        return apply(params, observation), carry
+        if noise is None:
+            return apply(params, observation), carry
+        rows = jax.tree.map(lambda x: x[:, None], observation)
+        outputs = jax.vmap(apply, in_axes=(None, 0, 0))(params, rows, jax.random.split(noise, is_first.shape[0]))
+        return jax.tree.map(lambda x: x[:, 0], outputs), carry
 
     def stack(carry: Any, observation: Any, is_first: Any) -> Any:
         if not stacked:
@@ -168,18 +203,20 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head]) -> 
 
 
 class _Model(nn.Module):
-    """Torso(s), an optional LSTM, and linear heads; `core_size` 0 means no LSTM."""
+    """Torso(s), an optional LSTM, and heads; `core_size` 0 means no LSTM, `head_size` 0 linear heads."""
 
     heads: tuple[Head, ...]
     make_torso: Callable[[], nn.Module]
     shared: bool
     core_size: int
+    head_size: int
+    activation: str
     orthogonal: bool
 
     def setup(self) -> None:
         inner = [head for head in self.heads if head.depends_on_input]
         self.torsos = [self.make_torso() for _ in range(1 if self.shared else len(inner))]
-        self.outputs = {h.name: nn.Dense(h.size, kernel_init=torsos.kernel(self.orthogonal, h.gain)) for h in inner}
+        self.outputs = {h.name: _Output(h, self.head_size, self.activation, self.orthogonal) for h in inner}
         self.free = {
             head.name: self.param(head.name, nn.initializers.zeros_init(), (head.size,))
             for head in self.heads
@@ -188,16 +225,14 @@ class _Model(nn.Module):
         if self.core_size:
             self.lstm = _Lstm(self.core_size)
 
-    def __call__(self, inputs: jax.Array, carry: Any) -> Any:
-        features = [torso(inputs) for torso in self.torsos]
-        if self.core_size:
-            carry, lstm = self.lstm(carry, features[0][None], jnp.zeros((1, inputs.shape[0]), bool))
-            features = [lstm[0]]
-        return self._heads(features), carry
+    def __call__(self, inputs: jax.Array) -> Any:
+        return self._heads([torso(inputs) for torso in self.torsos])
 
-    def unroll(self, inputs: jax.Array, carry: Any, is_first: jax.Array) -> Any:
-        flat = inputs.reshape(-1, *inputs.shape[2:])
-        features = self.torsos[0](flat).reshape(*inputs.shape[:2], -1)
+    def unroll(self, inputs: Any, carry: Any, is_first: jax.Array) -> Any:
+        observation, *extra = inputs if isinstance(inputs, tuple) else (inputs,)
+        flat = observation.reshape(-1, *observation.shape[2:])
+        features = self.torsos[0](flat).reshape(*is_first.shape, -1)
+        features = jnp.concatenate([features, *extra], -1)
         carry, features = self.lstm(carry, features, is_first)
         return self._heads([features]), carry
 
@@ -206,6 +241,56 @@ class _Model(nn.Module):
         outputs = {name: output(x) for (name, output), x in zip(self.outputs.items(), features, strict=True)}
         batch = features[0].shape[:-1]
         return outputs | {name: jnp.broadcast_to(x, (*batch, *x.shape)) for name, x in self.free.items()}
+
+
+class _Output(nn.Module):
+    """A head: one hidden layer of its own where `hidden` is not 0, and its last layer."""
+
+    head: Head
+    hidden: int
+    activation: str
+    orthogonal: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        if self.hidden:
+            x = torsos.ACTIVATIONS[self.activation](self._layer(self.hidden, math.sqrt(2.0))(x))
+        return self._layer(self.head.size, self.head.gain)(x)
+
+    def _layer(self, size: int, gain: float) -> Any:
+        if self.head.noise:
+            return _Noisy(size, self.head.noise)
+        return nn.Dense(size, kernel_init=torsos.kernel(self.orthogonal, gain))
+
+
+class _Noisy(nn.Module):
+    """A linear layer with factorised Gaussian noise on its weights, drawn anew at each call that is given a key.
+
+    Source: Fortunato et al. 2018, "Noisy networks for exploration", equations 10 and 11 and section 3.2.
+    """
+
+    size: int
+    noise: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        inputs = x.shape[-1]
+        bound = inputs**-0.5
+
+        def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+        deviation = nn.initializers.constant(self.noise * bound)
+        kernel, bias = self.param("kernel", uniform, (inputs, self.size)), self.param("bias", uniform, (self.size,))
+        kernel_deviation = self.param("kernel_deviation", deviation, (inputs, self.size))
+        bias_deviation = self.param("bias_deviation", deviation, (self.size,))
+        outputs = x @ kernel + bias
+        if not self.has_rng("noise"):
+            return outputs
+        draws = jax.random.normal(self.make_rng("noise"), (inputs + self.size,))
+        noise = jnp.sign(draws) * jnp.sqrt(jnp.abs(draws))
+        # (x ∘ ε_in) W ∘ ε_out is x times the noisy part of the weights, without forming it.
+        return outputs + ((x * noise[:inputs]) @ kernel_deviation + bias_deviation) * noise[inputs:]
 
 
 class _Lstm(nn.Module):

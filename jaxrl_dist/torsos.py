@@ -17,8 +17,16 @@ from jaxrl_dist.config import UsageError
 _CONVOLUTIONS = ("minatar_cnn", "nature_cnn", "impala_resnet")
 
 
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
+
+
 def make(
-    name: str, hidden_sizes: tuple[int, ...], activation: str, orthogonal: bool, shape: tuple[int, ...]
+    name: str,
+    hidden_sizes: tuple[int, ...],
+    activation: str,
+    orthogonal: bool,
+    shape: tuple[int, ...],
+    last_layer: bool = True,
 ) -> nn.Module:
     """Makes a torso.
 
@@ -28,19 +36,22 @@ def make(
         activation: of the mlp: tanh, relu or swish.
         orthogonal: initialisation; else LeCun normal.
         shape: of one observation.
+        last_layer: whether the last layer of units is part of it; else the heads bring their own.
 
     Raises:
         UsageError: the torso does not take such observations, or there is no such module.
     """
     init = kernel(orthogonal, math.sqrt(2.0))
     if name == "mlp":
-        return _Mlp(hidden_sizes, {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}[activation], init)
+        return _Mlp(hidden_sizes if last_layer else hidden_sizes[:-1], ACTIVATIONS[activation], init)
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
                 f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
             )
-        return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](init)
+        return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
+            init, last_layer
+        )
     module_name, _, class_name = name.partition(":")
     if not class_name:
         raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
@@ -107,11 +118,12 @@ class _MinAtarCnn(nn.Module):
     """Young & Tian 2019, section 3: 16 filters 3×3, then 128 units."""
 
     kernel: Any
+    last_layer: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = nn.relu(_Convolution(16, 3, 1, self.kernel)(_as_float(x)))
-        return nn.relu(nn.Dense(128, kernel_init=self.kernel)(x.reshape(x.shape[0], -1)))
+        return _units(128 * self.last_layer, self.kernel, x)
 
 
 class _Convolution(nn.Module):
@@ -163,19 +175,21 @@ class _NatureCnn(nn.Module):
     """Mnih et al. 2015, methods: 32@8×8/4, 64@4×4/2, 64@3×3/1, 512 units."""
 
     kernel: Any
+    last_layer: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = _as_float(x)
         for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
             x = nn.relu(_Convolution(filters, size, stride, self.kernel)(x))
-        return nn.relu(nn.Dense(512, kernel_init=self.kernel)(x.reshape(x.shape[0], -1)))
+        return _units(512 * self.last_layer, self.kernel, x)
 
 
 class _ImpalaResNet(nn.Module):
     """Espeholt et al. 2018, figure 3 (deep): 16, 32, 32 channels, two residual blocks each, 256 units."""
 
     kernel: Any
+    last_layer: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -188,8 +202,13 @@ class _ImpalaResNet(nn.Module):
             x = nn.max_pool(conv(x, channels), (3, 3), strides=(2, 2), padding="SAME")
             for _ in range(2):
                 x = x + conv(nn.relu(conv(nn.relu(x), channels)), channels)
-        x = nn.relu(x).reshape(x.shape[0], -1)
-        return nn.relu(nn.Dense(256, kernel_init=self.kernel)(x))
+        return _units(256 * self.last_layer, self.kernel, nn.relu(x))
+
+
+def _units(size: int, init: Any, x: jax.Array) -> jax.Array:
+    """Flattens features and maps them to units with relu; to none where `size` is 0."""
+    x = x.reshape(x.shape[0], -1)
+    return nn.relu(nn.Dense(size, kernel_init=init)(x)) if size else x
 
 
 def kernel(orthogonal: bool, gain: float) -> Any:

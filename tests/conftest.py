@@ -45,6 +45,17 @@ SMALL = {
         "steps": 320,
     },
 }
+SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
+SMALL["apex_dqn"] = SMALL["dqn"] | {"layout": "anakin", "network.head_size": 8}
+SMALL["r2d2"] = SMALL["dqn"] | {
+    "layout": "anakin",
+    "agent.burn_in": 3,
+    "agent.taught": 6,
+    "agent.n_step": 2,
+    "network.core_size": 8,
+    "network.head_size": 8,
+    "replay.batch_size": 8,
+}
 
 
 class Small:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import dqn, ppo
+from jaxrl_dist.agents import dqn, ppo, r2d2
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -20,6 +20,9 @@ VARIANTS = {
     "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
+    "rainbow": ("rainbow", CARTPOLE, {}),
+    "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
+    "r2d2": ("r2d2", CARTPOLE, {}),
 }
 
 
@@ -40,7 +43,7 @@ def test_three_iterations_move_finite_parameters_and_compile_once(small, variant
     assert sum(record.getMessage().startswith("Compiling jit(run)") for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
+@pytest.mark.parametrize("system", ["ppo", "dqn", "rainbow"])
 def test_replicas_stay_bitwise_equal(small, system):
     run = small(system, CARTPOLE, 4, {}).run(6)
     for leaf in jax.tree.leaves(run.state.learner):
@@ -67,7 +70,7 @@ def test_seeds_on_several_devices_are_the_seeds_alone(small):
 
 
 def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatch):
-    for system in ("ppo", "dqn"):
+    for system in ("ppo", "dqn", "rainbow"):
         loop = small(system, CARTPOLE, 1, {"num_seeds": 3}).run(4)
         with monkeypatch.context() as patch:
             patch.setattr(anakin.meshes, "vectorises_seeds", lambda mesh: True)
@@ -106,6 +109,7 @@ ALTERED = {
         "network.orthogonal": False,
         "network.shared": True,
         "network.core": "frame_stack",
+        "network.head_size": 8,
         "env.num_envs": 16,
         "layout.unroll_length": 8,
         "seed": 1,
@@ -119,22 +123,57 @@ ALTERED = {
         "agent.epsilon_start": 0.5,
         "agent.epsilon_end": 0.9,
         "agent.epsilon_fraction": 0.1,
+        "agent.dueling": True,
+        "agent.num_atoms": 11,
+        "agent.noise": 0.5,
+        "agent.exploration": "ladder",
+        "network.head_size": 8,
         "learner.target_period": 3,
         "replay.capacity": 128,
         "replay.min_size": 128,
         "replay.batch_size": 16,
         "replay.samples_per_insert": 4.0,
     },
+    "rainbow": {
+        "agent.value_low": -5.0,
+        "agent.value_high": 50.0,
+        "agent.actor_errors": True,
+        "replay.priority_exponent": 0.9,
+        "replay.importance_exponent": 0.9,
+        "replay.importance_exponent_end": 0.0,
+        "replay.smallest_error": 1.0,
+    },
+    "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0},
+    "r2d2": {
+        "agent.discount": 0.9,
+        "agent.n_step": 1,
+        "agent.burn_in": 0,
+        "agent.taught": 4,
+        "agent.stored_state": False,
+        "agent.double": False,
+        "agent.dueling": False,
+        "agent.rescale_values": False,
+        "agent.clip_rewards": 0.5,
+        "agent.max_error_share": 0.1,
+        "agent.actor_errors": False,
+        "agent.ladder_base": 0.9,
+        "agent.ladder_exponent": 1.0,
+    },
 }
 # Read in evaluation only, needed for a choice that is not the default, or without effect on one device's arithmetic.
 ELSEWHERE = {
     "ppo": {"agent.distribution", "network.torso", "network.core_size", "network.num_frames", "layout.num_devices"}
     | {"learner.target_period"},
-    "dqn": {"agent.evaluation_epsilon"},
+    "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
+    | {"agent.ladder_base", "agent.ladder_exponent"},
+    "r2d2": {"agent.evaluation_epsilon"},
 }
 BASE = {
     "ppo": {"network.shared": False},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
+    "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
 }
 
 
@@ -162,13 +201,15 @@ def test_no_switch_is_missing_from_the_test_above():
     owners = {
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
         "dqn": {"agent": dqn},
+        "r2d2": {"agent": r2d2},
     }
     for system, modules in owners.items():
         declared = {f"{owner}.{f.name}" for owner, module in modules.items() for f in dataclasses.fields(module.Config)}
         assert declared == {n for n in declared if n in ALTERED[system]} | (ELSEWHERE[system] & declared)
         assert ELSEWHERE[system] <= declared
-    fields = {f"replay.{f.name}" for f in dataclasses.fields(replay.UniformConfig)}
-    assert fields <= set(ALTERED["dqn"])
+    fields = {f"replay.{f.name}" for f in dataclasses.fields(replay.PrioritisedConfig)}
+    assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
+    assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 
 @pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])

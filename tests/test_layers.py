@@ -7,12 +7,14 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxrl_dist"
 LAYERS = (
-    {"types", "systems"},
+    {"types", "settings"},
+    {"systems"},
     {"declarations"},
     {"config"},
     {"returns", "values", "distributions", "statistics", "permutations", "torsos"},
-    {"networks"},
-    {"replay", "agents"},
+    {"networks", "priorities"},
+    {"q_values", "replay"},
+    {"ring", "agents"},
     {"learner"},
     {"envs"},
     {"parallel"},
@@ -28,7 +30,11 @@ LAYERS = (
     {"runner"},
     {"__init__"},
 )
-FORBIDDEN = {"agents": {"parallel", "envs", "replay"}, "envs": set().union(*LAYERS[3:6]), "parallel": {"agents"}}
+FORBIDDEN = {
+    "agents": {"parallel", "envs", "replay", "ring"},
+    "envs": set().union(*LAYERS[4:8]),
+    "parallel": {"agents"},
+}
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 

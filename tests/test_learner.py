@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import dqn, ppo
+from jaxrl_dist.agents import dqn, ppo, r2d2
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -28,6 +28,8 @@ CASES = {
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
+    "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
+    "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),
 }
 
 
@@ -151,7 +153,7 @@ def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
 def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
     agent, sample = _sample(case, seed=3)
     step_type = np.asarray(sample.sequences.steps.timestep.step_type)
-    taught_row = agent.context if agent.taught else None
+    taught_row = agent.context if agent.taught == 1 else None
     poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row))
     assert (step_type[:-1] == types.LAST).any()
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), sample.sequences.steps, poison.sequences.steps)

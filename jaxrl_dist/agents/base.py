@@ -30,6 +30,8 @@ class Agent(NamedTuple):
         loss: (params, target_network, batch, key, progress, axis) -> `types.LossOutput`, leaves f32 [N'].
         adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
         target: (network) -> target network; `()` for an agent without one.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows by
+            what acting remembers of them; None leaves it to the replay.
     """
 
     context: int
@@ -46,6 +48,7 @@ class Agent(NamedTuple):
     loss: Callable[..., types.LossOutput]
     adapt: Callable[..., types.Params]
     target: Callable[[ArrayTree], ArrayTree]
+    first_error: Callable[[types.Unroll], Array] | None = None
 
 
 def no_exploration(env_index: Array, num_envs: int, progress: Array) -> Array:

@@ -1,17 +1,19 @@
-"""Deep Q-learning with n-step targets, and double Q-learning as a switch.
+"""Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double, dueling, n-step, C51, noisy, ε ladder.
 
-Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; van Hasselt et al. 2016.
+Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; Hessel et al. 2018, "Rainbow";
+Horgan et al. 2018, "Distributed prioritized experience replay". Prioritised replay is a matter of the replay.
 """
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, returns, types, values
+from jaxrl_dist import networks, q_values, returns, types, values
 from jaxrl_dist.agents import base
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -19,7 +21,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of DQN; defaults are the paper's for Atari."""
+    """Settings of the DQN family; defaults are DQN's for Atari."""
 
     discount: float = setting(
         0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Mnih et al. 2015, extended table 1"
@@ -28,14 +30,43 @@ class Config:
     double: bool = setting(
         False, "Choose the bootstrap action by the online network.", source="van Hasselt et al. 2016, equation 4"
     )
+    dueling: bool = setting(
+        False,
+        "Add a state's value and its actions' advantages, from a head each.",
+        source="Wang et al. 2016, equation 9",
+    )
+    num_atoms: int = setting(
+        1,
+        "Atoms of the distribution of returns (C51); 1 learns their mean alone.",
+        low=1,
+        source="Bellemare et al. 2017, section 4",
+    )
+    value_low: float = setting(
+        0.0,
+        "Lowest atom; equal to the highest, both follow from the reward's range, γ and the time limit.",
+        source="Bellemare et al. 2017, section 4 (V_min)",
+    )
+    value_high: float = setting(0.0, "Highest atom.", source="Bellemare et al. 2017, section 4 (V_max)")
+    noise: float = setting(
+        0.0,
+        "Explore by noisy heads with this σ₀; 0 makes them plain.",
+        low=0.0,
+        source="Fortunato et al. 2018, section 3.2 (.5)",
+    )
     error_clip: float = setting(
         1.0,
-        "Size of the error beyond which the loss grows linearly; 0 squares it everywhere.",
+        "Size of the error beyond which the loss grows linearly; 0 squares it everywhere. Unused with atoms.",
         low=0.0,
         source="Mnih et al. 2015, methods (error term clipped to ±1)",
     )
     clip_rewards: float = setting(
         0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Mnih et al. 2015, methods (1 on Atari)"
+    )
+    exploration: str = setting(
+        "schedule",
+        "ε of the actors: schedule, the same for all and falling; or ladder, constant, another for each environment.",
+        choices=("schedule", "ladder"),
+        source="Mnih et al. 2015, methods; Horgan et al. 2018, section 4.1 (ladder)",
     )
     epsilon_start: float = setting(
         1.0, "Probability of a random action at the start.", low=0.0, high=1.0, source="Mnih et al. 2015, table 1"
@@ -49,6 +80,21 @@ class Config:
         above=0.0,
         high=1.0,
         source="Mnih et al. 2015, table 1 (1M of 50M steps)",
+    )
+    ladder_base: float = setting(
+        0.4,
+        "ε of the first environment of a ladder: environment i of N has base^(1 + exponent · i / (N − 1)).",
+        low=0.0,
+        high=1.0,
+        source="Horgan et al. 2018, section 4.1",
+    )
+    ladder_exponent: float = setting(
+        7.0, "How far a ladder of ε reaches down.", low=0.0, source="Horgan et al. 2018, section 4.1"
+    )
+    actor_errors: bool = setting(
+        False,
+        "Give new windows the error that the actor saw, instead of the largest priority so far.",
+        source="Horgan et al. 2018, section 3 and algorithm 1",
     )
     evaluation_epsilon: float = setting(
         0.05,
@@ -70,18 +116,25 @@ class Batch(NamedTuple):
     taught: Array
 
 
+class _Static(NamedTuple):
+    config: Config
+    net: networks.Network
+    num_actions: int
+    support: Any
+
+
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
     """Builds the agent for an environment; see `base.Agent` for its functions.
 
     Raises:
-        UsageError: real-valued actions, or a recurrent core.
+        UsageError: real-valued actions, a recurrent core, or atoms without a range.
     """
-    if not isinstance(spec.action, types.DiscreteSpace):
-        raise UsageError(f"--system=dqn needs discrete actions; --env={spec.name} has real ones: use --system=ppo")
-    net = networks.make(network, spec, (networks.Head("q", spec.action.num_values, 1.0),))
+    num_actions = q_values.check_discrete(spec)
+    heads = q_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
+    net = networks.make(network, spec, heads)
     if net.recurrent:
-        raise UsageError("--network.core=lstm: dqn replays single steps; use identity or frame_stack, or --system=ppo")
-    static = _Static(config, net, spec.action.num_values)
+        raise UsageError("--network.core=lstm: dqn replays single steps; use identity or frame_stack, or --system=r2d2")
+    static = _Static(config, net, num_actions, _support(config, spec))
     return base.Agent(
         context=net.context,
         taught=1,
@@ -97,18 +150,37 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         loss=functools.partial(_loss, static),
         adapt=base.no_adaptation,
         target=base.copy_target,
+        first_error=functools.partial(_first_error, static) if config.actor_errors else None,
     )
 
 
-class _Static(NamedTuple):
-    config: Config
-    net: networks.Network
-    num_actions: int
+def _support(config: Config, spec: types.EnvironmentSpec) -> Any:
+    """Places the atoms: where they are not given, between the discounted sums of the lowest and the highest reward."""
+    if config.num_atoms == 1:
+        return None
+    low, high = config.value_low, config.value_high
+    if low == high:
+        bound = config.clip_rewards or math.inf
+        rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
+        # An episode may end at any step, so that 0 is always within.
+        horizon = 1 / (1 - config.discount) if config.discount < 1 else math.inf
+        if spec.time_limit:
+            steps = spec.time_limit
+            horizon = float(steps) if config.discount == 1 else (1 - config.discount**steps) / (1 - config.discount)
+        low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(
+            f"--agent.num_atoms={config.num_atoms}: atoms from {low:g} to {high:g}, by the rewards of "
+            f"--env={spec.name}; give --agent.value_low and --agent.value_high, the first the lower"
+        )
+    return values.support(low, high, config.num_atoms)
 
 
 def _exploration(config: Config, env_index: Array, num_envs: int, progress: Array) -> Array:
-    """Linear ε schedule, the same for every environment."""
-    del num_envs
+    """Returns ε: a linear schedule, the same for every environment, or its place on the ladder."""
+    if config.exploration == "ladder":
+        ladder = config.ladder_base, config.ladder_exponent
+        return q_values.epsilon_ladder(env_index, num_envs, progress, base=ladder[0], exponent=ladder[1])
     share = jnp.clip(progress / config.epsilon_fraction, 0.0, 1.0)
     epsilon = config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
     return jnp.broadcast_to(epsilon, env_index.shape).astype(jnp.float32)
@@ -122,36 +194,66 @@ def _act(
     key: Array,
     exploration: Array,
 ) -> types.ActOutput:
-    """Acts ε-greedily with ε = `exploration` [B]."""
-    outputs, carry = static.net.step(params.network, carry, timestep.observation, base.is_first(timestep))
-    greedy = jnp.argmax(outputs["q"], axis=-1).astype(jnp.int32)
-    uniform = jax.random.uniform(key, (2, *greedy.shape))
-    random = jnp.minimum((uniform[0] * static.num_actions).astype(jnp.int32), static.num_actions - 1)
-    return types.ActOutput(jnp.where(uniform[1] < exploration, random, greedy), (), carry)
+    """Acts ε-greedily with ε = `exploration` [B], by the values that a draw of the noise gives."""
+    noise = None
+    if static.config.noise:
+        key, noise = jax.random.split(key)
+    return _act_by_values(static, params, carry, timestep, key, exploration, noise)
 
 
 def _evaluate(
     static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
 ) -> types.ActOutput:
     epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
-    return _act(static, params, carry, timestep, key, epsilon)
+    output = _act_by_values(static, params, carry, timestep, key, epsilon, None)
+    return output._replace(extras=())
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
-    """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows."""
-    del params, axis
+def _act_by_values(
+    static: _Static, params: Any, carry: Any, timestep: types.TimeStep, key: Array, epsilon: Array, noise: Any
+) -> types.ActOutput:
+    outputs, carry = static.net.step(params.network, carry, timestep.observation, base.is_first(timestep), noise)
+    q = _mean(static, q_values.join(outputs, static.num_actions))
+    action = q_values.epsilon_greedy(q, key, epsilon)
+    extras: Any = ()
+    if static.config.actor_errors:
+        extras = q_values.Seen(q_values.of_action(q, action), q.max(-1))
+    return types.ActOutput(action, extras, carry)
+
+
+def _mean(static: _Static, q: Array) -> Array:
+    """Returns values f32 [..., A]: of a distribution's logits [..., A, atoms] their means."""
+    return q if static.support is None else jax.nn.softmax(q) @ static.support
+
+
+def _first_error(static: _Static, sequences: types.Unroll) -> Array:
+    """Returns |δ| of the taught rows by the values that the actors saw (Horgan et al. 2018, algorithm 1)."""
+    context, (taken, best) = static.net.context, sequences.steps.extras
+    reward, offset, discount = _transitions(static, sequences.steps.timestep)
+    target = reward + discount * jnp.take_along_axis(best[context:], offset[None], axis=0)[0]
+    return jnp.abs(target - taken[context])
+
+
+def _transitions(static: _Static, timestep: types.TimeStep) -> Any:
+    """Joins n steps from the taught row of each window [context + 1 + n, N]: reward, offset, discount [N]."""
     config, context = static.config, static.net.context
-    timestep = sequences.steps.timestep
     chex.assert_axis_dimension(timestep.reward, 0, context + 1 + config.n_step)
     reward = timestep.reward
     if config.clip_rewards:
         reward = jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
     rows = jax.tree.map(lambda x: x[context:], (reward, timestep.discount, timestep.step_type))
     transitions = functools.partial(returns.n_step_transitions, gamma=config.discount, n=config.n_step)
-    reward, offset, discount = jax.tree.map(lambda x: x[0], jax.vmap(transitions, in_axes=1, out_axes=1)(*rows))
+    return jax.tree.map(lambda x: x[0], jax.vmap(transitions, in_axes=1, out_axes=1)(*rows))
+
+
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+    """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows."""
+    del params, axis
+    context, timestep = static.net.context, sequences.steps.timestep
+    reward, offset, discount = _transitions(static, timestep)
     inputs = static.net.stack(sequences.carry, timestep.observation, base.is_first(timestep))[context:]
     next_inputs = inputs[1]
-    if config.n_step > 1:
+    if static.config.n_step > 1:
         index = offset.reshape(1, -1, *(1,) * (inputs.ndim - 2))
         next_inputs = jnp.take_along_axis(inputs, index, axis=0)[0]
     return Batch(
@@ -173,23 +275,41 @@ def _loss(
     progress: Array,
     axis: types.Axis,
 ) -> types.LossOutput:
-    """Huber loss of the n-step Q-learning error (equation 2)."""
-    del key, progress, axis
-    config, apply = static.config, static.net.apply
-    q_tm1 = apply(params.network, batch.inputs)["q"]
-    q_t = apply(target_network, batch.next_inputs)["q"]
-    q_a_tm1 = jnp.take_along_axis(q_tm1, batch.action[:, None], axis=-1)[:, 0]
-    if config.double:
-        choice = jnp.argmax(apply(params.network, batch.next_inputs)["q"], axis=-1)
-        bootstrap = jnp.take_along_axis(q_t, choice[:, None], axis=-1)[:, 0]
+    """Huber loss of the n-step error, or, of distributions, the divergence of the target's from the prediction."""
+    del progress, axis
+    config = static.config
+    # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).
+    noise = jax.random.split(key, 3) if config.noise else (None, None, None)
+
+    def evaluate(network: ArrayTree, inputs: Array, draw: Any) -> Array:
+        return q_values.join(static.net.apply(network, inputs, draw), static.num_actions)
+
+    predicted = q_values.of_action(evaluate(params.network, batch.inputs, noise[0]), batch.action)
+    q_t = evaluate(target_network, batch.next_inputs, noise[1])
+    chooser = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else q_t
+    bootstrap = q_values.of_action(q_t, jnp.argmax(_mean(static, chooser), axis=-1))
+    if static.support is None:
+        target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
+        error = target - predicted
+        loss = values.huber(error, config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
+        value, priority = predicted, jnp.abs(error)
     else:
-        bootstrap = q_t.max(-1)
-    target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
-    error = jnp.where(batch.taught > 0, target - q_a_tm1, 0.0)
-    loss = values.huber(error, config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
-    metrics: dict[str, Any] = {
-        "td_error": jnp.abs(error),
-        "q_value": batch.taught * q_a_tm1,
-        "loss": loss,
-    }
-    return types.LossOutput(loss, batch.taught, jnp.abs(error), metrics, {})
+        loss, value = _divergence(static, predicted, batch, bootstrap)
+        error = priority = loss
+    taught = batch.taught > 0
+    loss, priority, error, value = (jnp.where(taught, x, 0.0) for x in (loss, priority, jnp.abs(error), value))
+    metrics: dict[str, Any] = {"td_error": error, "q_value": value, "loss": loss}
+    return types.LossOutput(loss, batch.taught, priority, metrics, {})
+
+
+def _divergence(static: _Static, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
+    """Returns f32 [N], the Kullback-Leibler divergence of the projected target from the prediction, and its mean.
+
+    Source: Bellemare et al. 2017, algorithm 1; the divergence as priority: Hessel et al. 2018, section "Rainbow".
+    """
+    atoms = batch.reward[:, None] + batch.discount[:, None] * static.support
+    project = jax.vmap(values.categorical_projection, in_axes=(0, 0, None))
+    target = jax.lax.stop_gradient(project(atoms, jax.nn.softmax(bootstrap), static.support))
+    log_prob = jax.nn.log_softmax(predicted)
+    divergence = (jax.scipy.special.xlogy(target, target) - target * log_prob).sum(-1)
+    return jnp.maximum(divergence, 0.0), jax.lax.stop_gradient(jnp.exp(log_prob)) @ static.support

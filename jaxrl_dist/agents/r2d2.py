@@ -1,0 +1,267 @@
+"""Recurrent replay distributed DQN: sequences with stored state and burn-in, rescaled values, n-step double targets.
+
+Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning".
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import networks, q_values, returns, types, values
+from jaxrl_dist.agents import base
+from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of R2D2; defaults are the paper's for Atari."""
+
+    discount: float = setting(
+        0.997, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Kapturowski et al. 2019, table 2"
+    )
+    n_step: int = setting(
+        5, "Rewards summed before bootstrapping (n).", low=1, source="Kapturowski et al. 2019, section 2.3"
+    )
+    burn_in: int = setting(
+        40,
+        "Rows before the taught ones that only bring the recurrent state up to date.",
+        low=0,
+        source="Kapturowski et al. 2019, section 3 (l = 40)",
+    )
+    taught: int = setting(
+        80, "Taught rows of a sequence (m).", low=1, source="Kapturowski et al. 2019, section 2.3 (m = 80)"
+    )
+    stored_state: bool = setting(
+        True,
+        "Begin a sequence from the state of the actor; off: from zeros.",
+        source="Kapturowski et al. 2019, section 3 (stored state)",
+    )
+    double: bool = setting(
+        True, "Choose the bootstrap action by the online network.", source="van Hasselt et al. 2016, equation 4"
+    )
+    dueling: bool = setting(
+        True,
+        "Add a state's value and its actions' advantages, from a head each.",
+        source="Wang et al. 2016, equation 9",
+    )
+    rescale_values: bool = setting(
+        True,
+        "Learn h(value), h(x) = sgn(x)(√(|x| + 1) − 1) + εx, instead of clipping rewards.",
+        source="Kapturowski et al. 2019, section 2.3",
+    )
+    clip_rewards: float = setting(
+        0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)"
+    )
+    max_error_share: float = setting(
+        0.9,
+        "Share of the largest error in a sequence's priority, the rest is the mean's (η).",
+        low=0.0,
+        high=1.0,
+        source="Kapturowski et al. 2019, section 2.3",
+    )
+    actor_errors: bool = setting(
+        True,
+        "Give new sequences the errors that the actor saw, instead of the largest priority so far.",
+        source="Horgan et al. 2018, section 3 and algorithm 1",
+    )
+    ladder_base: float = setting(
+        0.4,
+        "ε of the first environment: environment i of N has base^(1 + exponent · i / (N − 1)).",
+        low=0.0,
+        high=1.0,
+        source="Horgan et al. 2018, section 4.1",
+    )
+    ladder_exponent: float = setting(
+        7.0, "How far the ladder of ε reaches down.", low=0.0, source="Horgan et al. 2018, section 4.1"
+    )
+    evaluation_epsilon: float = setting(
+        0.0,
+        "Probability of a random action in evaluation.",
+        low=0.0,
+        high=1.0,
+        source="Kapturowski et al. 2019, appendix (greedy)",
+    )
+
+
+class Carry(NamedTuple):
+    """Acting state: that of the core, and the action i32 [B] before this timestep."""
+
+    core: ArrayTree
+    action: Array
+
+
+class Batch(NamedTuple):
+    """N sequences: inputs [N, L, ...], what their taught rows need, and the acting state before row 0."""
+
+    inputs: ArrayTree
+    is_first: Array
+    timestep: types.TimeStep
+    action: Array
+    core: ArrayTree
+
+
+class _Static(NamedTuple):
+    config: Config
+    net: networks.Network
+    num_actions: int
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions.
+
+    Raises:
+        UsageError: real-valued actions, or a core without memory.
+    """
+    num_actions = q_values.check_discrete(spec)
+    net = networks.make(network, spec, q_values.heads(num_actions, config.dueling), extra=num_actions + 1)
+    if not net.recurrent:
+        raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm")
+    static = _Static(config, net, num_actions)
+    return base.Agent(
+        context=config.burn_in,
+        taught=config.taught,
+        lookahead=config.n_step,
+        keeps_sequences=True,
+        staleness="any",
+        init=lambda key: types.Params(net.init(key), ()),
+        init_carry=lambda size: Carry(net.initial(size), jnp.zeros(size, jnp.int32)),
+        exploration=functools.partial(
+            q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent
+        ),
+        act=functools.partial(_act, static),
+        evaluate=functools.partial(_evaluate, static),
+        prepare=functools.partial(_prepare, static),
+        loss=functools.partial(_loss, static),
+        adapt=base.no_adaptation,
+        target=base.copy_target,
+        first_error=functools.partial(_first_error, static) if config.actor_errors else None,
+    )
+
+
+def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> ArrayTree:
+    """Returns the observation, and beside it the last action, one-hot, and the reward that it brought; 0 at FIRST."""
+    last = jax.nn.one_hot(last_action, static.num_actions)
+    extra = jnp.concatenate([last, _clipped(static, timestep.reward)[..., None]], -1)
+    return timestep.observation, jnp.where(base.is_first(timestep)[..., None], 0.0, extra)
+
+
+def _clipped(static: _Static, reward: Array) -> Array:
+    config = static.config
+    if config.clip_rewards:
+        reward = jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
+    return reward
+
+
+def _act(
+    static: _Static,
+    params: types.Params,
+    carry: Carry,
+    timestep: types.TimeStep,
+    key: Array,
+    exploration: Array,
+) -> types.ActOutput:
+    """Acts ε-greedily with ε = `exploration` [B]."""
+    inputs = _inputs(static, timestep, carry.action)
+    outputs, core = static.net.step(params.network, carry.core, inputs, base.is_first(timestep))
+    q = q_values.join(outputs, static.num_actions)
+    action = q_values.epsilon_greedy(q, key, exploration)
+    extras: Any = ()
+    if static.config.actor_errors:
+        extras = q_values.Seen(q_values.of_action(q, action), q.max(-1))
+    return types.ActOutput(action, extras, Carry(core, action))
+
+
+def _evaluate(
+    static: _Static, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array
+) -> types.ActOutput:
+    epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
+    return _act(static, params, carry, timestep, key, epsilon)._replace(extras=())
+
+
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+    """Sets actions and rewards beside the observations that they led to, and puts sequences first."""
+    del params, axis
+    steps, timestep = sequences.steps, sequences.steps.timestep
+    last_action = jnp.concatenate([sequences.carry.action[None], steps.action[:-1]])
+    core = sequences.carry.core
+    if not static.config.stored_state:
+        core = jax.tree.map(jnp.zeros_like, core)
+    rows = (
+        _inputs(static, timestep, last_action),
+        base.is_first(timestep),
+        timestep._replace(observation=(), info=()),
+        steps.action,
+    )
+    inputs, is_first, timestep, action = jax.tree.map(lambda x: x.swapaxes(0, 1), rows)
+    return Batch(inputs, is_first, timestep, action, core)
+
+
+def _loss(
+    static: _Static,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """Half the squared n-step error of rescaled values, over the taught rows of each sequence (equation 1)."""
+    del key, progress, axis
+    config = static.config
+    inputs, is_first, timestep, action = jax.tree.map(
+        lambda x: x.swapaxes(0, 1), (batch.inputs, batch.is_first, batch.timestep, batch.action)
+    )
+
+    def unroll(network: ArrayTree) -> Array:
+        split = lambda x: (x[: config.burn_in], x[config.burn_in :])  # noqa: E731
+        before, after = (jax.tree.map(lambda x, i=i: split(x)[i], (inputs, is_first)) for i in range(2))
+        core = batch.core
+        if config.burn_in:
+            core = jax.lax.stop_gradient(static.net.unroll(network, core, *before)[1])
+        return q_values.join(static.net.unroll(network, core, *after)[0], static.num_actions)
+
+    q, q_target = unroll(params.network), unroll(target_network)
+    timestep, action = jax.tree.map(lambda x: x[config.burn_in :], (timestep, action))
+    best = jnp.argmax(q if config.double else q_target, axis=-1)
+    target = _targets(static, timestep, q_values.of_action(q_target, best))
+    taught = base.taught_rows(timestep.step_type[: config.taught])
+    predicted = q_values.of_action(q[: config.taught], action[: config.taught])
+    error = jnp.where(taught > 0, jax.lax.stop_gradient(target) - predicted, 0.0)
+    size = jnp.abs(error)
+    metrics = {"td_error": size, "q_value": taught * predicted, "loss": 0.5 * jnp.square(error)}
+    metrics = {name: value.sum(0) for name, value in metrics.items()}
+    return types.LossOutput(metrics["loss"], taught.sum(0), _priority(static, size, taught), metrics, {})
+
+
+def _targets(static: _Static, timestep: types.TimeStep, value: Array) -> Array:
+    """Returns h(n-step returns) f32 [m, N] of the taught rows, from h-values f32 [m + n, N] of the rows arrived at."""
+    config = static.config
+    if config.rescale_values:
+        value = values.signed_parabolic(value)
+    n_step = functools.partial(returns.n_step_returns, gamma=config.discount, n=config.n_step)
+    reward = _clipped(static, timestep.reward)
+    target = jax.vmap(n_step, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
+    target = target[: config.taught]
+    return values.signed_hyperbolic(target) if config.rescale_values else target
+
+
+def _priority(static: _Static, size: Array, taught: Array) -> Array:
+    """Mixes the largest and the mean error f32 [m, N] of the taught rows (section 2.3, η)."""
+    share = static.config.max_error_share
+    size = size * taught
+    return share * size.max(0) + (1 - share) * size.sum(0) / jnp.maximum(taught.sum(0), 1.0)
+
+
+def _first_error(static: _Static, sequences: types.Unroll) -> Array:
+    """Returns the priorities that `_loss` would give if the values were those that the actors saw."""
+    config = static.config
+    timestep, (taken, best) = jax.tree.map(
+        lambda x: x[config.burn_in :], (sequences.steps.timestep, sequences.steps.extras)
+    )
+    taught = base.taught_rows(timestep.step_type[: config.taught])
+    size = jnp.abs(_targets(static, timestep, best) - taken[: config.taught])
+    return _priority(static, size, taught)

@@ -1,0 +1,138 @@
+"""Sums of priorities in wide trees, one for each column of a ring: drawing in proportion to them and setting them.
+
+A tree is a tuple of levels f32 [B, P], leaves first; a node is the sum of its `FAN_OUT` children, and the last level is
+the column's total, [B, 1]. Nodes are always added up anew from their children, never changed by a difference, so that
+rounding does not gather. Source: Schaul et al. 2016, "Prioritized experience replay", appendix B.2.1 (a binary tree).
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist.types import Array
+
+FAN_OUT = 16
+
+Tree = tuple[Array, ...]
+
+
+def init(num_columns: int, num_items: int) -> Tree:
+    """Makes trees of zeros.
+
+    Args:
+        num_columns: B.
+        num_items: leaves of each.
+    """
+    return _levels(jnp.zeros((num_columns, num_items), jnp.float32))
+
+
+def totals(tree: Tree) -> Array:
+    """Returns f32 [B], the sum of each column's priorities."""
+    return tree[-1][:, 0]
+
+
+def get(tree: Tree, column: Array, item: Array) -> Array:
+    """Returns f32 [N], the priorities of items i32 [N] of columns i32 [N]."""
+    return tree[0][column, item]
+
+
+def put(tree: Tree, column: Array, item: Array, value: Array) -> Tree:
+    """Sets priorities.
+
+    Args:
+        tree: changed and returned.
+        column: i32 [N].
+        item: i32 [N]; of an item that comes twice one value is kept.
+        value: f32 [N], at least 0.
+    """
+    levels = [tree[0].at[column, item].set(value)]
+    for above in tree[1:]:
+        item = item // FAN_OUT
+        levels.append(above.at[column, item].set(_sums(levels[-1], column, item)))
+    return tuple(levels)
+
+
+def put_blocks(tree: Tree, num_items: int, column: Array, blocks: Sequence[tuple[Array, Array]]) -> Tree:
+    """Sets the priorities of items that follow each other, and their sums once for all.
+
+    Args:
+        tree: changed and returned.
+        num_items: after which a block goes on at item 0.
+        column: i32 [N], of each block.
+        blocks: pairs of the first item i32 [N] and values f32 [N, K], at least 0; a later pair overwrites an earlier.
+    """
+    column, leaves = column[:, None], tree[0]
+    spans = [(first, value.shape[1]) for first, value in blocks]
+    for first, value in blocks:
+        leaves = leaves.at[column, (first[:, None] + jnp.arange(value.shape[1])) % num_items].set(value)
+    levels = [leaves]
+    for above in tree[1:]:
+        nodes = levels[-1].shape[1] // FAN_OUT
+        # The parents of a block that passes the end follow each other too, as the last node is followed by node 0. Some
+        # more than needed are added up anew, which changes nothing.
+        spans = [(first // FAN_OUT, min(count // FAN_OUT + 3, nodes)) for first, count in spans]
+        node = jnp.concatenate([(first[:, None] + jnp.arange(count)) % nodes for first, count in spans], axis=1)
+        levels.append(above.at[column, node].set(_sums(levels[-1], column, node)))
+    return tuple(levels)
+
+
+def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
+    """Finds the items at given shares of all priorities, in the order of columns and items.
+
+    Args:
+        tree: some priority in it is positive; else what is returned has priority 0.
+        share: f32 [N] in [0, 1); uniform shares draw items in proportion to their priorities.
+
+    Returns:
+        (column i32 [N], item i32 [N], priority f32 [N]). The priority is positive wherever any is: rounding never leads
+        to an item of priority 0.
+    """
+    across = _levels(totals(tree)[None])
+    rest = share * across[-1][0, 0]
+    row = node = jnp.zeros(share.shape, jnp.int32)
+    for level in across[-2::-1]:
+        node, rest = _descend(level, row, node, rest)
+    column, node = node, jnp.zeros_like(node)
+    for level in tree[-2::-1]:
+        node, rest = _descend(level, column, node, rest)
+    return column, node, get(tree, column, node)
+
+
+def _descend(level: Array, row: Array, node: Array, rest: Array) -> tuple[Array, Array]:
+    """Chooses the child of each node in which `rest` falls; returns it and what is left of `rest` within it."""
+    children = _children(level)[row, node]
+    start, chosen, before = jnp.zeros_like(rest), jnp.zeros_like(node), jnp.zeros_like(rest)
+    for i in range(FAN_OUT):
+        takes = (start <= rest) & (children[:, i] > 0)
+        chosen, before = jnp.where(takes, i, chosen), jnp.where(takes, start, before)
+        start = start + children[:, i]
+    return node * FAN_OUT + chosen, rest - before
+
+
+def _levels(leaves: Array) -> Tree:
+    """Adds up all levels above leaves [B, P], each padded to whole nodes."""
+    levels = [leaves]
+    while levels[-1].shape[1] > 1:
+        padding = -levels[-1].shape[1] % FAN_OUT
+        levels[-1] = jnp.pad(levels[-1], ((0, 0), (0, padding)))
+        levels.append(_children(levels[-1]).sum(-1))
+    return tuple(levels)
+
+
+def _sums(level: Array, column: Array, node: Array) -> Array:
+    """Adds up the children of nodes [N] or [N, K]."""
+    return _children(level)[column, node].sum(-1)
+
+
+def _children(level: Array) -> Array:
+    return level.reshape(level.shape[0], -1, FAN_OUT)
+
+
+def stratified(key: Array, count: int) -> Array:
+    """Draws f32 [count] shares, one uniform in each of as many equal parts of [0, 1).
+
+    Source: Schaul et al. 2016, appendix B.2.1.
+    """
+    shares = (jnp.arange(count, dtype=jnp.float32) + jax.random.uniform(key, (count,))) / count
+    return jnp.minimum(shares, 1 - 2.0**-24)

@@ -1,0 +1,78 @@
+"""What agents that learn values of actions share: heads, dueling, ε-greedy choice, the ladder of ε."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.config import UsageError
+from jaxrl_dist.types import Array
+
+
+class Seen(NamedTuple):
+    """What an actor saw: the values f32 [B] of the action that it took and of the best one."""
+
+    taken: Array
+    best: Array
+
+
+def check_discrete(spec: types.EnvironmentSpec) -> int:
+    """Returns the number of actions A.
+
+    Raises:
+        UsageError: actions are real-valued.
+    """
+    if not isinstance(spec.action, types.DiscreteSpace):
+        raise UsageError(f"values of actions need discrete ones; --env={spec.name} has real ones: use --system=ppo")
+    return spec.action.num_values
+
+
+def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.0) -> tuple[networks.Head, ...]:
+    """Returns the heads whose outputs `join` takes.
+
+    Args:
+        num_actions: A.
+        dueling: a head for the value and one for the advantages, or one for both.
+        num_atoms: logits of a distribution over so many atoms; 1 is for values.
+        noise: σ₀ of noisy layers; 0 for plain ones.
+    """
+    sizes = {"value": num_atoms, "advantage": num_actions * num_atoms} if dueling else {"q": num_actions * num_atoms}
+    return tuple(networks.Head(name, size, 1.0, noise=noise) for name, size in sizes.items())
+
+
+def join(outputs: dict[str, Array], num_actions: int) -> Array:
+    """Returns values f32 [..., A], or logits f32 [..., A, atoms] where heads have more than one atom.
+
+    Source: Wang et al. 2016, "Dueling network architectures for deep reinforcement learning", equation 9; over
+        distributions: Hessel et al. 2018, section "Rainbow".
+    """
+    first = outputs["q"] if "q" in outputs else outputs["advantage"]
+    q = first.reshape(*first.shape[:-1], num_actions, -1)
+    if "value" in outputs:
+        q = outputs["value"][..., None, :] + q - q.mean(-2, keepdims=True)
+    return q[..., 0] if q.shape[-1] == 1 else q
+
+
+def of_action(q: Array, action: Array) -> Array:
+    """Returns what belongs to actions i32 [...]: f32 [...] of values [..., A], [..., atoms] of [..., A, atoms]."""
+    axis = action.ndim
+    index = action.reshape(*action.shape, *(1,) * (q.ndim - axis))
+    return jnp.take_along_axis(q, index, axis=axis).squeeze(axis)
+
+
+def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
+    """Returns actions i32 [B]: the best by values [B, A], or with probability ε f32 [B] any at random."""
+    greedy = jnp.argmax(q, axis=-1).astype(jnp.int32)
+    uniform = jax.random.uniform(key, (2, *greedy.shape))
+    random = jnp.minimum((uniform[0] * q.shape[-1]).astype(jnp.int32), q.shape[-1] - 1)
+    return jnp.where(uniform[1] < epsilon, random, greedy)
+
+
+def epsilon_ladder(env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float) -> Array:
+    """Returns ε f32 [B], constant and another for each environment: base^(1 + exponent · i / (N − 1)).
+
+    Source: Horgan et al. 2018, "Distributed prioritized experience replay", section 4.1.
+    """
+    del progress
+    return (base ** (1 + exponent * env_index / max(num_envs - 1, 1))).astype(jnp.float32)

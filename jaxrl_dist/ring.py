@@ -1,0 +1,285 @@
+"""The ring in time: one device's shard of a replay that is sampled uniformly or by priority, in windows of rows.
+
+It is stored column by column, [B, C, ...], with a write head per column, so that actors that finish at different times
+never join different trajectories, and a window is one contiguous read. Windows begin at every row, or, where they need
+the acting state, at every unroll.
+"""
+
+import fractions
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import priorities as trees
+from jaxrl_dist import types
+from jaxrl_dist.config import UsageError
+from jaxrl_dist.replay import PrioritisedConfig, Replay, UniformConfig
+from jaxrl_dist.types import Array, ArrayTree
+
+_FEW_COLUMNS = 256
+
+
+class RingState(NamedTuple):
+    """Contents of a shard.
+
+    Attributes:
+        rows: [B, C, ...].
+        carry: the acting state before each unroll, [B, C / T, ...]; `()` where windows do without.
+        head: i32 [B], the next row to write.
+        filled: i32 [B], rows that have been written, at most C.
+        priorities: `Priorities`; `()` where windows are drawn uniformly.
+    """
+
+    rows: types.Step
+    carry: ArrayTree
+    head: Array
+    filled: Array
+    priorities: ArrayTree
+
+
+class Priorities(NamedTuple):
+    """Of every window by the place where it begins, 0 where there is none; and f32 [B], the largest ever, in each."""
+
+    tree: trees.Tree
+    largest: Array
+
+
+class Windows(NamedTuple):
+    """How windows are cut.
+
+    Attributes:
+        context: rows before the taught ones.
+        taught: taught rows.
+        lookahead: rows after them.
+        first_carry: (batch_size) -> the carry that every window starts from; None where each starts from the acting
+            state before its first row, and windows begin at unrolls only.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error that new windows
+            have before they are learned from; None gives them the largest priority so far.
+    """
+
+    context: int
+    taught: int
+    lookahead: int
+    first_carry: Callable[[int], ArrayTree] | None
+    first_error: Callable[[types.Unroll], Array] | None = None
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return self.context + self.taught + self.lookahead
+
+
+def make(
+    config: UniformConfig,
+    windows: Windows,
+    *,
+    num_columns: int,
+    num_devices: int,
+    unroll_length: int,
+    axis: types.Axis,
+) -> Replay:
+    """Makes one device's shard.
+
+    Args:
+        config: settings, over all devices; a `PrioritisedConfig` keeps priorities.
+        windows: how they are cut.
+        num_columns: environments over all devices.
+        num_devices: shards.
+        unroll_length: rows that one `add` writes per column.
+        axis: reduces over the shards.
+
+    Raises:
+        UsageError: sizes that do not divide, or a window longer than the ring.
+    """
+    columns, rows, length = num_columns // num_devices, config.capacity // num_columns, windows.length
+    stride = 1 if windows.first_carry else unroll_length
+    _check(config, num_columns, num_devices, unroll_length, length)
+    ratio = _updates_per_unroll(config, num_columns * unroll_length, windows.taught)
+    items = config.batch_size // num_devices
+    prioritised = isinstance(config, PrioritisedConfig)
+
+    def init(step_spec: ArrayTree, carry_spec: ArrayTree) -> RingState:
+        def zeros(count: int, spec: Any) -> Array:
+            return jnp.zeros((columns, count, *spec.shape), spec.dtype)
+
+        storage = jax.tree.map(lambda s: zeros(rows, s), step_spec)
+        carry: Any = ()
+        if not windows.first_carry:
+            carry = jax.tree.map(
+                lambda s: zeros(rows // stride, jax.ShapeDtypeStruct(s.shape[1:], s.dtype)), carry_spec
+            )
+        kept = Priorities(trees.init(columns, rows // stride), jnp.ones(columns)) if prioritised else ()
+        # Two arrays: what is donated may not be one.
+        return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
+
+    def add(state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
+        """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
+        earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
+        start = (state.head[chosen] + earlier * unroll_length) % rows
+
+        def write(storage: Array, new: Array) -> Array:
+            # An unroll divides the ring, so no block wraps.
+            numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
+            index = jnp.stack([chosen, start], -1)
+            return jax.lax.scatter(
+                storage, index, jnp.moveaxis(new[:-1], 0, 1), numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+            )
+
+        storage = jax.tree.map(write, state.rows, unroll.steps)
+        head = state.head.at[chosen].add(unroll_length) % rows
+        filled = jnp.minimum(state.filled.at[chosen].add(unroll_length), rows)
+        carry = state.carry
+        if not windows.first_carry:
+            carry = jax.tree.map(lambda x, new: x.at[chosen, start // stride].set(new), carry, unroll.carry)
+        state = RingState(storage, carry, head, filled, state.priorities)
+        return state._replace(priorities=_enter(state, chosen, start)) if prioritised else state
+
+    def _enter(state: RingState, chosen: Array, start: Array) -> Priorities:
+        """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
+        tree, largest = state.priorities
+        count, num_items = unroll_length // stride, rows // stride
+        overwritten = start // stride
+        completed = (overwritten - (-(-length // stride)) + 1) % num_items
+        began = (completed[:, None] + jnp.arange(count)) % num_items * stride
+        column = jnp.broadcast_to(chosen[:, None], began.shape)
+        # Rows since then: a window is whole if all of its rows are written and none is overwritten.
+        age = (state.head[chosen][:, None] - began - 1) % rows + 1
+        whole = (age >= length) & (age <= state.filled[chosen][:, None])
+        steps = state.rows._replace(timestep=state.rows.timestep._replace(observation=()))
+        flat = column.reshape(-1), began.reshape(-1)
+        sequences = types.Unroll(jax.tree.map(lambda x: _read(x, *flat, length), steps), ())
+        taught = sequences.steps.timestep.step_type[windows.context : windows.context + windows.taught]
+        teaches = (taught != types.LAST).any(0).reshape(began.shape)
+        value: Any = largest[chosen][:, None]
+        if windows.first_error:
+            value = _priority(config, windows.first_error(sequences)).reshape(began.shape)
+        value = jnp.where(whole & teaches, value, 0.0)
+        blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
+        return Priorities(trees.put_blocks(tree, num_items, chosen, blocks), largest)
+
+    def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Any, Array]:
+        if prioritised:
+            column, item, priority = trees.draw(state.priorities.tree, trees.stratified(key, items))
+            share = priority / jnp.maximum(trees.totals(state.priorities.tree).sum(), _TINY)
+            weights = importance_weights(config, share, progress, axis)
+            return column, item * stride, (column, item), weights
+        counts = jnp.maximum((state.filled - length) // stride + 1, 0)
+        ends = jnp.cumsum(counts)
+        number = _integers(key, items, jnp.maximum(ends[-1], 1))
+        # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
+        method = "compare_all" if columns <= _FEW_COLUMNS else "scan"
+        column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
+        offset = number - (ends - counts)[column]
+        oldest = (state.head - state.filled)[column]
+        return column, (oldest + offset * stride) % rows, (), jnp.ones(items, jnp.float32)
+
+    def sample(state: RingState, key: Array, progress: Array) -> types.Sample:
+        column, start, indices, weights = choose(state, key, progress)
+        steps = jax.tree.map(lambda x: _read(x, column, start, length), state.rows)
+        if windows.first_carry:
+            carry = windows.first_carry(items)
+        else:
+            carry = jax.tree.map(lambda x: x[column, start // stride], state.carry)
+        return types.Sample(types.Unroll(steps, carry), indices, weights)
+
+    def update(state: RingState, indices: Any, errors: Array) -> RingState:
+        if not prioritised:
+            return state
+        (tree, largest), (column, item) = state.priorities, indices
+        # What is drawn of a shard without any priority is no window and must not become one.
+        value = jnp.where(trees.get(tree, column, item) > 0, _priority(config, errors), 0.0)
+        largest = jnp.maximum(largest, axis.max(value.max()))
+        return state._replace(priorities=Priorities(trees.put(tree, column, item, value), largest))
+
+    min_rows = max(length, -(-config.min_size // num_columns))
+    return Replay(min_rows, ratio, init, add, sample, update)
+
+
+def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:
+    """Weighs items that were drawn with unequal probability: w = (1 / P)^β over the largest of all shards.
+
+    Every shard draws the same number of items, so an item's probability is its share of its shard's priorities over the
+    number of shards; this number, and that of all items, cancel.
+
+    Args:
+        config: `PrioritisedConfig`.
+        share: f32 [N], the priority of each item over the sum of its shard.
+        progress: f32 [], share of training, which moves β from its start to its end.
+        axis: reduces over shards.
+
+    Returns:
+        f32 [N] in [0, 1]; 0 where the share is 0.
+
+    Source: Schaul et al. 2016, section 3.4.
+    """
+    beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
+    weights = jnp.where(share > 0, jnp.maximum(share, _TINY) ** -beta, 0.0)
+    return weights / jnp.maximum(axis.max(weights.max()), _TINY)
+
+
+_TINY = 1e-30
+
+
+def _priority(config: Any, errors: Array) -> Array:
+    """Turns errors into priorities, (|δ| + ε)^α (Schaul et al. 2016, equation 1)."""
+    return (jnp.abs(errors) + config.smallest_error) ** config.priority_exponent
+
+
+def _integers(key: Array, count: int, bound: Array) -> Array:
+    """Draws i32 [count] uniformly from 0 … bound − 1, bound i32 [] positive, from 32 random bits each.
+
+    The upper word of bits × bound: a number's probability is off by less than bound · 2⁻³² of itself (Lemire 2019), and
+    `jax.random.randint` draws twice as many bits, which takes longer than all else here.
+    """
+    bits, bound = jax.random.bits(key, (count,), jnp.uint32), bound.astype(jnp.uint32)
+    low, high, bound_low, bound_high = bits & 0xFFFF, bits >> 16, bound & 0xFFFF, bound >> 16
+    middle = high * bound_low + (low * bound_low >> 16)
+    carried = low * bound_high + (middle & 0xFFFF)
+    return (high * bound_high + (middle >> 16) + (carried >> 16)).astype(jnp.int32)
+
+
+def _read(storage: Array, column: Array, start: Array, length: int) -> Array:
+    """Reads windows [L, N, ...] of rows [B, C, ...]; a window may wrap around the end of the ring."""
+    index = (start[None] + jnp.arange(length, dtype=jnp.int32)[:, None]) % storage.shape[1]
+    return storage[column[None], index]
+
+
+def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tuple[int, int]:
+    """Returns updates per unroll as a fraction of numbers below 2³⁰, so that the credit fits an i32."""
+    exact = fractions.Fraction(str(config.samples_per_insert)) * inserted / (config.batch_size * taught)
+    ratio = exact.limit_denominator(1_000_000)
+    if not 0 < ratio < 1000:
+        one = config.batch_size * taught / inserted
+        raise UsageError(
+            f"--replay.samples_per_insert={config.samples_per_insert} makes {float(exact):g} updates per unroll of "
+            f"{inserted} rows; valid: {one / 1e6:g} to {one * 999:g} (one update: {one:g})"
+        )
+    return ratio.numerator, ratio.denominator
+
+
+def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_length: int, length: int) -> None:
+    block = num_columns * unroll_length
+    if config.capacity % block or config.capacity < block:
+        below = max(config.capacity // block, 1) * block
+        raise UsageError(
+            f"--replay.capacity={config.capacity} is no multiple of {num_columns} environments × "
+            f"{unroll_length} rows per unroll; nearest valid: {below} or {below + block}"
+        )
+    if config.batch_size % num_devices:
+        below = max(config.batch_size // num_devices, 1) * num_devices
+        raise UsageError(
+            f"--replay.batch_size={config.batch_size} is not divided by {num_devices} devices; "
+            f"nearest valid: {below} or {below + num_devices}"
+        )
+    if length > config.capacity // num_columns:
+        raise UsageError(
+            f"--replay.capacity={config.capacity} keeps {config.capacity // num_columns} rows per environment, "
+            f"fewer than a window of {length}; nearest valid: {-(-length // unroll_length) * block}"
+        )
+    if config.min_size > config.capacity:
+        raise UsageError(
+            f"--replay.min_size={config.min_size} is larger than --replay.capacity={config.capacity}: "
+            f"learning would never start; nearest valid: {config.capacity}"
+        )

@@ -1,0 +1,1 @@
+"""Published settings of the systems, by task family, each with its source; plain data."""

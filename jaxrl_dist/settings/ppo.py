@@ -1,0 +1,146 @@
+"""Settings of proximal policy optimisation."""
+
+from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+
+_PPO_PAPER = "Schulman et al. 2017, table 5"
+_DETAILS = "Huang et al. 2022, The 37 implementation details of PPO"
+_PUREJAXRL_PPO = "PureJaxRL ppo.py (Lu et al. 2022)"
+_PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
+_CLEANRL_CONTINUOUS = "CleanRL ppo_continuous_action.py (Huang et al. 2022)"
+_BRAX_ANT = "Brax notebooks/training.ipynb, ant (Freeman et al. 2021)"
+_BRAX_PPO = "Brax training/agents/ppo (Freeman et al. 2021)"
+
+_PPO_CLASSIC = cited(
+    _PUREJAXRL_PPO,
+    {
+        "env.num_envs": 4,
+        "layout.unroll_length": 128,
+        "learner.learning_rate": 2.5e-4,
+        "learner.anneal": True,
+        "learner.minibatches": 4,
+        "learner.epochs": 4,
+        "learner.max_grad_norm": 0.5,
+        "agent.discount": 0.99,
+        "agent.gae_lambda": 0.95,
+        "agent.clip_epsilon": 0.2,
+        "agent.clip_value": 0.2,
+        "agent.entropy_cost": 0.01,
+        "agent.value_cost": 0.5,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+_PPO_MINATAR = {
+    **_PPO_CLASSIC,
+    **cited(
+        _PUREJAXRL_MINATAR,
+        {
+            "env.num_envs": 64,
+            "layout.unroll_length": 128,
+            "learner.learning_rate": 5e-3,
+            "learner.anneal": True,
+            "learner.minibatches": 8,
+            "learner.epochs": 4,
+            "agent.clip_epsilon": 0.2,
+            "agent.clip_value": 0.2,
+            "network.torso": "mlp",
+            "network.hidden_sizes": (64, 64),
+            "network.activation": "relu",
+            "network.shared": False,
+        },
+    ),
+}
+
+_PPO_CONTINUOUS = cited(
+    _CLEANRL_CONTINUOUS,
+    {
+        "env.num_envs": 1,
+        "layout.unroll_length": 2048,
+        "learner.learning_rate": 3e-4,
+        "learner.anneal": True,
+        "learner.minibatches": 32,
+        "learner.epochs": 10,
+        "learner.max_grad_norm": 0.5,
+        "agent.discount": 0.99,
+        "agent.gae_lambda": 0.95,
+        "agent.clip_epsilon": 0.2,
+        "agent.clip_value": 0.2,
+        "agent.entropy_cost": 0.0,
+        "agent.value_cost": 0.5,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 10.0,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 10.0,
+        "agent.distribution": "gaussian",
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+_PPO_PHYSICS = {
+    **cited(
+        _BRAX_ANT,
+        {
+            "env.num_envs": 4096,
+            "layout.unroll_length": 5,
+            "learner.learning_rate": 3e-4,
+            "learner.minibatches": 32,
+            "learner.epochs": 4,
+            "agent.discount": 0.97,
+            "agent.entropy_cost": 0.01,
+            "agent.normalise_observations": True,
+        },
+    ),
+    **cited(
+        _BRAX_PPO,
+        {
+            "learner.anneal": False,
+            "learner.epsilon": 1e-8,
+            "learner.max_grad_norm": 0.0,
+            "agent.gae_lambda": 0.95,
+            "agent.clip_epsilon": 0.3,
+            "agent.clip_value": 0.0,
+            "agent.value_cost": 0.5,
+            "agent.normalise_advantage": "minibatch",
+            "agent.distribution": "tanh_gaussian",
+            "network.activation": "swish",
+            "network.orthogonal": False,
+            "network.shared": False,
+        },
+    ),
+    "agent.scale_rewards": Setting(True, f"{OURS} (Brax multiplies rewards by a constant per environment)"),
+    "network.torso": Setting("mlp", _BRAX_PPO),
+    "network.hidden_sizes": Setting((256, 256), f"{OURS} (Brax: policy 4 layers of 32, value 5 of 256)"),
+}
+
+_PPO_ATARI = cited(
+    _DETAILS,
+    {
+        "agent.clip_epsilon": 0.1,
+        "agent.clip_value": 0.1,
+        "agent.clip_rewards": 1.0,
+        "network.torso": "nature_cnn",
+        "network.core": "frame_stack",
+        "network.num_frames": 4,
+        "network.shared": True,
+    },
+)
+
+PPO = {
+    **cited(_PPO_PAPER, {"env.num_envs": 8, "layout.unroll_length": 128}),
+    **cited(f"{_DETAILS}, Atari", {"learner.minibatches": 4, "learner.epochs": 4}),
+}
+
+
+PPO_FAMILIES: Families = {
+    "classic": _PPO_CLASSIC,
+    "minatar": _PPO_MINATAR,
+    "atari": _PPO_ATARI,
+    "continuous": _PPO_CONTINUOUS,
+    "physics": _PPO_PHYSICS,
+}

@@ -1,0 +1,70 @@
+"""Settings of R2D2."""
+
+from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+
+_MINATAR_DQN = "Young & Tian 2019, MinAtar examples/dqn.py"
+_APE_X = "Horgan et al. 2018, appendix C"
+_DQN_PAPER = "Mnih et al. 2015, extended table 1"
+_R2D2 = "Kapturowski et al. 2019, table 2"
+
+_R2D2_CLASSIC = cited(
+    OURS,
+    {
+        "env.num_envs": 32,
+        "layout.unroll_length": 10,
+        "replay.capacity": 96_000,
+        "replay.min_size": 3_200,
+        "replay.batch_size": 32,
+        "replay.samples_per_insert": 8.0,
+        "learner.learning_rate": 1e-3,
+        "learner.target_period": 100,
+        "agent.discount": 0.99,
+        "agent.burn_in": 10,
+        "agent.taught": 20,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64,),
+        "network.activation": "relu",
+        "network.core_size": 64,
+        "network.head_size": 0,
+    },
+)
+
+_R2D2_MINATAR = {
+    **_R2D2_CLASSIC,
+    "network.torso": Setting("minatar_cnn", _MINATAR_DQN),
+    "network.core_size": Setting(128, OURS),
+}
+
+R2D2 = {
+    **cited(
+        _R2D2,
+        {
+            "env.num_envs": 256,
+            "layout.unroll_length": 40,
+            "replay.batch_size": 64,
+            "replay.priority_exponent": 0.9,
+            "replay.importance_exponent": 0.6,
+            "replay.importance_exponent_end": 0.6,
+            "learner.optimizer": "adam",
+            "learner.learning_rate": 1e-4,
+            "learner.epsilon": 1e-3,
+            "learner.anneal": False,
+            "learner.target_period": 2_500,
+            "network.core": "lstm",
+            "network.core_size": 512,
+            "network.head_size": 512,
+            "network.orthogonal": False,
+        },
+    ),
+    "replay.capacity": Setting(4_096_000, f"{_R2D2} (4M observations), a multiple of 256 × 40"),
+    "replay.min_size": Setting(50_000, f"{_APE_X} (R2D2 gives none)"),
+    "replay.samples_per_insert": Setting(0.8, "Kapturowski et al. 2019, section 2.3 (each replayed 0.8 times)"),
+    "learner.max_grad_norm": Setting(40.0, _APE_X),
+}
+
+
+R2D2_FAMILIES: Families = {
+    "classic": _R2D2_CLASSIC,
+    "minatar": _R2D2_MINATAR,
+    "atari": {"network.torso": Setting("nature_cnn", _DQN_PAPER)},
+}
