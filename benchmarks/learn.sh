@@ -41,7 +41,7 @@ study halfcheetah 3 -- --system=ppo --env=envpool:HalfCheetah-v4 --steps=1_000_0
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"
 plain+=" --learner.max_grad_norm=0"
-study code_level_details 5 --means=approx_kl,largest_ratio --setting="ppo:" \
+study code_level_details 3 --means=approx_kl,largest_ratio --setting="ppo:" \
   --setting="no clipping: --agent.clip_epsilon=0" --setting="no details: $plain" \
   --setting="neither: --agent.clip_epsilon=0 $plain" -- --system=ppo --env=envpool:Hopper-v4 --steps=1_000_000 \
   --env.num_envs=16 --layout.unroll_length=128 --evaluation.episodes=16

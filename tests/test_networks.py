@@ -54,6 +54,22 @@ def test_torsos_give_heads_of_the_right_shape(torso, shared):
     assert sum(name.startswith("torsos") for name in shapes) == (1 if shared else 2)
 
 
+@pytest.mark.parametrize("torso", SHAPES)
+@pytest.mark.parametrize("core", ["identity", "lstm"])
+def test_heads_with_a_layer_of_their_own_take_the_place_of_the_torso_s_last(torso, core):
+    settings = networks.Config(torso=torso, head_size=9, core=core, core_size=5)
+    net = networks.make(settings, _spec(SHAPES[torso]), HEADS)
+    params = jax.eval_shape(net.init, jax.random.key(0))
+    plain = networks.make(networks.Config(torso=torso, core=core, core_size=5), _spec(SHAPES[torso]), HEADS)
+    dense = [
+        sum(n.startswith("Dense") for n in p["torsos_0"])
+        for p in (params, jax.eval_shape(plain.init, jax.random.key(0)))
+    ]
+    assert dense[1] - dense[0] == (core == "identity")
+    hidden = {name: params[f"outputs_{name}"]["Dense_0"]["kernel"].shape[-1] for name in ("policy", "value")}
+    assert hidden == {"policy": 9, "value": 9}
+
+
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
     params = jax.jit(net.init)(jax.random.key(0))
@@ -121,8 +137,8 @@ def test_orthogonal_initialisation_has_the_asked_gains():
     kernels = {"/".join(map(lambda k: k.key, path)): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
     for name, gain in (
         ("torsos_0/Dense_1/kernel", 2.0),
-        ("outputs_policy/kernel", 1e-4),
-        ("outputs_value/kernel", 1.0),
+        ("outputs_policy/Dense_0/kernel", 1e-4),
+        ("outputs_value/Dense_0/kernel", 1.0),
     ):
         gram = kernels[name].T @ kernels[name]
         np.testing.assert_allclose(gram, gain * np.eye(len(gram)), atol=1e-5)
