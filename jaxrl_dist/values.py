@@ -99,5 +99,6 @@ def categorical_projection(target_atoms: Array, probabilities: Array, atoms: Arr
     chex.assert_equal_shape([target_atoms, probabilities])
     chex.assert_type([target_atoms, probabilities, atoms], jnp.float32)
     spacing = (atoms[-1] - atoms[0]) / (atoms.shape[0] - 1)
-    distance = jnp.abs(jnp.clip(target_atoms, atoms[0], atoms[-1])[None, :] - atoms[:, None]) / spacing
-    return jnp.maximum(1 - distance, 0.0) @ probabilities
+    distance = jnp.abs(jnp.clip(target_atoms, atoms[0], atoms[-1])[:, None] - atoms) / spacing
+    # Summed over the first axis, as a sum along a row is not vectorised on CPUs.
+    return (jnp.maximum(1 - distance, 0.0) * probabilities[:, None]).sum(0)

@@ -197,7 +197,8 @@ def _act(
     """Acts ε-greedily with ε = `exploration` [B], by the values that a draw of the noise gives."""
     noise = None
     if static.config.noise:
-        key, noise = jax.random.split(key)
+        key, noise_key = jax.random.split(key)
+        noise = static.net.draw_noise(noise_key, exploration.shape)
     return _act_by_values(static, params, carry, timestep, key, exploration, noise)
 
 
@@ -279,7 +280,7 @@ def _loss(
     del progress, axis
     config = static.config
     # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).
-    noise = jax.random.split(key, 3) if config.noise else (None, None, None)
+    noise = static.net.draw_noise(key, (3,)) if config.noise else (None, None, None)
 
     def evaluate(network: ArrayTree, inputs: Array, draw: Any) -> Array:
         return q_values.join(static.net.apply(network, inputs, draw), static.num_actions)

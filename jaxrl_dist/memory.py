@@ -1,0 +1,88 @@
+"""What a replay takes on its devices, in bytes by part, known before anything is allocated."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrl_dist import config, ring
+
+_GIB = 2**30
+
+
+def replay_parts(state: Any) -> dict[str, int]:
+    """Returns the bytes per device of each part of a replay that has any.
+
+    Args:
+        state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays.
+    """
+    if not isinstance(state, ring.RingState):
+        return {}
+    timestep = state.rows.timestep
+    rest = state.rows._replace(timestep=timestep._replace(observation=()))
+    parts = {
+        "observations": timestep.observation,
+        "other rows": (rest, state.head, state.filled),
+        "recurrent states": state.carry,
+        "priorities": state.priorities,
+    }
+    sizes = {name: sum(_bytes_on_one(leaf) for leaf in jax.tree.leaves(part)) for name, part in parts.items()}
+    return {name: size for name, size in sizes.items() if size}
+
+
+def describe(parts: Mapping[str, int]) -> str:
+    """Says in one line what a replay takes on each device, "" where there is none."""
+    if not parts:
+        return ""
+    listed = ", ".join(f"{name} {_readable(size)}" for name, size in parts.items())
+    return f"replay: {_readable(sum(parts.values()))} per device ({listed})"
+
+
+def check(settings: config.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
+    """Refuses a replay that its devices cannot hold.
+
+    Args:
+        settings: that chose its capacity.
+        parts: bytes per device, from `replay_parts`.
+        devices: of this process that hold a shard each.
+
+    Raises:
+        UsageError: with the bytes, those that are free, and the largest capacity that fits.
+    """
+    needed, free = sum(parts.values()), _free_on_one(devices)
+    if needed <= free:
+        return
+    block = settings["env.num_envs"] * settings["layout.unroll_length"]
+    fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
+    fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
+    raise config.UsageError(
+        f"--replay.capacity={settings['replay.capacity']} takes {_readable(needed)} of each device's memory, "
+        f"{_readable(int(free))} are free; {fix}"
+    )
+
+
+def _bytes_on_one(leaf: Any) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def _free_on_one(devices: Sequence[jax.Device]) -> float:
+    """Returns the bytes that are free on each of the devices; those of a CPU share its memory."""
+    if devices[0].platform == "cpu":
+        return _free_of_host() / len(devices)
+    stats = [device.memory_stats() or {} for device in devices]
+    return min((s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s), default=math.inf)
+
+
+def _free_of_host() -> float:
+    """Returns the bytes that the operating system can give without swapping; infinity where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return math.inf
+
+
+def _readable(size: int) -> str:
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / 2**20:.1f} MiB"
