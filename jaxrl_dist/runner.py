@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TextIO
 import jax
 from absl import logging
 
-from jaxrl_dist import assemble, checkpoint, config, faults, flags, guard, metrics, run_folder, session
+from jaxrl_dist import assemble, checkpoint, config, custom, faults, flags, guard, metrics, run_folder, session
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 
@@ -115,6 +115,7 @@ def drive(
         on_devices: called with those chosen, before anything is compiled for them.
     """
     settings, environment = assemble.resolve(named)
+    custom.check(settings["network.torso"])
     folder = flags.check_folder(flags.Command("", dict(named), settings))
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
     with _lock(folder), session.matmul_precision(settings):

@@ -11,7 +11,7 @@ LAYERS = (
     {"systems"},
     {"declarations"},
     {"config"},
-    {"returns", "values", "distributions", "statistics", "permutations", "torsos"},
+    {"returns", "values", "distributions", "statistics", "permutations", "torsos", "custom"},
     {"networks", "priorities"},
     {"q_values", "replay"},
     {"ring", "agents"},
