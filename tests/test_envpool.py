@@ -406,7 +406,9 @@ def test_observe_shows_only_some_components() -> None:
     ("name", "params", "message"),
     [
         ("CartPole-v2", {}, "did you mean CartPole-v1"),
-        ("zzzzzzzz", {}, "envpool.list_all_envs() lists them"),
+        ("Hoper-v4", {}, "names, such as Hopper-v4, "),
+        ("Hoper-v4", {}, 'print(envpool.list_all_envs())" lists all); did you mean Hopper-v4?'),
+        ("zzzzzzzz", {}, 'names (python -c "import envpool; print(envpool.list_all_envs())" lists all)'),
         ("TicTacToe-v1", {}, "only one is supported"),
         ("BinPack-v2", {}, "valid: Discrete from 0"),
         ("Maze-v0", {}, "valid: arrays, or a dict of arrays"),

@@ -21,6 +21,7 @@ from jaxrl_dist.envs import base, host, pooled
 SUITE = "envpool"
 RUNS_ON = "host"
 ENVIRONMENTS = ()
+_MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
 
 # Only where no parameter changes them.
 _REWARD_RANGES = {
@@ -96,9 +97,7 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         ModuleNotFoundError: envpool is not installed.
     """
     library = importlib.import_module("envpool")
-    names = library.list_all_envs()
-    if name not in names:
-        raise config.UsageError(f"--env={SUITE}:{name}: EnvPool has no such environment{_nearest(name, names)}")
+    base.check_name(name, SUITE, library.list_all_envs(), _MORE_NAMES)
     defaults = _native_spec(library, _Task(name, {}, False)).config._asdict()
     is_atari = "full_action_space" in defaults
     values = base.parse_params(params, _offered(defaults, is_atari), f"{SUITE}:{name}")
@@ -127,10 +126,6 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss)
 
     return base.HostTask(spec, protocol, make_environments)
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    return declarations.nearest(name, names) or "; envpool.list_all_envs() lists them"
 
 
 def _native_spec(library: Any, task: _Task) -> Any:
