@@ -1,5 +1,6 @@
 """Reads the command line of `scripts/train.py` and refuses what cannot be, before JAX or any suite is imported."""
 
+import contextlib
 import importlib.metadata
 import itertools
 import json
@@ -7,7 +8,7 @@ import os
 import pathlib
 import platform
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import flags as absl_flags
@@ -108,8 +109,11 @@ def run_folder(settings: config.Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
 
 
-def check_folder(command: Command) -> pathlib.Path:
+@contextlib.contextmanager
+def open_folder(command: Command) -> Iterator[pathlib.Path]:
     """Makes the run folder where it is missing, and checks that this run may write to it.
+
+    A run that is refused within the context leaves no folder that was not there before.
 
     Raises:
         config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
@@ -122,18 +126,19 @@ def check_folder(command: Command) -> pathlib.Path:
             f"--out={folder} holds a run of another configuration ({config.describe(changes)}); "
             "give its settings to resume it, or another --out"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-        with faults.lock(folder):
-            pass
-    except faults.LockError as error:
-        raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
-    except OSError as error:
-        raise config.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
-    return folder
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(faults.made(folder))
+            probe = folder / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+            with faults.lock(folder):
+                pass
+        except faults.LockError as error:
+            raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
+        except OSError as error:
+            raise config.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
+        yield folder
 
 
 def help_text(system: systems.System, fields: dict[str, declarations.Field]) -> str:

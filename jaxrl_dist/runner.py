@@ -116,9 +116,9 @@ def drive(
     """
     settings, environment = assemble.resolve(named)
     custom.check(settings["network.torso"])
-    folder = flags.check_folder(flags.Command("", dict(named), settings))
+    command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
-    with _lock(folder), session.matmul_precision(settings):
+    with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)

@@ -25,7 +25,8 @@ sys.path.insert(0, {root!r})
 from jaxrl_dist import flags
 command = flags.parse(sys.argv[1:])
 settings, here = command.settings, pathlib.Path(__file__).parent
-folder = flags.check_folder(command)
+with flags.open_folder(command) as folder:
+    pass
 with (here / "starts").open("a") as file:
     file.write(f"{{folder.relative_to(here / 'out')}}\\n")
 if (here / "fail").exists() and (here / "fail").read_text() in str(folder):
