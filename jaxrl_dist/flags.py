@@ -53,9 +53,9 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     if "list" in first:
         return Command(catalogue_text(root), {}, None)
     system = config.find_system(first.get("system") or config.default_system(root))
-    if "env" in first:
-        check_environment(first["env"], root)
-    fields = config.fields(system, _layout(system, first, root), root)
+    env = first.get("env", str(config.run_default("env", root)))
+    check_environment(env, root)
+    fields = config.fields(system, config.choose_layout(system, first.get("layout", ""), env, root), root)
     if "help" in first:
         return Command(help_text(system, fields), {}, None)
     if "undefok" in _given(arguments):
@@ -65,7 +65,6 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     if rest:
         raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
-    check_environment(settings["env"], root)
     origin = settings.settings.get("init_from")
     if origin and not (pathlib.Path(origin) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
@@ -212,12 +211,6 @@ def _with_flag_files(argv: Sequence[str]) -> list[str]:
         return absl_flags.FlagValues().read_flags_from_files(list(argv), force_gnu=True)
     except absl_flags.Error as error:
         raise config.UsageError(str(error)) from None
-
-
-def _layout(system: systems.System, given: Mapping[str, str], root: pathlib.Path) -> str:
-    """Returns the layout whose flags to read."""
-    env = given.get("env") or str(config.run_default("env", root))
-    return config.choose_layout(system, given.get("layout", ""), env, root)
 
 
 def _unexpected(
