@@ -1,19 +1,17 @@
 """Reads the command line of `scripts/train.py` and refuses what cannot be, before JAX or any suite is imported."""
 
 import contextlib
-import importlib.metadata
 import itertools
 import json
 import os
 import pathlib
-import platform
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from jaxrl_dist import config, declarations, faults, systems
+from jaxrl_dist import config, declarations, faults, software, systems
 
 PROGRAM = "train.py"
 _ACTIONS = {
@@ -21,10 +19,6 @@ _ACTIONS = {
     "list": "Print the systems and the environments, and exit.",
     "version": "Print versions, and exit.",
 }
-_DISTRIBUTIONS = (
-    *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("gymnax", "brax", "envpool", "gymnasium"),
-)
 
 
 class Command(NamedTuple):
@@ -49,7 +43,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     chosen = dict.fromkeys(("system", "env", "layout"), False)
     first = _parse_known(arguments, {**chosen, **dict.fromkeys(_ACTIONS, True)})[0]
     if "version" in first:
-        return Command(versions(), {}, None)
+        return Command("\n".join(software.versions()), {}, None)
     if "list" in first:
         return Command(catalogue_text(root), {}, None)
     system = config.find_system(first.get("system") or config.default_system(root))
@@ -162,17 +156,6 @@ def catalogue_text(root: pathlib.Path = config.PACKAGE) -> str:
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layouts)}." for row in systems.SYSTEMS.values()]
     names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in suites(root).items()]
     return "\n".join(["systems:", *map(_wrapped, rows), "environments:", *map(_wrapped, names)])
-
-
-def versions() -> str:
-    """Lists the versions that a result depends on."""
-    lines = [f"python {platform.python_version()}"]
-    for name in _DISTRIBUTIONS:
-        try:
-            lines.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
-    return "\n".join(lines)
 
 
 def _given(arguments: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ LAYERS = (
     {"learner"},
     {"envs"},
     {"parallel"},
-    {"manifest", "storage", "aggregate", "display", "faults", "evaluation"},
+    {"manifest", "storage", "aggregate", "display", "faults", "evaluation", "software"},
     {"checkpoint", "metrics", "flags"},
     {"plots"},
     {"assemble", "study_table"},
