@@ -169,9 +169,8 @@ class _Sebulba:
             timeout_s=config.timeout_s,
             max_restarts=config.max_actor_restarts,
         )
-        self._mesh, self._lag, self._num_actors = mesh, self._stage.lag, num_actors
         # What can be saved, and comes in the same order every time.
-        self._saveable = environment if self._lag is not None and isinstance(environment, envs.Environment) else None
+        self._saveable = environment if lag is not None and isinstance(environment, envs.Environment) else None
         self._programs = learning.make(
             agent, replay, learner, environment.spec, num_envs, num_actors, config.unroll_length, mesh
         )
@@ -182,24 +181,26 @@ class _Sebulba:
         self.program = self._programs.learn
 
     def init(self, keys: Array) -> running.State:
-        keys = meshes.put_keys(self._mesh, keys)
+        keys = meshes.put_keys(self._stage.mesh, keys)
         learner_state, replay_state = self._programs.init(keys)
-        timesteps = (self._zero_timestep(),) * self._num_actors
+        timesteps = (self._zero_timestep(),) * self._stage.num_actors
         return running.State(learner_state, keys, running.Actors((), timesteps, ()), replay_state, ())
 
     def template(self, keys: Array) -> running.State:
-        mesh = self._mesh
+        mesh = self._stage.mesh
         learner_state, replay_state = jax.eval_shape(self._programs.init, keys)
         timestep = jax.eval_shape(lambda: self._zero_timestep())
-        acting = running.Actors((), (timestep,) * self._num_actors, ())
+        acting = running.Actors((), (timestep,) * self._stage.num_actors, ())
         pending: Any = ()
-        if self._saveable is not None and self._lag is not None:
+        if self._saveable is not None and self._stage.lag is not None:
             saved = as_host.saved_struct(self._saveable, self._stage.width)
             carry = jax.eval_shape(lambda: self._stage.agent.init_carry(self._stage.width))
-            acting = acting._replace(environment=(saved,) * self._num_actors, carry=(carry,) * self._num_actors)
+            acting = acting._replace(
+                environment=(saved,) * self._stage.num_actors, carry=(carry,) * self._stage.num_actors
+            )
             one = meshes.placed(mesh, meshes.UNROLL, self._programs.unroll)
             episodes = jax.eval_shape(unrolls.no_episodes)
-            pending = ((running.Pending(one, episodes),) * (self._lag + 1),) * self._num_actors
+            pending = ((running.Pending(one, episodes),) * (self._stage.lag + 1),) * self._stage.num_actors
         return running.State(
             meshes.placed(mesh, meshes.PER_SEED, learner_state),
             meshes.placed(mesh, meshes.PER_SEED, keys),
@@ -230,26 +231,26 @@ class _Sebulba:
         return state, self._metrics(sums)
 
     def snapshot(self, state: running.State) -> running.State:
-        if self._saveable is None or self._lag is None or state.pending:
+        if self._saveable is None or self._stage.lag is None or state.pending:
             return state
         if self._running is None or self._running.state is not state:
             # Only a run that has not begun has neither threads nor pending unrolls.
             self.close()
             self._running = self._start(state, 0, 0.0)
         threads = self._running
-        points = threads.crew.resting_points(threads.iteration + self._lag + 1)
+        points = threads.crew.resting_points(threads.iteration + self._stage.lag + 1)
         pending = tuple(
             tuple(running.Pending(item.unroll, item.episodes) for item in threads.queue.pending(actor))
-            for actor in range(self._num_actors)
+            for actor in range(self._stage.num_actors)
         )
         acting = running.Actors(*zip(*((at.environment, at.timestep, at.carry) for at in points), strict=True))
         return state._replace(actors=acting, pending=pending)
 
     def failure_template(self, keys: Array) -> Failing:
         state = self.template(keys)
-        unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        columns = jax.ShapeDtypeStruct((self._num_actors, self._stage.columns), np.int32)
-        return Failing(state.learner, state.key, state.replay, (unroll,) * self._num_actors, columns)
+        unroll = meshes.placed(self._stage.mesh, meshes.UNROLL, self._programs.unroll)
+        columns = jax.ShapeDtypeStruct((self._stage.num_actors, self._stage.columns), np.int32)
+        return Failing(state.learner, state.key, state.replay, (unroll,) * self._stage.num_actors, columns)
 
     def run_failure(self, saved: Failing, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
         state = running.State(saved.learner, saved.key, running.Actors((), (), ()), saved.replay, ())
@@ -264,9 +265,9 @@ class _Sebulba:
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
-        unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        columns = np.zeros((self._num_actors, self._stage.columns), np.int32)
-        return self._arguments(state, iteration, total, columns, (unroll,) * self._num_actors)
+        unroll = meshes.placed(self._stage.mesh, meshes.UNROLL, self._programs.unroll)
+        columns = np.zeros((self._stage.num_actors, self._stage.columns), np.int32)
+        return self._arguments(state, iteration, total, columns, (unroll,) * self._stage.num_actors)
 
     def close(self) -> None:
         if self._running is not None:
@@ -316,7 +317,9 @@ class _Sebulba:
         check()
         started_s = time.perf_counter()
         depth = threads.queue.depth()
-        items = threads.queue.take(None if self._lag is None else range(self._num_actors), self._num_actors, check)
+        items = threads.queue.take(
+            None if self._stage.lag is None else range(self._stage.num_actors), self._stage.num_actors, check
+        )
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
         columns = np.stack([item.columns for item in items])
