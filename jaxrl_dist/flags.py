@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from jaxrl_dist import config, declarations, faults, software, systems
+from jaxrl_dist import config, declarations, differences, faults, software, systems
 
 PROGRAM = "train.py"
 _ACTIONS = {
@@ -116,7 +116,7 @@ def open_folder(command: Command) -> Iterator[pathlib.Path]:
     changes = _changes(command, folder / "config.json").identity
     if changes:
         raise config.UsageError(
-            f"--out={folder} holds a run of another configuration ({config.describe(changes)}); "
+            f"--out={folder} holds a run of another configuration ({differences.describe(changes)}); "
             "give its settings to resume it, or another --out"
         )
     with contextlib.ExitStack() as stack:
@@ -206,10 +206,10 @@ def _unexpected(
     return config.unknown_flag(system, fields, name, root)
 
 
-def _changes(command: Command, path: pathlib.Path) -> config.Difference:
+def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
     """Compares a command with the `config.json` of an earlier run, in the family of that run's environment."""
     if not path.exists():
-        return config.Difference((), ())
+        return differences.Difference((), ())
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
         family = old["family"]

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, metrics, plots, records, session, software
+from jaxrl_dist import assemble, checkpoint, config, differences, metrics, plots, records, session, software
 
 
-def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[config.Change, ...]:
+def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[differences.Change, ...]:
     """Writes every setting with its origin, and the commit and versions of each session so far.
 
     Returns:

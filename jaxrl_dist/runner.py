@@ -12,7 +12,19 @@ from typing import Any, NamedTuple, TextIO
 import jax
 from absl import logging
 
-from jaxrl_dist import assemble, checkpoint, config, custom, faults, flags, guard, metrics, run_folder, session
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    config,
+    custom,
+    differences,
+    faults,
+    flags,
+    guard,
+    metrics,
+    run_folder,
+    session,
+)
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 
@@ -130,7 +142,7 @@ def drive(
             metrics.Logger(folder, log, title=title, display=display) as logger,
         ):
             if changes:
-                logger.say(f"changed since the last session: {config.describe(changes)}")
+                logger.say(f"changed since the last session: {differences.describe(changes)}")
             result = session.run(parts, folder, started, logger, stop)
         summary = run_folder.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)

@@ -9,7 +9,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxrl_dist"
 LAYERS = (
     {"types", "settings"},
     {"systems"},
-    {"declarations"},
+    {"declarations", "differences"},
     {"config"},
     {"returns", "values", "distributions", "statistics", "permutations", "torsos", "custom"},
     {"networks", "priorities"},
