@@ -75,7 +75,7 @@ def fields(system: systems.System, layout: str, root: pathlib.Path = PACKAGE) ->
         ("env.", "envs/base.py", "Config"),
         ("evaluation.", "evaluation.py", "Config"),
         ("checkpoint.", "checkpoint.py", "Config"),
-        ("log.", "metrics.py", "Config"),
+        ("log.", "loggers.py", "Config"),
     )
     return {
         prefix + field.name: field for prefix, path, name in sources for field in declarations.read(root / path, name)

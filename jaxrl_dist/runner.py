@@ -21,7 +21,7 @@ from jaxrl_dist import (
     faults,
     flags,
     guard,
-    metrics,
+    loggers,
     run_folder,
     session,
 )
@@ -129,7 +129,7 @@ def drive(
     settings, environment = assemble.resolve(named)
     custom.check(settings["network.torso"])
     command = flags.Command("", dict(named), settings)
-    title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
+    title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
@@ -139,7 +139,7 @@ def drive(
         changes = run_folder.write_config(folder, settings)
         with (
             contextlib.closing(parts.layout),
-            metrics.Logger(folder, log, title=title, display=display) as logger,
+            loggers.Logger(folder, log, title=title, display=display) as logger,
         ):
             if changes:
                 logger.say(f"changed since the last session: {differences.describe(changes)}")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, faults, guard, metrics, records, types
+from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, metrics, records, types
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -57,7 +57,7 @@ class Result(NamedTuple):
 class _Session(NamedTuple):
     parts: assemble.Assembly
     folder: pathlib.Path
-    logger: metrics.Logger
+    logger: loggers.Logger
     stop: faults.StopToken
     keys: jax.Array
     evaluation_keys: jax.Array
@@ -103,7 +103,7 @@ def run(
     parts: assemble.Assembly,
     folder: pathlib.Path,
     started: Started,
-    logger: metrics.Logger,
+    logger: loggers.Logger,
     stop: faults.StopToken,
 ) -> Result:
     """Drives a run until it is finished or stopped; saves either way.

@@ -49,7 +49,7 @@ SOURCES = {
     num_envs: int = setting(2, "Environments.", low=1)
 """,
 }
-EMPTY = ("learner.py", "parallel/here.py", "parallel/there.py", "evaluation.py", "checkpoint.py", "metrics.py")
+EMPTY = ("learner.py", "parallel/here.py", "parallel/there.py", "evaluation.py", "checkpoint.py", "loggers.py")
 
 TOY = systems.System(
     name="toy",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, config, evaluation, faults, guard, metrics, policy, runner, session, types
+from jaxrl_dist import checkpoint, config, evaluation, faults, guard, loggers, metrics, policy, runner, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.parallel import anakin
@@ -44,14 +44,14 @@ def train(
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, env_steps: int) -> faults.StopToken:
     """Makes a token that is requested as soon as a run, now one iteration at a time, has trained so far."""
-    token, show = faults.StopToken(), metrics.Logger.show
+    token, show = faults.StopToken(), loggers.Logger.show
 
-    def show_and_stop(logger: metrics.Logger, record: dict[str, Any]) -> None:
+    def show_and_stop(logger: loggers.Logger, record: dict[str, Any]) -> None:
         show(logger, record)
         if record["env_steps"] >= env_steps:
             token.request()
 
-    monkeypatch.setattr(metrics.Logger, "show", show_and_stop)
+    monkeypatch.setattr(loggers.Logger, "show", show_and_stop)
     monkeypatch.setattr(session, "_CHUNK_S", 0.0)
     return token
 
@@ -151,7 +151,7 @@ def test_a_reached_return_ends_the_run_also_when_it_is_started_again(tmp_path: p
 
 def test_more_steps_extend_a_finished_run(finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(metrics.Logger, "say", lambda logger, text: said.append(text))
+    monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
     run = train(finished, steps=2000)
     assert (run.summary["resumed_from"], run.summary["env_steps"]) == (1280, 2048)
     assert any(text.startswith("changed since the last session: steps 1280 -> 2000") for text in said)
