@@ -24,6 +24,7 @@ from jaxrl_dist import (
     loggers,
     run_folder,
     session,
+    startup,
 )
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -134,7 +135,7 @@ def drive(
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
-        started = session.start(parts, folder)
+        started = startup.start(parts, folder)
         # Only now that nothing refuses the run any more.
         changes = run_folder.write_config(folder, settings)
         with (

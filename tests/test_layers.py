@@ -26,6 +26,7 @@ LAYERS = (
     {"records"},
     {"guard"},
     {"session"},
+    {"startup"},
     {"run_folder", "policy"},
     {"runner"},
     {"__init__"},
