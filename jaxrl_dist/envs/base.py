@@ -245,6 +245,11 @@ def parse(name: str, text: str, default: Any) -> Any:
         raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
 
 
+def list_params(values: Mapping[str, Any]) -> str:
+    """Lists parameters in words, such as "noop_max=1, frame_skip=4"."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
 def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of one action: i32 [] or f32 [...]."""
     if isinstance(spec.action, types.DiscreteSpace):
