@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
-from jaxrl_dist import config, faults, flags
+from jaxrl_dist import config, declarations, faults, flags
 
 SCRIPT = config.PACKAGE.parent / "scripts" / "train.py"
 
@@ -224,3 +225,38 @@ def test_a_command_that_is_refused_late_leaves_nothing(out: list[str], tmp_path:
     )
     assert done.returncode == 2 and done.stderr.startswith("train.py: --learner.minibatches=7")
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def _altered(name: str, field: declarations.Field, value: Any) -> Any:
+    """Returns another valid value of a setting."""
+    if field.choices:
+        return next(choice for choice in field.choices if choice != value and ":" not in str(choice))
+    if field.kind == "bool":
+        return not value
+    if field.kind == "int":
+        return value + 1
+    if field.kind == "float":
+        return value / 2 if value else 0.5
+    return (*value, 3) if isinstance(value, tuple) else f"{value}x"
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
+    base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
+    settings = config.resolve(base, "classic")
+    (tmp_path / "config.json").write_text(json.dumps(settings.as_json()))
+    tags: dict[str, str] = {}
+    for name, field in settings.fields.items():
+        if name in ("system", "env", "out", "layout"):
+            continue
+        changed = {**base, name: _altered(name, field, settings[name])}
+        try:
+            with flags.open_folder(flags.Command("", changed, config.resolve(changed))):
+                pass
+            tags[name] = "tunable"
+        except config.UsageError as error:
+            assert f"another configuration ({name} " in str(error) and "\n" not in str(error)
+            tags[name] = "identity"
+        assert tags[name] == field.tag, name
+    assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
+    assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}
