@@ -8,9 +8,9 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
-from jaxrl_dist import declarations, systems
+from jaxrl_dist import declarations, differences, systems
 
 PACKAGE = pathlib.Path(__file__).resolve().parent
 PARAMS = "env.params."
@@ -21,21 +21,6 @@ ConfigT = TypeVar("ConfigT")
 
 class UsageError(ValueError):
     """What the user asked for cannot be; the message is one line that names the valid values."""
-
-
-class Change(NamedTuple):
-    """A setting that differs between two configurations; `None` where one of them lacks it."""
-
-    name: str
-    old: Any
-    new: Any
-
-
-class Difference(NamedTuple):
-    """Settings that changed: those that make another run, and those that a resumed run may change."""
-
-    identity: tuple[Change, ...]
-    tunable: tuple[Change, ...]
 
 
 def setting(
@@ -90,7 +75,7 @@ def fields(system: systems.System, layout: str, root: pathlib.Path = PACKAGE) ->
         ("env.", "envs/base.py", "Config"),
         ("evaluation.", "evaluation.py", "Config"),
         ("checkpoint.", "checkpoint.py", "Config"),
-        ("log.", "metrics.py", "Config"),
+        ("log.", "loggers.py", "Config"),
     )
     return {
         prefix + field.name: field for prefix, path, name in sources for field in declarations.read(root / path, name)
@@ -194,7 +179,7 @@ class Resolved:
         }
         return {"family": self.family, "settings": settings}
 
-    def difference(self, old: Mapping[str, Any]) -> Difference:
+    def difference(self, old: Mapping[str, Any]) -> differences.Difference:
         """Compares with the contents of another run's `config.json`.
 
         A setting that the file does not know yet had its present default.
@@ -205,14 +190,8 @@ class Resolved:
         before = {name: entry["value"] for name, entry in _entries(old).items()}
         after = {name: entry["value"] for name, entry in self.as_json()["settings"].items()}
         defaults = {name: _plain(field.default) for name, field in self.fields.items()}
-        names = dict.fromkeys((*after, *before))
-        pairs = [Change(name, before.get(name, defaults.get(name)), after.get(name)) for name in names]
-        changes = [change for change in pairs if change.old != change.new]
         tunable = {name for name, field in self.fields.items() if field.tag == "tunable"}
-        return Difference(
-            tuple(change for change in changes if change.name not in tunable),
-            tuple(change for change in changes if change.name in tunable),
-        )
+        return differences.between(before, after, defaults, tunable)
 
 
 def resolve(
@@ -274,13 +253,6 @@ def restore(contents: Mapping[str, Any], root: pathlib.Path = PACKAGE) -> Resolv
     resolved = resolve(values, contents.get("family"), root=root)
     origins = {**resolved.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
     return dataclasses.replace(resolved, origins=origins)
-
-
-def describe(changes: Sequence[Change], limit: int = 6) -> str:
-    """Lists changes in words, such as "seed 0 -> 1, agent.discount 0.99 -> 0.9"."""
-    words = [f"{change.name} {change.old} -> {change.new}" for change in changes[:limit]]
-    more = [f"and {len(changes) - limit} more"] if len(changes) > limit else []
-    return ", ".join(words + more)
 
 
 def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:

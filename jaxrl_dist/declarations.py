@@ -99,9 +99,15 @@ def valid_values(field: Field) -> str:
 
 def nearest(value: str, candidates: Iterable[str]) -> str:
     """Returns "; did you mean …?" for the candidate most like `value`, or "" where none is."""
+    matches = most_like(value, candidates, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
+    """Returns at most so many candidates that are like `value`, in whatever case, the most like first."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=1, cutoff=0.5)
-    return f"; did you mean {by_folded[matches[0]]}?" if matches else ""
+    matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.5)
+    return [by_folded[match] for match in matches]
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 LOCK_NAME = ".lock"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -22,6 +22,28 @@ _OWNER_WRITES_WITHIN_S = 0.05
 
 class LockError(RuntimeError):
     """Another trainer holds the folder; the message names its process."""
+
+
+@contextlib.contextmanager
+def made(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes a folder where it is missing; what is still empty at the end, of all that it made, is removed again.
+
+    Args:
+        folder: to make, with those above it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path = pathlib.Path(folder)
+    missing = [level for level in (path, *path.parents) if not level.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for level in missing:
+            # One that holds something stays.
+            with contextlib.suppress(OSError):
+                level.rmdir()
 
 
 @contextlib.contextmanager
@@ -37,22 +59,18 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
     """
     path = pathlib.Path(folder) / LOCK_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b", buffering=0) as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockError(
-                f"{folder} belongs to a running trainer ({_owner(path)}): wait for it or choose another folder"
-            ) from None
+    with _take(path) as handle:
         # A forked worker that outlives this process would otherwise hold the lock on.
         os.register_at_fork(after_in_child=handle.close)
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
-        # The name goes before the lock does, so that no later owner is mistaken for this one. A forked child that
-        # leaves through here has no handle and must not touch the file.
-        if not handle.closed:
-            handle.truncate(0)
+        try:
+            yield
+        finally:
+            # The file goes before the lock does, so that no later owner's is removed. A forked child that leaves
+            # through here has no handle and must not touch it.
+            if not handle.closed and _is_at(handle, path):
+                path.unlink()
 
 
 def leave_on_signals() -> None:
@@ -159,7 +177,36 @@ def _restore(handlers: dict[signal.Signals, Any], wakeup: int) -> None:
         signal.signal(number, handler)
 
 
+def _take(path: pathlib.Path) -> BinaryIO:
+    """Opens and locks a file, which is made where it is missing."""
+    while True:
+        handle = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner before may have removed the file between these two calls.
+            if _is_at(handle, path):
+                return handle
+        except BlockingIOError:
+            handle.close()
+            raise LockError(
+                f"{path.parent} belongs to a running trainer ({_owner(path)}): wait for it or choose another folder"
+            ) from None
+        handle.close()
+
+
+def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _owner(path: pathlib.Path) -> str:
     """Reads who holds a lock; the owner writes its name right after it has taken it."""
     time.sleep(_OWNER_WRITES_WITHIN_S)
-    return path.read_text(errors="replace") or "its process is unknown"
+    unknown = "its process is unknown"
+    try:
+        return path.read_text(errors="replace") or unknown
+    except FileNotFoundError:
+        return unknown

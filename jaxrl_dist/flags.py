@@ -1,18 +1,17 @@
 """Reads the command line of `scripts/train.py` and refuses what cannot be, before JAX or any suite is imported."""
 
-import importlib.metadata
+import contextlib
 import itertools
 import json
 import os
 import pathlib
-import platform
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from jaxrl_dist import config, declarations, faults, systems
+from jaxrl_dist import config, declarations, differences, faults, software, systems
 
 PROGRAM = "train.py"
 _ACTIONS = {
@@ -20,10 +19,6 @@ _ACTIONS = {
     "list": "Print the systems and the environments, and exit.",
     "version": "Print versions, and exit.",
 }
-_DISTRIBUTIONS = (
-    *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("gymnax", "brax", "envpool", "gymnasium"),
-)
 
 
 class Command(NamedTuple):
@@ -48,13 +43,13 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     chosen = dict.fromkeys(("system", "env", "layout"), False)
     first = _parse_known(arguments, {**chosen, **dict.fromkeys(_ACTIONS, True)})[0]
     if "version" in first:
-        return Command(versions(), {}, None)
+        return Command("\n".join(software.versions()), {}, None)
     if "list" in first:
         return Command(catalogue_text(root), {}, None)
     system = config.find_system(first.get("system") or config.default_system(root))
-    if "env" in first:
-        check_environment(first["env"], root)
-    fields = config.fields(system, _layout(system, first, root), root)
+    env = first.get("env", str(config.run_default("env", root)))
+    check_environment(env, root)
+    fields = config.fields(system, config.choose_layout(system, first.get("layout", ""), env, root), root)
     if "help" in first:
         return Command(help_text(system, fields), {}, None)
     if "undefok" in _given(arguments):
@@ -64,7 +59,6 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     if rest:
         raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
-    check_environment(settings["env"], root)
     origin = settings.settings.get("init_from")
     if origin and not (pathlib.Path(origin) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
@@ -108,8 +102,11 @@ def run_folder(settings: config.Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
 
 
-def check_folder(command: Command) -> pathlib.Path:
+@contextlib.contextmanager
+def open_folder(command: Command) -> Iterator[pathlib.Path]:
     """Makes the run folder where it is missing, and checks that this run may write to it.
+
+    A run that is refused within the context leaves no folder that was not there before.
 
     Raises:
         config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
@@ -119,21 +116,22 @@ def check_folder(command: Command) -> pathlib.Path:
     changes = _changes(command, folder / "config.json").identity
     if changes:
         raise config.UsageError(
-            f"--out={folder} holds a run of another configuration ({config.describe(changes)}); "
+            f"--out={folder} holds a run of another configuration ({differences.describe(changes)}); "
             "give its settings to resume it, or another --out"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-        with faults.lock(folder):
-            pass
-    except faults.LockError as error:
-        raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
-    except OSError as error:
-        raise config.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
-    return folder
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(faults.made(folder))
+            probe = folder / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+            with faults.lock(folder):
+                pass
+        except faults.LockError as error:
+            raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
+        except OSError as error:
+            raise config.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
+        yield folder
 
 
 def help_text(system: systems.System, fields: dict[str, declarations.Field]) -> str:
@@ -158,17 +156,6 @@ def catalogue_text(root: pathlib.Path = config.PACKAGE) -> str:
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layouts)}." for row in systems.SYSTEMS.values()]
     names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in suites(root).items()]
     return "\n".join(["systems:", *map(_wrapped, rows), "environments:", *map(_wrapped, names)])
-
-
-def versions() -> str:
-    """Lists the versions that a result depends on."""
-    lines = [f"python {platform.python_version()}"]
-    for name in _DISTRIBUTIONS:
-        try:
-            lines.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
-    return "\n".join(lines)
 
 
 def _given(arguments: Sequence[str]) -> list[str]:
@@ -209,12 +196,6 @@ def _with_flag_files(argv: Sequence[str]) -> list[str]:
         raise config.UsageError(str(error)) from None
 
 
-def _layout(system: systems.System, given: Mapping[str, str], root: pathlib.Path) -> str:
-    """Returns the layout whose flags to read."""
-    env = given.get("env") or str(config.run_default("env", root))
-    return config.choose_layout(system, given.get("layout", ""), env, root)
-
-
 def _unexpected(
     system: systems.System, fields: Mapping[str, declarations.Field], argument: str, root: pathlib.Path
 ) -> config.UsageError:
@@ -225,10 +206,10 @@ def _unexpected(
     return config.unknown_flag(system, fields, name, root)
 
 
-def _changes(command: Command, path: pathlib.Path) -> config.Difference:
+def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
     """Compares a command with the `config.json` of an earlier run, in the family of that run's environment."""
     if not path.exists():
-        return config.Difference((), ())
+        return differences.Difference((), ())
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
         family = old["family"]

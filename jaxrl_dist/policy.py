@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, session, types
+from jaxrl_dist import assemble, checkpoint, config, records, session, startup, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -146,7 +146,7 @@ def _restore(
     parts = _assemble(folder, flags, episodes=episodes)
     template = parts.layout.template(session.seed_keys(parts.settings)).learner.params
     try:
-        params, meta = session.load_params(folder, slot, template)
+        params, meta = startup.load_params(folder, slot, template)
     except ValueError as error:
         raise config.UsageError(str(error)) from error
     return parts, params, meta["env_steps"]

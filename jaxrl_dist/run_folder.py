@@ -9,14 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, metrics, plots, records, session
+from jaxrl_dist import assemble, checkpoint, config, differences, metrics, plots, records, session, software
 
 
-def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[config.Change, ...]:
-    """Writes every setting with its origin; returns those that an earlier session in this folder had otherwise."""
+def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[differences.Change, ...]:
+    """Writes every setting with its origin, and the commit and versions of each session so far.
+
+    Returns:
+        The settings that an earlier session in this folder had otherwise.
+    """
     path = folder / "config.json"
-    changes = settings.difference(json.loads(path.read_text(encoding="utf-8"))).tunable if path.exists() else ()
-    _write(path, settings.as_json())
+    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    changes = () if earlier is None else settings.difference(earlier).tunable
+    _write(path, software.record(settings.as_json(), earlier))
     return changes
 
 

@@ -12,7 +12,20 @@ from typing import Any, NamedTuple, TextIO
 import jax
 from absl import logging
 
-from jaxrl_dist import assemble, checkpoint, config, faults, flags, guard, metrics, run_folder, session
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    config,
+    custom,
+    differences,
+    faults,
+    flags,
+    guard,
+    loggers,
+    run_folder,
+    session,
+    startup,
+)
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 
@@ -115,21 +128,22 @@ def drive(
         on_devices: called with those chosen, before anything is compiled for them.
     """
     settings, environment = assemble.resolve(named)
-    folder = flags.check_folder(flags.Command("", dict(named), settings))
-    title, log = f"{settings['system']} {settings['env']}", settings.group("log", metrics.Config)
-    with _lock(folder), session.matmul_precision(settings):
+    custom.check(settings["network.torso"])
+    command = flags.Command("", dict(named), settings)
+    title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
+    with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
-        started = session.start(parts, folder)
+        started = startup.start(parts, folder)
         # Only now that nothing refuses the run any more.
         changes = run_folder.write_config(folder, settings)
         with (
             contextlib.closing(parts.layout),
-            metrics.Logger(folder, log, title=title, display=display) as logger,
+            loggers.Logger(folder, log, title=title, display=display) as logger,
         ):
             if changes:
-                logger.say(f"changed since the last session: {config.describe(changes)}")
+                logger.say(f"changed since the last session: {differences.describe(changes)}")
             result = session.run(parts, folder, started, logger, stop)
         summary = run_folder.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)

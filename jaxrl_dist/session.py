@@ -5,14 +5,13 @@ import dataclasses
 import functools
 import pathlib
 import time
-import warnings
 from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, faults, guard, metrics, records, types
+from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, records, types
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -57,7 +56,7 @@ class Result(NamedTuple):
 class _Session(NamedTuple):
     parts: assemble.Assembly
     folder: pathlib.Path
-    logger: metrics.Logger
+    logger: loggers.Logger
     stop: faults.StopToken
     keys: jax.Array
     evaluation_keys: jax.Array
@@ -74,36 +73,11 @@ class _Session(NamedTuple):
         self.logger.show({name: counters[name] for name in ("env_steps", "frames", "wall_s")})
 
 
-def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
-    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
-
-    Args:
-        parts: assembled system.
-        folder: run folder, locked by the caller.
-
-    Raises:
-        UsageError: the parameters of `--init_from` do not fit.
-        checkpoint.CheckpointError: there are checkpoints and none is whole.
-    """
-    clock_s = time.perf_counter()
-    keys = seed_keys(parts.settings)
-    checkpoint.clean(folder / "checkpoints")
-    found = checkpoint.restore_latest(folder / "checkpoints", parts.layout.template(keys), warnings.warn)
-    if found is None:
-        state = _initial_state(parts, keys)
-        metrics.truncate_after(folder, -1)
-        return Started(state, records.Progress(), keys, None, clock_s)
-    progress = records.from_meta(found[1])
-    steps = records.env_steps(parts, progress.iteration)
-    metrics.truncate_after(folder, steps)
-    return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
-
-
 def run(
     parts: assemble.Assembly,
     folder: pathlib.Path,
     started: Started,
-    logger: metrics.Logger,
+    logger: loggers.Logger,
     stop: faults.StopToken,
 ) -> Result:
     """Drives a run until it is finished or stopped; saves either way.
@@ -111,7 +85,7 @@ def run(
     Args:
         parts: assembled system.
         folder: run folder, locked by the caller.
-        started: from `start`; its state is used up.
+        started: from `startup.start`; its state is used up.
         logger: gets every record.
         stop: polled between chunks.
 
@@ -136,31 +110,6 @@ def seed_keys(settings: config.Resolved) -> jax.Array:
     """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone."""
     seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
     return jax.vmap(jax.random.key)(seeds)
-
-
-def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:
-    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and what was saved beside them.
-
-    Raises:
-        ValueError: there are none, or their shapes are not the template's.
-        checkpoint.CheckpointError: they are corrupt.
-    """
-    path = checkpoint.find(folder / "checkpoints", slot)
-    if path is None:
-        raise ValueError(f"{folder} holds no {slot} parameters")
-    return checkpoint.restore(path, template)
-
-
-def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
-    state, source = parts.layout.init(keys), parts.settings["init_from"]
-    if not source:
-        return state
-    try:
-        params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
-    except ValueError as error:
-        raise config.UsageError(f"--init_from={source}: {error}") from error
-    target = parts.agent.target(params.network)
-    return state._replace(learner=state.learner._replace(params=params, target_network=target))
 
 
 def _announce(session: _Session, progress: records.Progress, total: int) -> None:

@@ -171,7 +171,6 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
 def _train(cell: Cell, train_command: Sequence[str]) -> str:
     """Runs one process to its end; returns why it failed, or ""."""
     cell.folder.mkdir(parents=True, exist_ok=True)
-    study_table.note_origin(cell.folder)
     log_path = cell.folder / _LOG_NAME
     with log_path.open("ab") as log:
         process = subprocess.Popen(

@@ -2,17 +2,15 @@
 
 import json
 import pathlib
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import aggregate, config, flags, metrics, plots
+from jaxrl_dist import aggregate, metrics, plots, software
 
 Row = dict[str, Any]
 
-_ORIGIN_NAME = "origin.json"
 _UNKNOWN = "–"
 _LISTED = ("environments", "devices", "commits", "versions")
 
@@ -39,7 +37,7 @@ def row(
         Numbers by name, None where there is nothing to compute them from.
     """
     summaries = [_read(folder / "summary.json") for folder in finished]
-    origins = [origin for folder in finished for origin in _origins(folder)]
+    origins = [origin for folder in finished for origin in software.recorded(_read(folder / "config.json"))]
     scores = np.array([score for summary in summaries for score in summary["eval_return_per_seed"] or ()], np.float64)
     records = [metrics.read(folder) for folder in finished]
     curves = [plots.curve([one]) for one in records]
@@ -123,31 +121,6 @@ def markdown(rows: Sequence[Row]) -> str:
         lines += [f"  - failed: {failure}" for failure in item["failures"]]
         lines += [f"  - {name}: {', '.join(item[name])}" for name in _LISTED if item[name]]
     return "\n".join(lines) + "\n"
-
-
-def note_origin(folder: pathlib.Path) -> None:
-    """Notes in a run folder which commit and which versions its process starts with; a resumed run has several."""
-    origin = {"commit": _commit(), "versions": flags.versions().splitlines()}
-    origins = _origins(folder)
-    if origin not in origins:
-        text = json.dumps([*origins, origin], indent=1) + "\n"
-        (folder / _ORIGIN_NAME).write_text(text, encoding="utf-8")
-
-
-def _origins(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Reads what `note_origin` noted."""
-    path = folder / _ORIGIN_NAME
-    return _read(path) if path.exists() else []
-
-
-def _commit() -> str:
-    """Returns the commit of the checkout, marked where tracked files differ from it."""
-    git = ["git", "-C", str(config.PACKAGE), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        result = subprocess.run(git, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return result.stdout.strip() or "unknown"
 
 
 def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:

@@ -16,11 +16,11 @@ def main(arguments: list[str]) -> int:
         command = flags.parse(arguments)
         if command.text:
             return _print(command.text)
-        flags.check_folder(command)
-        # Imported only now: JAX takes seconds, and a wrong command should fail at once.
-        from jaxrl_dist import runner
+        with flags.open_folder(command):
+            # Imported only now: JAX takes seconds, and a wrong command should fail at once.
+            from jaxrl_dist import runner
 
-        return runner.main(command.flags)
+            return runner.main(command.flags)
     except config.UsageError as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 2

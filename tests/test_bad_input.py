@@ -6,10 +6,11 @@ import re
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
-from jaxrl_dist import config, faults, flags
+from jaxrl_dist import config, declarations, faults, flags
 
 SCRIPT = config.PACKAGE.parent / "scripts" / "train.py"
 
@@ -127,9 +128,27 @@ def test_the_default_folder_is_named_after_the_run() -> None:
     assert flags.run_folder(settings) == pathlib.Path("runs/dqn-gymnax-Catch-bsuite-seed3")
 
 
-def test_a_new_folder_is_made_without_a_probe_left(tmp_path: pathlib.Path) -> None:
-    folder = flags.check_folder(command_of(tmp_path / "a" / "b"))
-    assert folder.is_dir() and not list(folder.glob(".probe*"))
+def opened(command: flags.Command) -> pathlib.Path:
+    """Opens the run folder of a command, and leaves it at once."""
+    with flags.open_folder(command) as folder:
+        assert folder.is_dir()
+    return folder
+
+
+def test_a_new_folder_is_made_and_goes_again_unless_something_is_written_to_it(tmp_path: pathlib.Path) -> None:
+    with flags.open_folder(command_of(tmp_path / "a" / "b")) as folder:
+        assert folder.is_dir() and not list(folder.iterdir())
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(config.UsageError), flags.open_folder(command_of(folder)):
+        raise config.UsageError("found late")
+    assert not (tmp_path / "a").exists()
+    with flags.open_folder(command_of(folder)):
+        (folder / "config.json").touch()
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_a_folder_of_the_users_own_stays(tmp_path: pathlib.Path) -> None:
+    assert opened(command_of(tmp_path)).is_dir() and not list(tmp_path.iterdir())
 
 
 def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> None:
@@ -137,34 +156,34 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> N
     file.touch()
     for folder in (file, file / "run", pathlib.Path("/proc/run")):
         with pytest.raises(config.UsageError, match="cannot be written"):
-            flags.check_folder(command_of(folder))
+            opened(command_of(folder))
 
 
 def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
     earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
     contents = config.resolve(earlier.flags, "classic").as_json()
     (tmp_path / "config.json").write_text(json.dumps(contents))
-    flags.check_folder(earlier)
-    flags.check_folder(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
+    opened(earlier)
+    opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
     with pytest.raises(
         config.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
     ):
-        flags.check_folder(command_of(tmp_path, "--steps=1e4", "--seed=1"))
+        opened(command_of(tmp_path, "--steps=1e4", "--seed=1"))
     with pytest.raises(config.UsageError, match="system ppo -> dqn"):
-        flags.check_folder(command_of(tmp_path, "--system=dqn"))
+        opened(command_of(tmp_path, "--system=dqn"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
 def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(config.UsageError, match=r"config\.json"):
-        flags.check_folder(command_of(tmp_path))
+        opened(command_of(tmp_path))
 
 
 def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
     with faults.lock(tmp_path), pytest.raises(config.UsageError, match="in use"):
-        flags.check_folder(command_of(tmp_path))
-    flags.check_folder(command_of(tmp_path))
+        opened(command_of(tmp_path))
+    opened(command_of(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -192,6 +211,52 @@ def test_the_script_fails_fast_without_importing_jax(arguments: list[str], tmp_p
     told = [line for line in lines if not line.startswith("import time:")]
     assert done.returncode == 2 and done.stdout == ""
     assert len(told) == 1 and told[0].startswith("train.py: --")
-    assert "jaxrl_dist.config" in imported
+    assert "jaxrl_dist.config" in imported and not list(tmp_path.iterdir())
     assert not {name for name in imported if name.split(".")[0] in ("jax", "jaxlib", "flax", "numpy", "gymnax", "brax")}
     assert seconds < 3
+
+
+@pytest.mark.parametrize("out", [[], ["--out=there"]], ids=["new folder", "folder that is there"])
+def test_a_command_that_is_refused_late_leaves_nothing(out: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "there").mkdir()
+    wrong = ["--env=gymnax:CartPole-v1", "--learner.minibatches=7", *out]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *wrong], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("train.py: --learner.minibatches=7")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def _altered(name: str, field: declarations.Field, value: Any) -> Any:
+    """Returns another valid value of a setting."""
+    if field.choices:
+        return next(choice for choice in field.choices if choice != value and ":" not in str(choice))
+    if field.kind == "bool":
+        return not value
+    if field.kind == "int":
+        return value + 1
+    if field.kind == "float":
+        return value / 2 if value else 0.5
+    return (*value, 3) if isinstance(value, tuple) else f"{value}x"
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
+    base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
+    settings = config.resolve(base, "classic")
+    (tmp_path / "config.json").write_text(json.dumps(settings.as_json()))
+    tags: dict[str, str] = {}
+    for name, field in settings.fields.items():
+        if name in ("system", "env", "out", "layout"):
+            continue
+        changed = {**base, name: _altered(name, field, settings[name])}
+        try:
+            with flags.open_folder(flags.Command("", changed, config.resolve(changed))):
+                pass
+            tags[name] = "tunable"
+        except config.UsageError as error:
+            assert f"another configuration ({name} " in str(error) and "\n" not in str(error)
+            tags[name] = "identity"
+        assert tags[name] == field.tag, name
+    assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
+    assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}

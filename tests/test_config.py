@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 
-from jaxrl_dist import config, declarations, systems
+from jaxrl_dist import config, declarations, differences, systems
 
 CONFIG_FILES = sorted(
     (path, node.name)
@@ -49,7 +49,7 @@ SOURCES = {
     num_envs: int = setting(2, "Environments.", low=1)
 """,
 }
-EMPTY = ("learner.py", "parallel/here.py", "parallel/there.py", "evaluation.py", "checkpoint.py", "metrics.py")
+EMPTY = ("learner.py", "parallel/here.py", "parallel/there.py", "evaluation.py", "checkpoint.py", "loggers.py")
 
 TOY = systems.System(
     name="toy",
@@ -287,7 +287,7 @@ def test_difference_splits_identity_from_tunable(root: pathlib.Path) -> None:
         ("env.params.a", "1", None),
     )
     assert new.tunable == (("steps", 1_000, 2_000), ("out", "", "elsewhere"))
-    assert config.describe(new.identity, limit=1) == "seed 0 -> 1, and 2 more"
+    assert differences.describe(new.identity, limit=1) == "seed 0 -> 1, and 2 more"
 
 
 def test_a_setting_newer_than_the_file_had_its_default(root: pathlib.Path) -> None:

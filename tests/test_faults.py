@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jaxrl_dist import checkpoint, config, declarations, faults, flags, metrics
+from jaxrl_dist import checkpoint, faults, metrics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPT = ROOT / "scripts" / "train.py"
@@ -307,40 +307,6 @@ def test_a_full_disk_is_loud_and_the_run_goes_on_once_there_is_room(
     _, error = resumed.communicate(timeout=120)
     assert (resumed.returncode, error) == (0, "")
     assert summary_of(folder)["params_sha256"] == reference.sha256
-
-
-def _altered(name: str, field: declarations.Field, value: Any) -> Any:
-    """Returns another valid value of a setting."""
-    if field.choices:
-        return next(choice for choice in field.choices if choice != value and ":" not in str(choice))
-    if field.kind == "bool":
-        return not value
-    if field.kind == "int":
-        return value + 1
-    if field.kind == "float":
-        return value / 2 if value else 0.5
-    return (*value, 3) if isinstance(value, tuple) else f"{value}x"
-
-
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
-def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
-    base = {"system": system, "env": CARTPOLE, "out": str(tmp_path)}
-    settings = config.resolve(base, "classic")
-    (tmp_path / "config.json").write_text(json.dumps(settings.as_json()))
-    tags: dict[str, str] = {}
-    for name, field in settings.fields.items():
-        if name in ("system", "env", "out", "layout"):
-            continue
-        changed = {**base, name: _altered(name, field, settings[name])}
-        try:
-            flags.check_folder(flags.Command("", changed, config.resolve(changed)))
-            tags[name] = "tunable"
-        except config.UsageError as error:
-            assert f"another configuration ({name} " in str(error) and "\n" not in str(error)
-            tags[name] = "identity"
-        assert tags[name] == field.tag, name
-    assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
-    assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}
 
 
 @pytest.mark.parametrize("delay_s", [0.4, 1.2])

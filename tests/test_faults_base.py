@@ -1,6 +1,7 @@
 """Tests of the folder lock, of the stop token with real signals, and that nothing here can run what it reads."""
 
 import ast
+import fcntl
 import os
 import pathlib
 import signal
@@ -45,6 +46,49 @@ def test_lock_is_released_by_an_exception(tmp_path: pathlib.Path) -> None:
         raise KeyError
     with faults.lock(tmp_path):
         pass
+
+
+def test_a_lock_leaves_no_file_and_takes_none_of_another_owner(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / faults.LOCK_NAME
+    with faults.lock(tmp_path):
+        assert path.read_text().startswith(f"process {os.getpid()} on ")
+    assert not path.exists()
+    with faults.lock(tmp_path):
+        # Somebody deletes the folder's files, and another trainer begins in it.
+        path.unlink()
+        path.write_text("another's")
+    assert path.read_text() == "another's"
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock, calls = tmp_path / faults.LOCK_NAME, fcntl.flock, []
+
+    def flock_once_it_is_gone(handle: object, operation: int) -> None:
+        if not calls:
+            path.unlink()
+        calls.append(operation)
+        flock(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock_once_it_is_gone)
+    with faults.lock(tmp_path):
+        assert len(calls) == 2 and path.exists()
+        with pytest.raises(faults.LockError), faults.lock(tmp_path):
+            pass
+
+
+def test_what_is_made_goes_again_where_it_is_empty(tmp_path: pathlib.Path) -> None:
+    with faults.made(tmp_path / "a" / "b" / "c"):
+        (tmp_path / "a" / "kept").touch()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(KeyError), faults.made(tmp_path / "mine"):
+        raise KeyError
+    assert (tmp_path / "mine").is_dir()
+    with pytest.raises(OSError), faults.made(tmp_path / "new" / ("x" * 300)):
+        pass
+    assert not (tmp_path / "new").exists()
 
 
 def test_exactly_one_of_twenty_gets_the_lock(tmp_path: pathlib.Path) -> None:

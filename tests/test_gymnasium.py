@@ -111,11 +111,16 @@ def test_an_observation_outside_its_space_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("CartPol-v1", {}, "not registered with Gymnasium.*did you mean CartPole-v1"),
+        (
+            "CartPol-v1",
+            {},
+            r"=gymnasium:CartPol-v1: expected one of \d+ names, such as CartPole-v1, .*pprint_registry\(\).* all; "
+            r"module:name .* more\); did you mean CartPole-v1\?$",
+        ),
         ("CartPole-v7", {}, "did you mean CartPole-v1"),
-        ("", {}, "not registered"),
+        ("", {}, r"=gymnasium:: expected one of \d+ names \(python"),
         ("nowhere_at_all:X-v0", {}, "importing nowhere_at_all: ModuleNotFoundError"),
-        ("registered:Spaces-v1", {}, "did you mean Spaces-v0"),
+        ("registered:Spaces-v1", {}, r"=gymnasium:registered:Spaces-v1: .*did you mean Spaces-v0"),
         ("registered:Local-v0", {}, "define it at the top level of a module"),
         ("registered:Broken-v0", {}, "No module named 'nowhere_at_all'"),
         ("CartPole-v1", {"gravty": "3"}, "CartPole-v1 takes max_episode_steps, .*sutton_barto_reward, workers"),

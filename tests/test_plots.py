@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxrl_dist import aggregate, config, metrics, plots
+from jaxrl_dist import aggregate, config, loggers, plots
 
 BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
 
@@ -130,10 +130,10 @@ def plot(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def test_the_script_draws_runs(tmp_path: pathlib.Path) -> None:
-    settings = metrics.Config(tensorboard=False)
+    settings = loggers.Config(tensorboard=False)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        with metrics.Logger(tmp_path / name, settings, display=False) as logger:
+        with loggers.Logger(tmp_path / name, settings, display=False) as logger:
             for record in run(2):
                 logger.log(record)
     result = plot(tmp_path, "a", "b", "--labels=first,second", "--out=both.png")

@@ -226,7 +226,7 @@ REFUSED = [
     ({"layout.policy_lag": "65"}, "--layout.policy_lag=65: expected a whole number from 0 to 64, or free"),
     ({"layout.num_actors": 3}, "does not divide --env.num_envs=8; nearest valid: 2, 4, 1"),
     ({"layout.actor_devices": "gpu:0"}, "--layout.actor_devices=gpu:0: no device gpu:0; valid: cpu:0"),
-    ({"layout.learner_devices": "cpu:0,cpu:0"}, "--layout.learner_devices=cpu:0,cpu:0 names a device twice"),
+    ({"layout.learner_devices": "cpu:0,cpu:0"}, "--layout.learner_devices=cpu:0,cpu:0 names cpu:0 twice; valid: cpu:0"),
 ]
 
 

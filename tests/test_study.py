@@ -22,10 +22,11 @@ from jaxrl_dist import aggregate, config, faults, study
 STAND_IN = """
 import json, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
-from jaxrl_dist import flags
+from jaxrl_dist import flags, software
 command = flags.parse(sys.argv[1:])
 settings, here = command.settings, pathlib.Path(__file__).parent
-folder = flags.check_folder(command)
+with flags.open_folder(command) as folder:
+    pass
 with (here / "starts").open("a") as file:
     file.write(f"{{folder.relative_to(here / 'out')}}\\n")
 if (here / "fail").exists() and (here / "fail").read_text() in str(folder):
@@ -35,7 +36,7 @@ if (here / "hang").exists():
     (here / "hanging").touch()
     time.sleep(60)
 end = settings["steps"] // 2 if (here / "break").exists() else settings["steps"]
-(folder / "config.json").write_text(json.dumps(settings.as_json()))
+(folder / "config.json").write_text(json.dumps(software.record(settings.as_json(), None)))
 seeds = range(settings["seed"], settings["seed"] + settings["num_seeds"])
 final = [100 * settings["agent.discount"] + seed for seed in seeds]
 with (folder / "metrics.jsonl").open("w") as file:
@@ -94,6 +95,21 @@ def test_the_table_holds_the_numbers_of_every_setting(tmp_path: pathlib.Path, tr
     assert high["command"] == f"python scripts/train.py {' '.join(COMMON)} --agent.discount=0.9 {arguments}"
     assert any(version.startswith("jax ") for version in high["versions"])
     assert re.fullmatch(r"([0-9a-f]{40}(-dirty)?)|unknown", high["commits"][0])
+    assert not list((tmp_path / "out").rglob("origin*"))
+
+
+def test_the_table_names_what_every_session_ran_with(tmp_path: pathlib.Path, train_command: list[str]) -> None:
+    asked = plan(tmp_path, settings=SETTINGS[:1])
+    run(asked, train_command)
+    path = tmp_path / "out" / "high" / "config.json"
+    contents = json.loads(path.read_text())
+    sessions = [{"commit": "a" * 40, "versions": ["jax 1", "numpy 2"]}, {"commit": "b" * 40, "versions": ["jax 1"]}]
+    path.write_text(json.dumps({**contents, "software": sessions}))
+    (row,) = run(asked, train_command)
+    assert (row["commits"], row["versions"]) == (["a" * 40, "b" * 40], ["jax 1", "numpy 2"])
+    path.write_text(json.dumps({name: contents[name] for name in ("family", "settings")}))
+    (row,) = run(asked, train_command)
+    assert (row["commits"], row["versions"]) == (["unknown"], [])
 
 
 def test_training_numbers_are_averaged_where_asked_for(tmp_path: pathlib.Path, train_command: list[str]) -> None:

@@ -16,7 +16,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, config, policy, runner
+from jaxrl_dist import checkpoint, config, policy, runner, software
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = "gymnax:CartPole-v1"
@@ -47,8 +47,9 @@ def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: 
     names = {path.name.split(".out")[0] for path in run.folder.iterdir()}
     assert names >= {"config.json", "metrics.jsonl", "events", "checkpoints", "learning_curve.png", "summary.json"}
     assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"best", "latest", "step_000000001280"}
-    entry = json.loads((run.folder / "config.json").read_text())["settings"]["steps"]
-    assert entry == {"value": 1280, "origin": "flag"}
+    contents = json.loads((run.folder / "config.json").read_text())
+    assert contents["settings"]["steps"] == {"value": 1280, "origin": "flag"}
+    assert software.recorded(contents) == [{"commit": software.commit(), "versions": software.versions()}]
 
 
 def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:

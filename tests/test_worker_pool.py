@@ -164,7 +164,7 @@ def test_what_cannot_be_is_refused(make: Any) -> None:
         ([0], [-1], "distinct indices in 0 … 3"),
         ([], [], "distinct indices in 0 … 3"),
         ([3], [2], "action 3 for environment 2; valid: 0 to 2"),
-        ([0, 0], [2], "2 actions for 1"),
+        ([0, 0], [2], r"env_ids=\[2\] for 2 actions"),
         ([[0]], [2], "shape"),
     ):
         with pytest.raises(ValueError, match=message):

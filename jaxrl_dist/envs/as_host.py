@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import base
+from jaxrl_dist.envs import base, host
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -80,11 +80,9 @@ class AsHost:
         """Steps the environments i32 [N], without repeats, with action [N, ...]; `recv` returns the result.
 
         Raises:
-            ValueError: an index that is not one of the B, or twice.
+            ValueError: not as many indices as actions, one that is not of the B, or one twice.
         """
-        ids = np.asarray(env_ids, np.int32)
-        if ids.size != np.unique(ids).size or ids.size == 0 or ids.min() < 0 or ids.max() >= self.num_envs:
-            raise ValueError(f"env_ids={ids.tolist()}: expected distinct indices in 0 … {self.num_envs - 1}")
+        ids = host.check_ids(self.spec, env_ids, len(action), self.num_envs)
         rows = self._on_device(ids)
         stepped, timestep = self._step(self._some(self._started(), rows), self._on_device(action))
         self._state = self._put_back(self._state, stepped, rows)

@@ -7,7 +7,7 @@ or "host"), and a function `make(name, params)` that returns an `Environment` or
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,6 +19,8 @@ from jaxrl_dist.types import Array, ArrayTree
 
 OBSERVE = "observe"
 _LARGEST = 3e38
+# A message names so many environments at most, or else the few that are most like what was asked for.
+_MOST_NAMES, _FEW_NAMES = 30, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +187,26 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     return wrappers.observe(environment, indices)
 
 
-def check_name(task: str, suite: str, environments: tuple[str, ...]) -> None:
-    """Raises `config.UsageError` with the nearest match unless the suite offers the task."""
-    if task not in environments:
-        raise config.UsageError(
-            f"--env={suite}:{task}: expected one of {', '.join(environments)}{declarations.nearest(task, environments)}"
-        )
+def check_name(task: str, suite: str, environments: Collection[str], more: str = "") -> None:
+    """Checks that a suite offers a task.
+
+    Args:
+        task: name without the suite's.
+        suite: its name.
+        environments: that it offers.
+        more: where to find them all; of suites with so many that a message names only those most like the task.
+
+    Raises:
+        config.UsageError: it does not; the message names the valid ones and the nearest.
+    """
+    if task in environments:
+        return
+    valid = f"expected one of {', '.join(environments)}"
+    if len(environments) > _MOST_NAMES:
+        like = declarations.most_like(task, environments, _FEW_NAMES)
+        valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
+        valid += f" ({more})"
+    raise config.UsageError(f"--env={suite}:{task}: {valid}{declarations.nearest(task, environments)}")
 
 
 def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -227,6 +243,11 @@ def parse(name: str, text: str, default: Any) -> Any:
     except (ValueError, KeyError):
         kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
         raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+
+
+def list_params(values: Mapping[str, Any]) -> str:
+    """Lists parameters in words, such as "noop_max=1, frame_skip=4"."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:

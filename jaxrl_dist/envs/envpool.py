@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, host, pooled
+from jaxrl_dist import config, types
+from jaxrl_dist.envs import atari, base, host, pooled
 
 SUITE = "envpool"
 RUNS_ON = "host"
 ENVIRONMENTS = ()
+_MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
 
 # Only where no parameter changes them.
 _REWARD_RANGES = {
@@ -36,27 +37,6 @@ _REWARD_RANGES = {
     "Taxi-v3": (-10.0, 20.0),
 }
 
-# Machado et al. 2018 (arXiv:1709.06009), and what DQN's papers did before it (Mnih et al. 2015).
-_ATARI_PROTOCOLS: dict[str, dict[str, Any]] = {
-    "deepmind": {
-        "noop_max": 30,
-        "use_fire_reset": True,
-        "life_loss": True,
-        "repeat_action_probability": 0.0,
-        "full_action_space": False,
-        "max_episode_steps": 27000,
-        "frame_skip": 4,
-    },
-    "machado": {
-        "noop_max": 1,
-        "use_fire_reset": False,
-        "life_loss": False,
-        "repeat_action_probability": 0.25,
-        "full_action_space": True,
-        "max_episode_steps": 27000,
-        "frame_skip": 4,
-    },
-}
 # Set here, by the caller, or never: frames cross unstacked and rewards raw, a life loss ends no episode; the last three
 # name the game itself, and a wrong one ends the process.
 _FIXED = frozenset(
@@ -96,15 +76,13 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         ModuleNotFoundError: envpool is not installed.
     """
     library = importlib.import_module("envpool")
-    names = library.list_all_envs()
-    if name not in names:
-        raise config.UsageError(f"--env={SUITE}:{name}: EnvPool has no such environment{_nearest(name, names)}")
+    base.check_name(name, SUITE, library.list_all_envs(), _MORE_NAMES)
     defaults = _native_spec(library, _Task(name, {}, False)).config._asdict()
     is_atari = "full_action_space" in defaults
     values = base.parse_params(params, _offered(defaults, is_atari), f"{SUITE}:{name}")
     protocol, life_loss = "", False
     if is_atari:
-        protocol, life_loss, values = _atari_protocol(values)
+        protocol, life_loss, values = atari.choose(values)
     _check_ranges(values)
     fixed = {key: value for key, value in (("stack_num", 1), ("reward_clip", False)) if key in defaults}
     task = _Task(name, {**values, **fixed}, life_loss)
@@ -112,7 +90,7 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
     if params:
         _try_out(library, task)
     if not is_atari:
-        changed = _texts({key: value for key, value in values.items() if key != "num_threads"})
+        changed = base.list_params({key: value for key, value in values.items() if key != "num_threads"})
         version = f"EnvPool {library.__version__}" if "frame_skip" in defaults else ""
         protocol = "; ".join(text for text in (version, changed and f"changed: {changed}") if text)
     spec, convert = _spec(native, f"{SUITE}:{name}", is_atari, bool(set(params) - {"num_threads"}))
@@ -129,10 +107,6 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
     return base.HostTask(spec, protocol, make_environments)
 
 
-def _nearest(name: str, names: list[str]) -> str:
-    return declarations.nearest(name, names) or "; envpool.list_all_envs() lists them"
-
-
 def _native_spec(library: Any, task: _Task) -> Any:
     try:
         return library.make_spec(task.name, **task.settings)
@@ -145,7 +119,7 @@ def _native_spec(library: Any, task: _Task) -> Any:
 def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
     """Returns the parameters that a user may give, with their defaults."""
     own = {k: v for k, v in defaults.items() if k not in _FIXED and isinstance(v, bool | int | float | str)}
-    return {**own, "protocol": "deepmind", "life_loss": True} if is_atari else own
+    return {**own, **atari.DEFAULTS} if is_atari else own
 
 
 def _check_ranges(values: Mapping[str, Any]) -> None:
@@ -156,34 +130,6 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
             raise config.UsageError(f"--env.params.{key}={value}: expected 0 to {_MOST_THREADS}")
         if key == "repeat_action_probability" and not 0 <= value <= 1:
             raise config.UsageError(f"--env.params.{key}={value}: expected a probability, 0 to 1")
-
-
-def _atari_protocol(given: dict[str, Any]) -> tuple[str, bool, dict[str, Any]]:
-    """Returns the line that names the protocol, whether a life loss ends the return, and EnvPool's settings."""
-    name = given.pop("protocol", "deepmind")
-    if name not in _ATARI_PROTOCOLS:
-        valid = tuple(_ATARI_PROTOCOLS)
-        raise config.UsageError(
-            f"--env.params.protocol={name}: expected one of {', '.join(valid)}{declarations.nearest(name, valid)}"
-        )
-    values = {**_ATARI_PROTOCOLS[name], **given}
-    changed = {k: v for k, v in given.items() if k != "num_threads" and v != _ATARI_PROTOCOLS[name].get(k)}
-    sticky, noops, steps = values["repeat_action_probability"], values["noop_max"], values["max_episode_steps"]
-    facts = (
-        f"Atari protocol {name}" + (f", changed by {_texts(changed)}" if changed else ""),
-        f"sticky actions {sticky:g}" if sticky else "no sticky actions",
-        f"up to {noops} no-ops at the start" if noops > 1 else "no random no-ops",
-        "fire at the start" if values["use_fire_reset"] else "no fire at the start",
-        "a life loss ends the return" if values["life_loss"] else "a life loss ends nothing",
-        "all 18 actions" if values["full_action_space"] else "minimal actions",
-        f"at most {steps} steps of {values['frame_skip']} frames",
-        "raw rewards (agent.clip_rewards clips)",
-    )
-    return ": ".join((facts[0], ", ".join(facts[1:]))), values.pop("life_loss"), values
-
-
-def _texts(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
@@ -287,7 +233,7 @@ def _try_out(library: Any, task: _Task) -> None:
         _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
         raise config.UsageError(
-            f"--env={SUITE}:{task.name} with {_texts(task.settings)}: {_one_line(error)}"
+            f"--env={SUITE}:{task.name} with {base.list_params(task.settings)}: {_one_line(error)}"
         ) from error
 
 

@@ -20,6 +20,10 @@ from jaxrl_dist.envs import base, host, worker, worker_pool
 SUITE = "gymnasium"
 RUNS_ON = "host"
 ENVIRONMENTS = ()
+_MORE_NAMES = (
+    'python -c "import gymnasium; gymnasium.pprint_registry()" lists all; module:name imports a module that registers '
+    "more"
+)
 
 # What this file adds to the arguments of the environment itself.
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
@@ -93,13 +97,8 @@ def _find(library: Any, name: str) -> Any:
     module, _, short = name.rpartition(":")
     if module:
         _make(functools.partial(importlib.import_module, module), f"{SUITE}:{name}", f"importing {module}: ")
-    try:
-        found = library.spec(short)
-    except library.error.Error:
-        raise config.UsageError(
-            f"--env={SUITE}:{name}: not registered with Gymnasium; valid: any registered name, or module:name"
-            f"{declarations.nearest(short, library.registry)}"
-        ) from None
+    base.check_name(short, f"{SUITE}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
+    found = library.spec(short)
     entry = found.entry_point
     if callable(entry):
         # Another process finds it by name only.

@@ -61,6 +61,35 @@ def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.nd
     return np.ascontiguousarray(action, np.int32)
 
 
+def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: int, num_envs: int) -> np.ndarray:
+    """Checks which environments are to be stepped, and returns their indices as i32 [N].
+
+    Args:
+        spec: of one environment.
+        env_ids: integers [N].
+        num_actions: given for them.
+        num_envs: B.
+
+    Raises:
+        ValueError: none, not as many as actions, one that is not of the B, or one twice.
+    """
+    ids = np.asarray(env_ids, np.int32)
+    is_within = ids.ndim == 1 and len(ids) == num_actions > 0 and ids.min() >= 0 and ids.max() < num_envs
+    if not is_within or np.bincount(ids).max() > 1:
+        raise ValueError(
+            f"{spec.name}: env_ids={ids.tolist()} for {num_actions} actions: expected as many distinct indices in "
+            f"0 … {num_envs - 1}"
+        )
+    return ids
+
+
+def check_idle(spec: types.EnvironmentSpec, env_ids: np.ndarray, busy: np.ndarray) -> None:
+    """Raises a ValueError where one of the environments i32 [N] is being stepped, as bool [B] says."""
+    if busy[env_ids].any():
+        wrong = env_ids[busy[env_ids]].tolist()
+        raise ValueError(f"{spec.name}: env_ids={wrong} are being stepped: receive them first")
+
+
 def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_ids: np.ndarray, steps: Any) -> None:
     """Refuses a timestep with numbers that are not finite, or out of the range that the environment declares.
 

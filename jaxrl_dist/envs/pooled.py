@@ -97,9 +97,12 @@ class Pooled:
             ValueError: an action is not one of the action space, or an index is not one of the B, is given twice, or is
                 already being stepped.
         """
-        pool, ids = self._usable(), np.asarray(env_ids, np.int32)
-        action = host.check_action(self.spec, action, ids)
-        self._check_ids(ids, len(action))
+        pool = self._usable()
+        action = host.check_action(self.spec, action, env_ids)
+        # The check takes longer than an environment's step may.
+        is_all = env_ids is self._all and len(action) == self.num_envs
+        ids = self._all if is_all else host.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        host.check_idle(self.spec, ids, self._busy)
         self._busy[ids] = True
         if self._batch_size == self.num_envs:
             self._unsent.append((action, ids))
@@ -208,18 +211,6 @@ class Pooled:
         if len(sent) == 1:
             return sent[0]
         return np.concatenate([action for action, _ in sent]), np.concatenate([ids for _, ids in sent])
-
-    def _check_ids(self, ids: np.ndarray, num_actions: int) -> None:
-        if ids is self._all:
-            wrong = self._busy.any() or num_actions != self.num_envs
-        else:
-            inside = ids.ndim == 1 and len(ids) == num_actions > 0 and ids.min() >= 0 and ids.max() < self.num_envs
-            wrong = not inside or len(np.unique(ids)) < len(ids) or self._busy[ids].any()
-        if wrong:
-            raise ValueError(
-                f"{self.spec.name}: env_ids={ids.tolist()} for {num_actions} actions: expected as many distinct "
-                f"indices in 0 … {self.num_envs - 1}, none of an environment that is being stepped"
-            )
 
     def _count_lives(self, ids: np.ndarray, lives: np.ndarray, is_first: np.ndarray) -> np.ndarray:
         lost = (lives < self._lives[ids]) & ~is_first

@@ -144,14 +144,9 @@ class WorkerPool:
             ValueError: an action or an index is not valid, or an environment is being stepped.
         """
         episodes = self._check_started()
-        ids = np.asarray(env_ids, np.int32)
-        if ids.size == 0 or ids.min() < 0 or ids.max() >= self.num_envs or np.bincount(ids).max() > 1:
-            raise ValueError(f"env_ids={ids.tolist()}: expected distinct indices in 0 … {self.num_envs - 1}")
-        if self._busy[ids].any():
-            raise ValueError(f"env_ids={ids[self._busy[ids]].tolist()} are being stepped: receive them first")
-        action = host.check_action(self.spec, action, ids)
-        if len(action) != ids.size:
-            raise ValueError(f"{self.spec.name}: {len(action)} actions for {ids.size} environments")
+        action = host.check_action(self.spec, action, env_ids)
+        ids = host.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        host.check_idle(self.spec, ids, self._busy)
         self._busy[ids] = True
         self._block["action"][ids] = action
         stale = self._stale[ids]

@@ -17,20 +17,21 @@ def parse(flag: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Devic
         devices: that the run has; those of the CPU can be named too where these are accelerators.
 
     Raises:
-        UsageError: no such device, or one twice.
+        UsageError: an empty name, no such device, or one twice.
     """
+    valid = list(_by_name(devices))
     named = {str(i): device for i, device in enumerate(devices)} | _by_name(devices)
-    chosen = []
-    for name in text.split(","):
-        key = name.strip().lower()
+    chosen: list[jax.Device] = []
+    for word in text.split(","):
+        key = word.strip().lower()
+        if not key:
+            raise UsageError(f"{flag}={text}: expected names with one comma between two; valid: {', '.join(valid)}")
         if key not in named:
-            valid = list(_by_name(devices))
-            raise UsageError(
-                f"{flag}={text}: no device {name}; valid: {', '.join(valid)}{declarations.nearest(key, valid)}"
-            )
+            hint = declarations.nearest(key, valid)
+            raise UsageError(f"{flag}={text}: no device {word.strip()}; valid: {', '.join(valid)}{hint}")
+        if named[key] in chosen:
+            raise UsageError(f"{flag}={text} names {name(named[key])} twice; valid: {', '.join(valid)}, each once")
         chosen.append(named[key])
-    if len(set(chosen)) < len(chosen):
-        raise UsageError(f"{flag}={text} names a device twice")
     return chosen
 
 

@@ -87,6 +87,11 @@ class Stage(NamedTuple):
     max_restarts: int
 
     @property
+    def num_actors(self) -> int:
+        """Actors of this process."""
+        return len(self.devices)
+
+    @property
     def columns(self) -> int:
         """Columns of an unroll on each of the learner's devices."""
         return self.width // len(self.local)
@@ -114,7 +119,7 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
         iteration: finished so far.
         published: parameters of that state.
     """
-    lag, num_actors = stage.lag or 0, len(stage.devices)
+    lag, num_actors = stage.lag or 0, stage.num_actors
     store = channels.ParamStore(stage.devices, lag + 1)
     queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1)
     store.publish(iteration, published)

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,11 @@ from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
-from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base, channels, gauges, learning, placement, running, sebulba_settings
+from jaxrl_dist.parallel import base, channels, gauges, learning, placement, running, saved, sebulba_settings
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import Array
 
 SERVES = ("host", "device")
 SEEDS_TOGETHER = False
@@ -67,16 +66,6 @@ class Config:
     max_actor_restarts: int = setting(
         0, "Actors that may be started anew after a fault; the next fault ends the run.", low=0, tag="tunable"
     )
-
-
-class Failing(NamedTuple):
-    """What an update that went wrong began with; the replay holds its unrolls already, unless it is `latest`."""
-
-    learner: learners.LearnerState
-    key: Array
-    replay: ArrayTree
-    unrolls: tuple[types.Unroll, ...]
-    columns: Any
 
 
 def make(
@@ -147,66 +136,25 @@ class _Sebulba:
         num_envs: int,
         mesh: Mesh,
     ) -> None:
-        local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-        available = jax.local_devices() if local[0].platform == "cpu" else local
-        named, num_actors = config.actor_devices, sebulba_settings.count_actors(config, num_envs, mesh)
-        devices = placement.parse("--layout.actor_devices", named, available) if named else available
-        width = num_envs // (num_actors * jax.process_count())
-        lag = sebulba_settings.parse_lag(config.policy_lag, agent.staleness)
-        if config.ready_envs:
-            sebulba_settings.check_ready(config, agent, replay, lag, width, mesh)
-        self._stage = running.Stage(
-            agent=agent,
-            environment=environment,
-            programs=sebulba_settings.acting_programs(config, agent, environment.spec, num_envs, width, len(local)),
-            width=width,
-            ready=config.ready_envs,
-            length=config.unroll_length,
-            devices=tuple(devices[i % len(devices)] for i in range(num_actors)),
-            mesh=mesh,
-            local=tuple(local),
-            lag=lag,
-            timeout_s=config.timeout_s,
-            max_restarts=config.max_actor_restarts,
-        )
-        self._mesh, self._lag, self._num_actors = mesh, self._stage.lag, num_actors
-        # What can be saved, and comes in the same order every time.
-        self._saveable = environment if self._lag is not None and isinstance(environment, envs.Environment) else None
+        self._stage = sebulba_settings.make_stage(config, agent, replay, environment, num_envs, mesh)
+        num_actors, devices = self._stage.num_actors, self._stage.devices
         self._programs = learning.make(
             agent, replay, learner, environment.spec, num_envs, num_actors, config.unroll_length, mesh
         )
-        self.placement = placement.table([(device, self._stage.width) for device in self._stage.devices], local)
+        self.placement = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
         self._learn: Any = None
         self._running: running.Running | None = None
         self.failure: base.Failure | None = None
         self.program = self._programs.learn
 
     def init(self, keys: Array) -> running.State:
-        keys = meshes.put_keys(self._mesh, keys)
+        keys = meshes.put_keys(self._stage.mesh, keys)
         learner_state, replay_state = self._programs.init(keys)
-        timesteps = (self._zero_timestep(),) * self._num_actors
+        timesteps = (self._zero_timestep(),) * self._stage.num_actors
         return running.State(learner_state, keys, running.Actors((), timesteps, ()), replay_state, ())
 
     def template(self, keys: Array) -> running.State:
-        mesh = self._mesh
-        learner_state, replay_state = jax.eval_shape(self._programs.init, keys)
-        timestep = jax.eval_shape(lambda: self._zero_timestep())
-        acting = running.Actors((), (timestep,) * self._num_actors, ())
-        pending: Any = ()
-        if self._saveable is not None and self._lag is not None:
-            saved = as_host.saved_struct(self._saveable, self._stage.width)
-            carry = jax.eval_shape(lambda: self._stage.agent.init_carry(self._stage.width))
-            acting = acting._replace(environment=(saved,) * self._num_actors, carry=(carry,) * self._num_actors)
-            one = meshes.placed(mesh, meshes.UNROLL, self._programs.unroll)
-            episodes = jax.eval_shape(unrolls.no_episodes)
-            pending = ((running.Pending(one, episodes),) * (self._lag + 1),) * self._num_actors
-        return running.State(
-            meshes.placed(mesh, meshes.PER_SEED, learner_state),
-            meshes.placed(mesh, meshes.PER_SEED, keys),
-            acting,
-            meshes.placed(mesh, meshes.COLUMNS, replay_state),
-            pending,
-        )
+        return saved.template(self._stage, self._programs, keys)
 
     def run(
         self, state: running.State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = base.never
@@ -230,30 +178,22 @@ class _Sebulba:
         return state, self._metrics(sums)
 
     def snapshot(self, state: running.State) -> running.State:
-        if self._saveable is None or self._lag is None or state.pending:
+        if state.pending or not saved.is_exact(self._stage):
             return state
         if self._running is None or self._running.state is not state:
             # Only a run that has not begun has neither threads nor pending unrolls.
             self.close()
             self._running = self._start(state, 0, 0.0)
-        threads = self._running
-        points = threads.crew.resting_points(threads.iteration + self._lag + 1)
-        pending = tuple(
-            tuple(running.Pending(item.unroll, item.episodes) for item in threads.queue.pending(actor))
-            for actor in range(self._num_actors)
-        )
-        acting = running.Actors(*zip(*((at.environment, at.timestep, at.carry) for at in points), strict=True))
-        return state._replace(actors=acting, pending=pending)
+        return saved.snapshot(self._stage, self._running)
 
-    def failure_template(self, keys: Array) -> Failing:
-        state = self.template(keys)
-        unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        columns = jax.ShapeDtypeStruct((self._num_actors, self._stage.columns), np.int32)
-        return Failing(state.learner, state.key, state.replay, (unroll,) * self._num_actors, columns)
+    def failure_template(self, keys: Array) -> saved.Failing:
+        return saved.failing_template(self._stage, self._programs, keys)
 
-    def run_failure(self, saved: Failing, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
-        state = running.State(saved.learner, saved.key, running.Actors((), (), ()), saved.replay, ())
-        arguments = self._arguments(state, iteration, total, np.asarray(saved.columns), saved.unrolls)
+    def run_failure(
+        self, failing: saved.Failing, iteration: int, total: int
+    ) -> tuple[learners.LearnerState, base.Metrics]:
+        state = running.State(failing.learner, failing.key, running.Actors((), (), ()), failing.replay, ())
+        arguments = self._arguments(state, iteration, total, np.asarray(failing.columns), failing.unrolls)
         result = self._programs.learn_again(*arguments)
         sums = learning.Sums(self._metric_names)
         sums.add([], result)
@@ -264,9 +204,9 @@ class _Sebulba:
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
-        unroll = meshes.placed(self._mesh, meshes.UNROLL, self._programs.unroll)
-        columns = np.zeros((self._num_actors, self._stage.columns), np.int32)
-        return self._arguments(state, iteration, total, columns, (unroll,) * self._num_actors)
+        columns = np.zeros((self._stage.num_actors, self._stage.columns), np.int32)
+        unrolled = saved.unroll_templates(self._stage, self._programs)
+        return self._arguments(state, iteration, total, columns, unrolled)
 
     def close(self) -> None:
         if self._running is not None:
@@ -316,7 +256,8 @@ class _Sebulba:
         check()
         started_s = time.perf_counter()
         depth = threads.queue.depth()
-        items = threads.queue.take(None if self._lag is None else range(self._num_actors), self._num_actors, check)
+        num_actors = self._stage.num_actors
+        items = threads.queue.take(None if self._stage.lag is None else range(num_actors), num_actors, check)
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
         columns = np.stack([item.columns for item in items])
@@ -325,8 +266,8 @@ class _Sebulba:
         if np.asarray(result.sound.addressable_data(0)).all():
             threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
         else:
-            saved = Failing(result.learner, state.key, result.replay, unrolled, columns)
-            self.failure = base.Failure(i, saved, None)
+            failing = saved.Failing(result.learner, state.key, result.replay, unrolled, columns)
+            self.failure = base.Failure(i, failing, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
         timesteps = list(state.actors.timestep)

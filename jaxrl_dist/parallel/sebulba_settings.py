@@ -1,21 +1,60 @@
-"""Checks which of Sebulba's settings fit together, and chooses the actors' programs by them."""
+"""Checks which of Sebulba's settings fit together, and says by them what its actors are."""
 
 from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import UsageError
-from jaxrl_dist.parallel import first_ready
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import first_ready, placement, running
 from jaxrl_dist.parallel import unroll as unrolls
 
 # So many unrolls of each actor are kept, and saved with every checkpoint.
 _LARGEST_LAG = 64
 
 
-def parse_lag(text: str, staleness: str) -> int | None:
+def make_stage(
+    config: Any,
+    agent: agents.Agent,
+    replay: replays.Replay,
+    environment: envs.Environment | envs.HostTask,
+    num_envs: int,
+    mesh: Mesh,
+) -> running.Stage:
+    """Makes the stage of this process; arguments as those of `sebulba.make`.
+
+    Raises:
+        UsageError: settings that do not fit together.
+    """
+    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    available = jax.local_devices() if local[0].platform == "cpu" else local
+    named, num_actors = config.actor_devices, _count_actors(config, num_envs, mesh)
+    devices = placement.parse("--layout.actor_devices", named, available) if named else available
+    width = num_envs // (num_actors * jax.process_count())
+    lag = _parse_lag(config.policy_lag, agent.staleness)
+    if config.ready_envs:
+        _check_ready(config, agent, replay, lag, width, mesh)
+    return running.Stage(
+        agent=agent,
+        environment=environment,
+        programs=_acting_programs(config, agent, environment.spec, num_envs, width, len(local)),
+        width=width,
+        ready=config.ready_envs,
+        length=config.unroll_length,
+        devices=tuple(devices[i % len(devices)] for i in range(num_actors)),
+        mesh=mesh,
+        local=tuple(local),
+        lag=lag,
+        timeout_s=config.timeout_s,
+        max_restarts=config.max_actor_restarts,
+    )
+
+
+def _parse_lag(text: str, staleness: str) -> int | None:
     """Reads a policy lag: a number, or None for free."""
     if text != "free" and not (text.isdecimal() and int(text) <= _LARGEST_LAG):
         raise UsageError(f"--layout.policy_lag={text}: expected a whole number from 0 to {_LARGEST_LAG}, or free")
@@ -24,7 +63,7 @@ def parse_lag(text: str, staleness: str) -> int | None:
     return None if text == "free" else int(text)
 
 
-def count_actors(config: Any, num_envs: int, mesh: Mesh) -> int:
+def _count_actors(config: Any, num_envs: int, mesh: Mesh) -> int:
     """Returns the number of actors of this process, each with environments for every one of the learner's devices."""
     share = mesh.shape["devices"]
     count = config.num_actors
@@ -38,7 +77,7 @@ def count_actors(config: Any, num_envs: int, mesh: Mesh) -> int:
     return count
 
 
-def acting_programs(
+def _acting_programs(
     config: Any, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
 ) -> unrolls.HostUnroll | first_ready.Programs:
     """Returns the programs of an actor."""
@@ -47,7 +86,7 @@ def acting_programs(
     return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
 
 
-def check_ready(
+def _check_ready(
     config: Any, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
 ) -> None:
     """Raises a UsageError where environments cannot act as they get ready."""

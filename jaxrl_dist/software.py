@@ -1,0 +1,66 @@
+"""The commit and the versions that a result depends on, as `--version` prints them and a run folder records them.
+
+Imports no JAX: versions are read from the metadata of what is installed.
+"""
+
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_dist import config
+
+_DISTRIBUTIONS = (
+    *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("gymnax", "brax", "envpool", "gymnasium"),
+)
+_KEY = "software"
+_UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}
+
+
+def versions() -> list[str]:
+    """Lists the versions that a result depends on, such as "jax 0.10.2"."""
+    lines = [f"python {platform.python_version()}"]
+    for name in _DISTRIBUTIONS:
+        try:
+            lines.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
+    return lines
+
+
+def commit() -> str:
+    """Returns the commit of the package's checkout, marked where tracked files differ from it, or "unknown"."""
+    # An installed package may lie in another project's repository, whose commit says nothing of it.
+    if not _git("ls-files", "__init__.py"):
+        return _UNKNOWN["commit"]
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or _UNKNOWN["commit"]
+
+
+def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what the sessions of a run ran with, of its `config.json`; unknown where it does not say."""
+    return contents.get(_KEY) or [_UNKNOWN]
+
+
+def record(contents: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Adds commit and versions of this process to what a `config.json` is to hold.
+
+    Args:
+        contents: to write.
+        earlier: that the file holds, whose sessions are kept; None where there is none.
+    """
+    now = {"commit": commit(), "versions": versions()}
+    before = [] if earlier is None else recorded(earlier)
+    return {**contents, _KEY: before if now in before else [*before, now]}
+
+
+def _git(*arguments: str) -> str:
+    """Returns what git prints in the folder of the package, "" where it fails."""
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(config.PACKAGE), *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return result.stdout.strip()

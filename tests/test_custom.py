@@ -1,0 +1,59 @@
+"""A network of the user's own: a class that its module lacks is one line that names those it has."""
+
+import pathlib
+
+import conftest
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import config, custom
+
+NETWORKS = """
+import flax.linen as nn
+from flax.linen import Dense
+
+class MyNet(nn.Module):
+    pass
+
+class Deep(MyNet):
+    pass
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_networks.py").write_text(NETWORKS)
+    (tmp_path / "user_tools.py").write_text("import flax.linen as nn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["network", "network.torso"])
+def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    settings = {key: value for key, value in conftest.SMALL["ppo"].items() if key != "network.torso"}
+    message = (
+        r"^--network=user_networks:mynett: user_networks has no class mynett; its Flax modules: MyNet, Deep; "
+        r"did you mean MyNet\?$"
+    )
+    with pytest.raises(config.UsageError, match=message):
+        jaxrl_dist.train(
+            "ppo",
+            "gymnax:CartPole-v1",
+            out=str(tmp_path / "run"),
+            settings={**settings, name: "user_networks:mynett"},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_without_any_is_named_too() -> None:
+    with pytest.raises(config.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
+        custom.check("user_tools:MyNet")
+
+
+@pytest.mark.parametrize("torso", ["mlp", "user_networks:MyNet", "user_networks:Dense", "no_such_module:MyNet"])
+def test_others_pass(torso: str) -> None:
+    custom.check(torso)

@@ -1,0 +1,39 @@
+"""Names of devices: every wrong list is one line that names the valid ones, and a table says what runs where."""
+
+import jax
+import pytest
+
+from jaxrl_dist import config
+from jaxrl_dist.parallel import placement
+
+FLAG = "--layout.actor_devices"
+
+
+def test_devices_are_named_in_full_or_by_number() -> None:
+    devices = jax.devices()[:3]
+    assert placement.parse(FLAG, "cpu:2, CPU:0,1", devices) == [devices[2], devices[0], devices[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",", "=,: expected names with one comma between two; valid: cpu:0, cpu:1, .*cpu:7$"),
+        ("cpu:0,", "=cpu:0,: expected names with one comma between two; valid: cpu:0, "),
+        (" ", "= : expected names with one comma between two; valid: cpu:0, "),
+        ("cpu:1,cpu:1", "=cpu:1,cpu:1 names cpu:1 twice; valid: cpu:0, cpu:1, .*cpu:7, each once"),
+        ("cpu:1,1", "=cpu:1,1 names cpu:1 twice; valid: cpu:0, "),
+        ("gpu:0", r"=gpu:0: no device gpu:0; valid: cpu:0, .*; did you mean cpu:0\?"),
+    ],
+)
+def test_wrong_names_are_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(config.UsageError, match=f"^{FLAG}{message}") as error:
+        placement.parse(FLAG, text, jax.devices())
+    assert "\n" not in str(error.value)
+
+
+def test_the_table_names_each_device_once() -> None:
+    first, second = jax.devices()[:2]
+    assert placement.table([(first, 4), (second, 4)], [first]) == (
+        "cpu:0: actor 0 (4 environments), learner 0",
+        "cpu:1: actor 1 (4 environments)",
+    )
