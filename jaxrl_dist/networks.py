@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import torsos, types
+from jaxrl_dist import custom, torsos, types
 from jaxrl_dist.config import UsageError, setting
 
 
@@ -153,7 +153,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     num_frames = config.num_frames if stacked else 1
     inputs_shape = _stacked_shape(observation.shape, num_frames)
     if ":" in config.torso:
-        torsos.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
+        custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
 
     def init(key: jax.Array) -> Any:
         inputs: Any = jnp.zeros((1, *inputs_shape), observation.dtype)

@@ -16,7 +16,6 @@ from jaxrl_dist import (
     assemble,
     checkpoint,
     config,
-    custom,
     differences,
     faults,
     flags,
@@ -128,7 +127,6 @@ def drive(
         on_devices: called with those chosen, before anything is compiled for them.
     """
     settings, environment = assemble.resolve(named)
-    custom.check(settings["network.torso"])
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, records, types
+from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, memory, records, types
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -119,7 +119,8 @@ def _announce(session: _Session, progress: records.Progress, total: int) -> None
     device = mesh.devices.flat[0]
     session.logger.total_steps = steps(total)
     say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
-    for line in (*session.parts.layout.placement, session.parts.protocol):
+    replay = memory.describe(memory.replay_parts(session.parts.layout.template(session.keys).replay))
+    for line in (*session.parts.layout.placement, session.parts.protocol, replay):
         if line:
             say(line)
     if progress.iteration:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, checkpoint, config, metrics, records, session, types
+from jaxrl_dist import assemble, checkpoint, config, memory, metrics, records, session, types
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
@@ -18,13 +18,15 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
         folder: run folder, locked by the caller.
 
     Raises:
-        UsageError: the parameters of `--init_from` do not fit.
+        UsageError: the replay or the parameters of `--init_from` do not fit.
         checkpoint.CheckpointError: there are checkpoints and none is whole.
     """
     clock_s = time.perf_counter()
     keys = session.seed_keys(parts.settings)
     checkpoint.clean(folder / "checkpoints")
-    found = checkpoint.restore_latest(folder / "checkpoints", parts.layout.template(keys), warnings.warn)
+    template = parts.layout.template(keys)
+    memory.check(parts.settings, memory.replay_parts(template.replay), parts.layout.mesh.local_devices)
+    found = checkpoint.restore_latest(folder / "checkpoints", template, warnings.warn)
     if found is None:
         state = _initial_state(parts, keys)
         metrics.truncate_after(folder, -1)

@@ -1,10 +1,7 @@
 """Torsos: Flax modules that map observations [B, ...] to features [B, F]."""
 
 import functools
-import importlib
 import math
-import os
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from jaxrl_dist import custom
 from jaxrl_dist.config import UsageError
 
 _CONVOLUTIONS = ("minatar_cnn", "nature_cnn", "impala_resnet")
@@ -52,48 +50,9 @@ def make(
         return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
             init, last_layer
         )
-    module_name, _, class_name = name.partition(":")
-    if not class_name:
+    if ":" not in name:
         raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
-    try:
-        return getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--network={name}: {error}") from error
-    except Exception as error:
-        raise UsageError(f"--network={name}: {_where(error)}; it is made without arguments") from error
-
-
-def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> None:
-    """Tries a module of the user's, by shapes alone.
-
-    Args:
-        name: as in `make`.
-        torso: from `make`.
-        observation: one of those that it will see, without a batch.
-
-    Raises:
-        UsageError: it fails, or does not map [B, ...] to [B, F]; the message names the line.
-    """
-    batch = jax.ShapeDtypeStruct((2, *observation.shape), observation.dtype)
-    try:
-        features = jax.eval_shape(lambda x: torso.init_with_output(jax.random.key(0), x)[0], batch)
-    except Exception as error:
-        raise UsageError(f"--network={name}: {_where(error)}; it was given observations {batch.shape}") from error
-    shape = getattr(features, "shape", None)
-    if shape is None or len(shape) != 2 or shape[0] != 2:
-        raise UsageError(
-            f"--network={name} maps observations {batch.shape} to {'a tree' if shape is None else shape}; wanted (2, F)"
-        )
-
-
-def _where(error: Exception) -> str:
-    """Says in one line what an error is and where in the user's code it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    # The package itself may be installed beside the libraries, and then every frame is of them.
-    frame = ([f for f in frames if "site-packages" not in f.filename] or frames)[-1]
-    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__} at {place}: {text[0] if text else 'no message'}"
+    return custom.make(name)
 
 
 def _as_float(image: jax.Array) -> jax.Array:

@@ -51,9 +51,20 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 
 def test_a_file_without_any_is_named_too() -> None:
     with pytest.raises(config.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
-        custom.check("user_tools:MyNet")
+        custom.make("user_tools:MyNet")
 
 
-@pytest.mark.parametrize("torso", ["mlp", "user_networks:MyNet", "user_networks:Dense", "no_such_module:MyNet"])
-def test_others_pass(torso: str) -> None:
-    custom.check(torso)
+def test_classes_are_made_without_arguments() -> None:
+    assert type(custom.make("user_networks:Deep")).__name__ == "Deep"
+    with pytest.raises(config.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
+        custom.make("user_networks:Dense")
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(config.UsageError, match=r"^--network=no_such_module:MyNet: No module named 'no_such_module'$"):
+        custom.make("no_such_module:MyNet")
+    (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
+    with pytest.raises(
+        config.UsageError, match=r"^--network=user_broken:X: ValueError at user_broken.py:2: not today$"
+    ):
+        custom.make("user_broken:X")

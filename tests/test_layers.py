@@ -11,14 +11,15 @@ LAYERS = (
     {"systems"},
     {"declarations", "differences"},
     {"config"},
-    {"returns", "values", "distributions", "statistics", "permutations", "torsos", "custom"},
+    {"returns", "values", "distributions", "statistics", "permutations", "custom"},
+    {"torsos"},
     {"networks", "priorities"},
     {"q_values", "replay"},
     {"ring", "agents"},
     {"learner"},
     {"envs"},
     {"parallel"},
-    {"manifest", "storage", "aggregate", "display", "faults", "evaluation", "software", "metrics"},
+    {"manifest", "storage", "aggregate", "display", "faults", "evaluation", "software", "metrics", "memory"},
     {"checkpoint", "loggers", "flags"},
     {"plots"},
     {"assemble", "study_table"},
@@ -33,7 +34,7 @@ LAYERS = (
 )
 FORBIDDEN = {
     "agents": {"parallel", "envs", "replay", "ring"},
-    "envs": set().union(*LAYERS[4:8]),
+    "envs": set().union(*LAYERS[4:9]),
     "parallel": {"agents"},
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

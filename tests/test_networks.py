@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, networks, torsos, types
+from jaxrl_dist import config, custom, networks, torsos, types
 
 
 class Failing(nn.Module):
@@ -118,7 +118,7 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
     assert jax.tree.leaves(params["outputs_policy"])[1].shape == (10, 3)
     for torso, message in (
         ("no_such_module:Net", "No module named"),
-        (f"{__name__}:Missing", "no attribute"),
+        (f"{__name__}:Missing", "has no class Missing; its Flax modules: Failing"),
         (
             f"{__name__}:Failing",
             r"ValueError at test_networks.py:\d+: no such thing; it was given observations \(2, 5\)",
@@ -149,7 +149,7 @@ def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
         exec(compile("raise ValueError('no')", "/x/site-packages/library.py", "exec"))
     except ValueError as error:
         inside = error.with_traceback(error.__traceback__.tb_next)
-    assert torsos._where(inside) == "ValueError at library.py:1: no"
+    assert custom._where(inside) == "ValueError at library.py:1: no"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What a replay takes is known beforehand, by part, and one that does not fit is refused."""
+
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jaxrl_dist import config, memory
+
+CARTPOLE = "gymnax:CartPole-v1"
+
+# Fills a replay of some 400 MB, and prints the estimate and what the process really gained.
+FILL = """
+import jax, sys
+sys.path[:0] = [{tests!r}, {root!r}]
+import conftest
+from jaxrl_dist import memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+run = conftest.Small("r2d2", "gymnax:Breakout-MinAtar", 1, {{"replay.capacity": 2**20, "network.torso": "minatar_cnn"}})
+estimate = sum(memory.replay_parts(run.layout.template(run.keys).replay).values())
+gained = []
+for _ in range(2):
+    before, state = resident(), run.layout.init(run.keys)
+    # Pages of zeros are there once they are touched; the first round also compiles.
+    total = sum(float(leaf.sum()) for leaf in jax.tree.leaves(state.replay))
+    gained.append((resident() - before, state))
+print(estimate, gained[1][0])
+"""
+
+
+def test_parts_are_those_of_the_arrays(small):
+    for num_devices in (1, 2):
+        run = small("r2d2", CARTPOLE, num_devices, {})
+        parts = memory.replay_parts(run.layout.template(run.keys).replay)
+        arrays = jax.tree.leaves(run.state.replay)
+        assert sum(parts.values()) * num_devices == sum(leaf.nbytes for leaf in arrays)
+        # 1024 rows of four f32.
+        assert parts["observations"] * num_devices == 1024 * 16
+        # A state of 2 × 8 f32 and an action for each of 1024 / 4 unrolls.
+        assert parts["recurrent states"] * num_devices == 256 * (2 * 8 * 4 + 4)
+        assert set(parts) == {"observations", "other rows", "recurrent states", "priorities"}
+    assert memory.replay_parts(small("ppo", CARTPOLE, 1, {}).state.replay) == {}
+
+
+@pytest.mark.slow
+def test_the_estimate_is_what_the_process_gains(tmp_path: pathlib.Path) -> None:
+    root = pathlib.Path(__file__).resolve().parents[1]
+    code = FILL.format(tests=str(root / "tests"), root=str(root))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    estimate, gained = map(int, result.stdout.split())
+    assert estimate > 3e8
+    assert abs(gained - estimate) < 0.05 * estimate
+
+
+def test_a_million_frames_take_seven_gigabytes():
+    """Frames are stored once, unstacked: 84 × 84 bytes a row."""
+    from jaxrl_dist import ring, types
+
+    rows = 10**6
+    frames = jax.ShapeDtypeStruct(
+        (1, 1, rows, 84, 84, 1), "uint8", sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
+    timestep = types.TimeStep((), (), (), frames, ())
+    state = ring.RingState(types.Step(timestep, (), (), ()), (), (), (), ())
+    assert memory.replay_parts(state) == {"observations": 7_056_000_000}
+
+
+def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(small, monkeypatch):
+    run = small("dqn", CARTPOLE, 2, {})
+    settings, parts = run.parts.settings, memory.replay_parts(run.layout.template(run.keys).replay)
+    devices = run.layout.mesh.local_devices
+    needed = sum(parts.values())
+    monkeypatch.setattr(memory, "_free_of_host", lambda: 2 * needed)
+    memory.check(settings, parts, devices)
+    monkeypatch.setattr(memory, "_free_of_host", lambda: 2 * needed - 1)
+    # 1024 rows; 992 is the next multiple of 8 environments × 4 rows.
+    with pytest.raises(config.UsageError, match=r"--replay.capacity=1024 takes 0.0 MiB .* at most 992 fits"):
+        memory.check(settings, parts, devices)
+    monkeypatch.setattr(memory, "_free_of_host", lambda: 10)
+    with pytest.raises(config.UsageError, match="no capacity fits"):
+        memory.check(settings, parts, devices)
