@@ -89,13 +89,23 @@ def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
         to an item of priority 0.
     """
     across = _levels(totals(tree)[None])
-    rest = share * across[-1][0, 0]
-    row = node = jnp.zeros(share.shape, jnp.int32)
-    for level in across[-2::-1]:
-        node, rest = _descend(level, row, node, rest)
-    column, node = node, jnp.zeros_like(node)
-    for level in tree[-2::-1]:
-        node, rest = _descend(level, column, node, rest)
+    total = across[-1][0, 0]
+
+    def search() -> tuple[Array, Array]:
+        rest = share * total
+        row = node = jnp.zeros(share.shape, jnp.int32)
+        for level in across[-2::-1]:
+            node, rest = _descend(level, row, node, rest)
+        column, node = node, jnp.zeros_like(node)
+        for level in tree[-2::-1]:
+            node, rest = _descend(level, column, node, rest)
+        return column, node
+
+    def nothing() -> tuple[Array, Array]:
+        return jnp.zeros(share.shape, jnp.int32), jnp.zeros(share.shape, jnp.int32)
+
+    # What a branch returns is stored. Else XLA's CPU compiler searches anew for every number read at the places found.
+    column, node = jax.lax.cond(total > 0, search, nothing)
     return column, node, get(tree, column, node)
 
 
