@@ -189,8 +189,10 @@ def make(
             return state
         (tree, largest), (column, item) = state.priorities, indices
         # What is drawn of a shard without any priority is no window and must not become one.
-        value = jnp.where(trees.get(tree, column, item) > 0, _priority(config, errors), 0.0)
-        largest = jnp.maximum(largest, axis.max(value.max()))
+        is_window = trees.get(tree, column, item) > 0
+        value = jnp.where(is_window, _priority(config, errors), 0.0)
+        largest_error = axis.max(jnp.where(is_window, jnp.abs(errors), 0.0).max())
+        largest = jnp.maximum(largest, _priority(config, largest_error))
         return state._replace(priorities=Priorities(trees.put(tree, column, item, value), largest))
 
     min_rows = max(length, -(-config.min_size // num_columns))
@@ -215,8 +217,9 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
     Source: Schaul et al. 2016, section 3.4.
     """
     beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
-    weights = jnp.where(share > 0, jnp.maximum(share, _TINY) ** -beta, 0.0)
-    return weights / jnp.maximum(axis.max(weights.max()), _TINY)
+    # The largest weight is that of the smallest share.
+    smallest = -axis.max(-jnp.where(share > 0, share, jnp.inf).min())
+    return jnp.where(share > 0, (smallest / jnp.maximum(share, _TINY)) ** beta, 0.0)
 
 
 _TINY = 1e-30
