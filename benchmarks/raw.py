@@ -15,7 +15,8 @@ def main() -> None:
     import envpool
 
     imported = time.perf_counter()
-    pool = envpool.make(arguments.env, env_type="gymnasium", num_envs=arguments.num_envs, seed=0)
+    options = {"stack_num": arguments.stack_num} if arguments.stack_num else {}
+    pool = envpool.make(arguments.env, env_type="gymnasium", num_envs=arguments.num_envs, seed=0, **options)
     pool.reset()
     rng, space = np.random.default_rng(0), pool.action_space
     if hasattr(space, "n"):
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", default="HalfCheetah-v4")
     parser.add_argument("--chunk_steps", type=int, default=65536, help="environment steps of one chunk")
     parser.add_argument("--num_envs", type=int, default=64)
+    parser.add_argument("--stack_num", type=int, default=0, help="frames in an observation of Atari; 0: EnvPool's own")
     return parser
 
 

@@ -36,7 +36,8 @@ def main(arguments: list[str]) -> int:
     if options.rounds < 1:
         print(f"run.py: --rounds={options.rounds} must be at least 1; claims need 7", file=sys.stderr)
         return 2
-    chosen = [name for name in names if name.startswith(tuple(prefixes))]
+    hidden = [row.name for row in rows.ROWS if row.on_request and not options.rows]
+    chosen = [name for name in names if name.startswith(tuple(prefixes)) and name not in hidden]
     print(HEADER, flush=True)
     lines = []
     for name in chosen:
