@@ -21,6 +21,7 @@ from jaxrl_dist import (
     flags,
     guard,
     loggers,
+    memory,
     run_folder,
     session,
     startup,
@@ -94,6 +95,7 @@ def main(named: Mapping[str, Any]) -> int:
     """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
     logging.set_verbosity(logging.WARNING)
     warnings.showwarning = _print_warning
+    memory.keep_flat()
     use_cores()
     stop = faults.StopToken()
     with stop.install():

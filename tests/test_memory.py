@@ -1,10 +1,13 @@
 """What a replay takes is known beforehand, by part, and one that does not fit is refused."""
 
+import json
 import pathlib
 import subprocess
 import sys
+import time
 
 import jax
+import numpy as np
 import pytest
 
 from jaxrl_dist import config, memory
@@ -14,6 +17,7 @@ CARTPOLE = "gymnax:CartPole-v1"
 # Fills a replay of some 400 MB, and prints the estimate and what the process really gained.
 FILL = """
 import jax, sys
+import numpy as np
 sys.path[:0] = [{tests!r}, {root!r}]
 import conftest
 from jaxrl_dist import memory
@@ -27,7 +31,8 @@ gained = []
 for _ in range(2):
     before, state = resident(), run.layout.init(run.keys)
     # Pages of zeros are there once they are touched; the first round also compiles.
-    total = sum(float(leaf.sum()) for leaf in jax.tree.leaves(state.replay))
+    for leaf in jax.tree.leaves(state.replay):
+        np.asarray(leaf).view(np.uint8).reshape(-1)[::1024].sum()
     gained.append((resident() - before, state))
 print(estimate, gained[1][0])
 """
@@ -84,3 +89,36 @@ def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(
     monkeypatch.setattr(memory, "_free_of_host", lambda: 10)
     with pytest.raises(config.UsageError, match="no capacity fits"):
         memory.check(settings, parts, devices)
+
+
+def _resident(pid: int) -> int:
+    """Returns the bytes of a process; 0 once it is gone."""
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except (OSError, IndexError):
+        return 0
+
+
+@pytest.mark.slow
+def test_a_run_with_a_slow_learner_stays_flat(tmp_path: pathlib.Path) -> None:
+    """Unrolls of 3 MB pass from an actor to a learner that takes longer than playing them."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+    flags = ["--system=ppo", "--env=gymnax:Breakout-MinAtar", "--layout=sebulba", "--steps=300_000"]
+    flags += ["--env.num_envs=16", "--learner.epochs=8", "--network.hidden_sizes=64", "--evaluation.episodes=1"]
+    flags += ["--evaluation.interval_steps=10_000_000", "--log.progress=false", f"--out={tmp_path / 'run'}"]
+    command = [sys.executable, str(root / "scripts" / "train.py"), *flags]
+    sizes = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            sizes.append(_resident(process.pid))
+            time.sleep(0.1)
+    assert process.returncode == 0
+    shares = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert np.mean([row["share_learning"] for row in shares if "share_learning" in row]) > 0.5
+    # Least size in each tenth of the run; the first ones compile, the last ones evaluate.
+    tenths = [part.min() for part in np.array_split(np.asarray(sizes, float), 10)]
+    assert max(tenths[5:8]) < 1.01 * max(tenths[3:5]), [f"{x / 2**20:.1f}" for x in tenths]
+
+
+def test_the_c_library_is_told_to_give_memory_back() -> None:
+    assert memory.keep_flat() or not sys.platform.startswith("linux")
