@@ -19,7 +19,7 @@ _LARGE, _ARENAS = 2**20, 2
 def keep_flat() -> bool:
     """Makes the C library give freed blocks of a mebibyte or more back at once; for scripts, before threads start.
 
-    Unrolls are made by one thread and freed by another. Left alone, glibc keeps their memory in an arena for each and in
+    Unrolls are made by one thread and freed by another. Left alone, glibc keeps their memory in an arena for each, in
     ever larger blocks: Pong's frames grew a process by 9 % in six minutes, and now by nothing.
 
     Returns:
