@@ -154,24 +154,19 @@ def make_on_host(
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-        carry, returns, done = agent.init_carry(episodes), np.zeros(episodes), np.zeros(episodes, bool)
+        carry = agent.init_carry(episodes)
         if limit == 0:
             jax.block_until_ready(act(params, carry, learning.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
-            return returns
+            return np.zeros(episodes)
         seeds = hosts.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
-        with contextlib.closing(task.make(seeds, episodes, timeout_s)) as environment:
-            timestep = environment.reset()
-            for t in range(limit):
-                action, carry = act(params, carry, timestep._replace(info=()), act_key, np.int32(t))
-                timestep = environment.step(np.asarray(action))
-                returns = np.where(done, returns, timestep.info.episode_return)
-                # An episode that was cut short by a fault has length 0; the next one counts.
-                done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
-                if done.all():
-                    break
-                if stopped():
-                    return None
-        return returns
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+
+        def work(make: Callable[[], envs.HostEnvironment]) -> np.ndarray | None:
+            # What `with` sets in JAX holds for one thread only.
+            with jax.default_matmul_precision(precision), contextlib.closing(make()) as environment:
+                return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
+
+        return hosts.watched(lambda: task.make(seeds, episodes, timeout_s), work)
 
     def run(
         params: types.Params,
@@ -186,3 +181,26 @@ def make_on_host(
         return None if any(x is None for x in played) else np.asarray(played, np.float64)
 
     return run
+
+
+def _play_episodes(
+    environment: envs.HostEnvironment,
+    limit: int,
+    act: Callable[..., Any],
+    carry: ArrayTree,
+    stopped: Callable[[], bool],
+) -> np.ndarray | None:
+    """Plays one whole episode in each environment; returns f64 [episodes], None at a stop."""
+    timestep = environment.reset()
+    returns, done = np.zeros(environment.num_envs), np.zeros(environment.num_envs, bool)
+    for t in range(limit):
+        action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
+        timestep = environment.step(np.asarray(action))
+        returns = np.where(done, returns, timestep.info.episode_return)
+        # An episode that was cut short by a fault has length 0; the next one counts.
+        done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
+        if done.all():
+            break
+        if stopped():
+            return None
+    return returns

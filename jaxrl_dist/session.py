@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import pathlib
 import time
+from collections.abc import Iterator
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -187,7 +188,8 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
     while True:
         is_last = progress.iteration >= progress.total
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
-            _evaluate(session, state, progress)
+            with _saving_at_a_fault(session, state, progress):
+                _evaluate(session, state, progress)
         if reason := _reason(session, progress):
             return state, reason
         if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and chunks:
@@ -207,14 +209,24 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         session.tick(progress)
         if fault is not None:
-            try:
-                _save(session, state, progress)
-            except Exception as error:
-                fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")
-            raise fault
+            with _saving_at_a_fault(session, state, progress):
+                raise fault
         if progress.iteration % log_every == 0 or progress.iteration >= progress.total:
             session.logger.log(records.training_record(parts, progress))
             progress.pending = records.Pending()
+
+
+@contextlib.contextmanager
+def _saving_at_a_fault(session: _Session, state: Any, progress: records.Progress) -> Iterator[None]:
+    """Saves what was learned before a fault leaves the context."""
+    try:
+        yield
+    except Exception as fault:
+        try:
+            _save(session, state, progress)
+        except Exception as error:
+            fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")
+        raise
 
 
 def _iterations(session: _Session, state: Any, progress: records.Progress, count: int) -> Any:

@@ -133,6 +133,24 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     assert policy.load(tmp_path).env_steps > 0
 
 
+def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_is_saved(
+    tmp_path: pathlib.Path, plays: Any
+) -> None:
+    def hang(walk: fake_host.Walk) -> None:
+        if threading.current_thread().name == "watched" and walk.total_steps == 3:
+            fake_host.sleep_forever()
+
+    plays(hang)
+    started_s = time.monotonic()
+    settings = {"layout.timeout_s": 1.0, "evaluation.interval_steps": 640, "checkpoint.interval_s": 10_000.0}
+    with pytest.raises(
+        envs.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
+    ):
+        train(tmp_path, steps=64_000, **settings)
+    assert time.monotonic() - started_s < 60
+    assert policy.load(tmp_path).env_steps == 640
+
+
 def test_a_hanging_environment_is_replaced(tmp_path: pathlib.Path, plays: Any) -> None:
     hung = threading.Event()
 

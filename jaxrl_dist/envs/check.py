@@ -4,7 +4,6 @@ The rules are those of `base.HostEnvironment` and `types.TimeStep`; device envir
 """
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ _USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--st
 _OPTIONS = {"num_envs": 8, "steps": 1000, "seed": 0}
 _PARAMS = "--env.params."
 _TIMEOUT_S = 60.0
-_POLL_S = 0.1
 _REPEATED_STEPS = 100
 
 
@@ -58,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         make = _maker(environment, options)
         protocol = environment.protocol if isinstance(environment, base.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
-        report = _watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
+        report = host.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
     except config.UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -107,39 +105,6 @@ def check(make: Callable[[], base.HostEnvironment], steps: int, seed: int = 0) -
     returns = rows.info.episode_return[ended]
     mean_return = float(returns.mean()) if returns.size else float("nan")
     return Report(facts, len(returns), mean_return, steps * environment.num_envs / seconds)
-
-
-def _watched(
-    make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[], base.HostEnvironment]], Report]
-) -> Report:
-    """Works in another thread, which may be left waiting for an environment that hangs.
-
-    Raises:
-        base.EnvironmentFault: one hangs, or as the work does.
-    """
-    made: list[base.HostEnvironment] = []
-    reports: list[Report] = []
-    errors: list[BaseException] = []
-
-    def remembering() -> base.HostEnvironment:
-        made.append(make())
-        return made[-1]
-
-    def run() -> None:
-        try:
-            reports.append(work(remembering))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True, name="check")
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_S)
-        for environment in made:
-            host.check_waiting(environment)
-    if errors:
-        raise errors[0]
-    return reports[0]
 
 
 def _play(

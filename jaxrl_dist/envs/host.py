@@ -1,5 +1,6 @@
 """What adapters of CPU environments share: seeds, checks of actions and timesteps, and the bookkeeping of episodes."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,8 @@ import numpy as np
 
 from jaxrl_dist import config, types
 from jaxrl_dist.envs import base
+
+_POLL_S = 0.1
 
 _LARGEST = 3e38
 
@@ -275,6 +278,44 @@ def check_waiting(environment: base.HostEnvironment) -> None:
     since, limit = environment.waiting_since, environment.timeout_s
     if since and time.monotonic() - since > limit:
         raise overdue(environment.spec, environment.waiting_for, limit)
+
+
+def watched(make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[], base.HostEnvironment]], Any]) -> Any:
+    """Works in another thread, which is left behind if an environment hangs.
+
+    Args:
+        make: makes environments.
+        work: (a function to make them with) -> result.
+
+    Returns:
+        What `work` returns.
+
+    Raises:
+        base.EnvironmentFault: an environment that it made hangs, or as the work does.
+    """
+    made: list[base.HostEnvironment] = []
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def remembering() -> base.HostEnvironment:
+        made.append(make())
+        return made[-1]
+
+    def run() -> None:
+        try:
+            results.append(work(remembering))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="watched")
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        for environment in made:
+            check_waiting(environment)
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> base.EnvironmentFault:
