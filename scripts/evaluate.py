@@ -18,7 +18,7 @@ _PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parame
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where the checkpoint is corrupt."""
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where the checkpoint or an environment fails."""
     try:
         if {"--help", "-h"} & set(arguments):
             print(f"usage: python scripts/evaluate.py --run=FOLDER [--flag=value ...]\n{_help()}")
@@ -33,13 +33,14 @@ def main(arguments: list[str]) -> int:
         return _refuse(error, 2)
     # Imported only now: JAX takes seconds, and a wrong command should fail at once.
     from jaxrl_dist import checkpoint, policy
+    from jaxrl_dist.envs import base
 
     logging.set_verbosity(logging.WARNING)
     try:
         print(json.dumps(policy.evaluate(_RUN.value, _EPISODES.value, _SEED.value, _CHECKPOINT.value, params)))
     except config.UsageError as error:
         return _refuse(error, 2)
-    except checkpoint.CheckpointError as error:
+    except (checkpoint.CheckpointError, base.EnvironmentFault) as error:
         return _refuse(error, 1)
     return 0
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import runpy
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import jaxrl_dist
 from jaxrl_dist import checkpoint, config, policy, runner, software
+from jaxrl_dist.envs import base
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = "gymnax:CartPole-v1"
@@ -203,3 +205,16 @@ def test_programs_over_several_cpu_devices_are_not_kept(programs: pathlib.Path, 
     rows = jax.device_put(jnp.arange(4.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
     assert jax.jit(lambda x: 2 * x.sum() + 1)(rows) == 13
     assert programs.exists() == (count == 1)
+
+
+def test_an_environment_that_fails_in_evaluation_is_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise base.EnvironmentFault("fake:walk gave nothing for 1 s")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(policy, "evaluate", fail)
+    script = runpy.run_path(str(ROOT / "scripts" / "evaluate.py"), run_name="evaluate")
+    assert script["main"](["evaluate.py", f"--run={tmp_path}"]) == 1
+    assert capsys.readouterr().err == "evaluate.py: fake:walk gave nothing for 1 s\n"
