@@ -18,7 +18,7 @@ _PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parame
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where the checkpoint or an environment fails."""
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where checkpoint or environment fails."""
     try:
         if {"--help", "-h"} & set(arguments):
             print(f"usage: python scripts/evaluate.py --run=FOLDER [--flag=value ...]\n{_help()}")
