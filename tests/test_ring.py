@@ -157,7 +157,7 @@ def _valid(shard_rows, clock, step_type_of, length, context, taught, stride):
     return {start for start in starts if any(step_type_of(start + context + i) != types.LAST for i in range(taught))}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     length=st.integers(1, 5),
     blocks=st.integers(2, 6),
