@@ -42,7 +42,7 @@ for suite in gymnax envpool; do
     --setting="r2d2: --system=r2d2 --steps=1_000_000" -- --env="$suite:CartPole-v1" --steps=500_000
 done
 study catch_replays 5 --setting="rainbow: --system=rainbow" --setting="apex_dqn: --system=apex_dqn" \
-  --setting="r2d2: --system=r2d2" -- --env=gymnax:Catch-bsuite --steps=100_000
+  --setting="r2d2: --system=r2d2 --steps=500_000" -- --env=gymnax:Catch-bsuite --steps=100_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"

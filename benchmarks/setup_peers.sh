@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the environments of the benchmark peers, one each: DIR/rejax (rejax 0.1.3, gymnax 0.0.9, JAX 0.10.2), DIR/brax
-# (Brax 0.14.2, mujoco 3, JAX 0.9.2) and DIR/sbx (SBX 0.28, Gymnasium's MuJoCo). Their pins exclude each other, and ours.
+# (Brax 0.14.2, mujoco 3, JAX 0.9.2), DIR/sbx (SBX 0.28, Gymnasium's MuJoCo) and DIR/flashbax (flashbax 0.1.3, JAX 0.10.2).
+# The pins of the first three exclude each other, and ours.
 #
 #   benchmarks/setup_peers.sh [DIR=.venv-peers]
 #
@@ -19,7 +20,7 @@ extra=${PEERS_JAX_EXTRA:-}
     exit 2
 }
 
-for peer in rejax brax sbx; do
+for peer in rejax brax sbx flashbax; do
     venv=$peers/$peer
     pins=$here/requirements-$peer.txt
     stamp=$venv/installed.txt
