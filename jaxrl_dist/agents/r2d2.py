@@ -83,7 +83,7 @@ class Config:
         "Probability of a random action in evaluation.",
         low=0.0,
         high=1.0,
-        source="Kapturowski et al. 2019, appendix (greedy)",
+        source="this project: the greedy policy is evaluated",
     )
 
 
