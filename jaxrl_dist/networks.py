@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import custom, torsos, types
+from jaxrl_dist import custom, lstm, noisy, torsos, types
 from jaxrl_dist.config import UsageError, setting
 
 
@@ -160,12 +160,12 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         if not recurrent:
             return module.init(key, inputs)["params"]
         rows = inputs[None], jnp.zeros((1, 1, extra))
-        carry, is_first = _initial_lstm(1, config.core_size), jnp.zeros((1, 1), bool)
+        carry, is_first = lstm.initial(1, config.core_size), jnp.zeros((1, 1), bool)
         return module.init(key, rows if extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
 
     def initial(batch_size: int) -> Any:
         if recurrent:
-            return _initial_lstm(batch_size, config.core_size)
+            return lstm.initial(batch_size, config.core_size)
         if stacked:
             return jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
         return ()
@@ -197,22 +197,9 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         outputs = apply(params, flat)
         return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), carry
 
-    # Each input and each output of a noisy layer has a factor.
-    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(init, jax.random.key(0)))
-    count = sum(sum(leaf.shape) for path, leaf in leaves if path[-1].key == _DEVIATION)
-    draw_noise = functools.partial(_draw_noise, count=count)
+    count = noisy.num_factors(jax.eval_shape(init, jax.random.key(0)))
+    draw_noise = functools.partial(noisy.draw, count=count)
     return Network(recurrent, num_frames - 1, draw_noise, init, initial, step, unroll, stack, apply)
-
-
-def _draw_noise(key: jax.Array, shape: tuple[int, ...], *, count: int) -> jax.Array:
-    """Draws f(ε) = sgn(ε)√|ε| for normal ε, from a word of random bits each.
-
-    Sign and size come from different bits, so that the root is the last costly operation: XLA does the cheap ones that
-    follow anew for every weight, which doubled the time of a gradient step while those of the normal were among them.
-    """
-    bits = jax.random.bits(key, (*shape, count), jnp.uint32)
-    size = jnp.sqrt(math.sqrt(2.0) * jax.lax.erf_inv((bits >> 9).astype(jnp.float32) * 2.0**-23))
-    return jnp.where(bits & 1, size, -size)
 
 
 class _Model(nn.Module):
@@ -236,7 +223,7 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core_size:
-            self.lstm = _Lstm(self.core_size)
+            self.lstm = lstm.Lstm(self.core_size)
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:
         return self._heads([torso(inputs) for torso in self.torsos], noise)
@@ -278,71 +265,7 @@ class _Output(nn.Module):
         if not self.head.noise:
             return nn.Dense(size, kernel_init=torsos.kernel(self.orthogonal, gain))(x), noise
         own, rest = (None, None) if noise is None else jnp.split(noise, (x.shape[-1] + size,), axis=-1)
-        return _Noisy(size, self.head.noise)(x, own), rest
-
-
-_DEVIATION = "kernel_deviation"
-
-
-class _Noisy(nn.Module):
-    """A linear layer with factorised Gaussian noise on its weights, of p + q factors for p inputs and q outputs.
-
-    Source: Fortunato et al. 2018, "Noisy networks for exploration", equations 10 and 11 and section 3.2.
-    """
-
-    size: int
-    deviation: float
-
-    @nn.compact
-    def __call__(self, x: jax.Array, noise: jax.Array | None) -> jax.Array:
-        inputs = x.shape[-1]
-        bound = inputs**-0.5
-
-        def uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-            return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
-
-        deviation = nn.initializers.constant(self.deviation * bound)
-        kernel, bias = self.param("kernel", uniform, (inputs, self.size)), self.param("bias", uniform, (self.size,))
-        kernel_deviation = self.param(_DEVIATION, deviation, (inputs, self.size))
-        bias_deviation = self.param("bias_deviation", deviation, (self.size,))
-        if noise is None:
-            return x @ kernel + bias
-        noise_in, noise_out = jnp.split(noise, (inputs,), axis=-1)
-        if noise.ndim == 1:
-            weights = kernel + kernel_deviation * noise_in[:, None] * noise_out
-            return x @ weights + bias + bias_deviation * noise_out
-        # (x ∘ ε_in) W ∘ ε_out is x times the noisy part of the weights, without forming those of every row.
-        return x @ kernel + bias + ((x * noise_in) @ kernel_deviation + bias_deviation) * noise_out
-
-
-class _Lstm(nn.Module):
-    """LSTM over time with resets; the input projection of all steps is one product.
-
-    Source: Gers et al. 2000; forget-gate bias 1 as in Jozefowicz et al. 2015.
-    """
-
-    size: int
-
-    @nn.compact
-    def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
-        w_input = self.param("input", nn.initializers.orthogonal(), (features.shape[-1], 4 * self.size))
-        w_hidden = self.param("hidden", nn.initializers.orthogonal(), (self.size, 4 * self.size))
-        bias = self.param("bias", nn.initializers.zeros_init(), (4 * self.size,))
-        projected = features @ w_input + bias
-
-        def step(carry: Any, x: Any) -> Any:
-            row, first = x
-            hidden, cell = jax.tree.map(lambda c: jnp.where(first[:, None], 0.0, c), carry)
-            i, f, g, o = jnp.split(row + hidden @ w_hidden, 4, axis=-1)
-            cell = nn.sigmoid(f + 1.0) * cell + nn.sigmoid(i) * jnp.tanh(g)
-            hidden = nn.sigmoid(o) * jnp.tanh(cell)
-            return (hidden, cell), hidden
-
-        return jax.lax.scan(step, carry, (projected, is_first))
-
-
-def _initial_lstm(batch_size: int, size: int) -> Any:
-    return jnp.zeros((batch_size, size)), jnp.zeros((batch_size, size))
+        return noisy.Noisy(size, self.head.noise)(x, own), rest
 
 
 def _stack_step(carry: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:

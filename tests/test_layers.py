@@ -12,7 +12,7 @@ LAYERS = (
     {"declarations", "differences"},
     {"config"},
     {"returns", "values", "distributions", "statistics", "permutations", "custom"},
-    {"torsos"},
+    {"torsos", "lstm", "noisy"},
     {"networks", "priorities"},
     {"q_values", "replay"},
     {"ring", "agents"},
