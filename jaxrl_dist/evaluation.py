@@ -17,6 +17,7 @@ from jaxrl_dist.agents import base
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
+from jaxrl_dist.envs import watch
 from jaxrl_dist.parallel import learning
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.types import Array, ArrayTree
@@ -168,7 +169,7 @@ def make_on_host(
 
         make = functools.partial(task.make, seeds, episodes, timeout_s)
         # In runs of several processes one thread launches all programs, so there nobody watches this one.
-        return hosts.watched(make, work) if jax.process_count() == 1 else work(make)
+        return watch.watched(make, work) if jax.process_count() == 1 else work(make)
 
     def run(
         params: types.Params,

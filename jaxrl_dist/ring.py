@@ -19,6 +19,7 @@ from jaxrl_dist.replay import PrioritisedConfig, Replay, UniformConfig
 from jaxrl_dist.types import Array, ArrayTree
 
 _FEW_COLUMNS = 256
+_TINY = 1e-30
 
 
 class RingState(NamedTuple):
@@ -95,22 +96,18 @@ def make(
     """
     columns, rows, length = num_columns // num_devices, config.capacity // num_columns, windows.length
     stride = 1 if windows.first_carry else unroll_length
+    places = rows // stride
     _check(config, num_columns, num_devices, unroll_length, length)
     ratio = _updates_per_unroll(config, num_columns * unroll_length, windows.taught)
     items = config.batch_size // num_devices
     prioritised = isinstance(config, PrioritisedConfig)
 
     def init(step_spec: ArrayTree, carry_spec: ArrayTree) -> RingState:
-        def zeros(count: int, spec: Any) -> Array:
-            return jnp.zeros((columns, count, *spec.shape), spec.dtype)
-
-        storage = jax.tree.map(lambda s: zeros(rows, s), step_spec)
+        storage = jax.tree.map(lambda s: jnp.zeros((columns, rows, *s.shape), s.dtype), step_spec)
         carry: Any = ()
         if not windows.first_carry:
-            carry = jax.tree.map(
-                lambda s: zeros(rows // stride, jax.ShapeDtypeStruct(s.shape[1:], s.dtype)), carry_spec
-            )
-        kept = Priorities(trees.init(columns, rows // stride), jnp.ones(columns)) if prioritised else ()
+            carry = jax.tree.map(lambda s: jnp.zeros((columns, places, *s.shape[1:]), s.dtype), carry_spec)
+        kept = Priorities(trees.init(columns, places), jnp.ones(columns)) if prioritised else ()
         # Two arrays: what is donated may not be one.
         return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
 
@@ -134,15 +131,14 @@ def make(
         if not windows.first_carry:
             carry = jax.tree.map(lambda x, new: x.at[chosen, start // stride].set(new), carry, unroll.carry)
         state = RingState(storage, carry, head, filled, state.priorities)
-        return state._replace(priorities=_enter(state, chosen, start)) if prioritised else state
+        return state._replace(priorities=enter(state, chosen, start)) if prioritised else state
 
-    def _enter(state: RingState, chosen: Array, start: Array) -> Priorities:
+    def enter(state: RingState, chosen: Array, start: Array) -> Priorities:
         """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
         tree, largest = state.priorities
-        count, num_items = unroll_length // stride, rows // stride
-        overwritten = start // stride
-        completed = (overwritten - (-(-length // stride)) + 1) % num_items
-        began = (completed[:, None] + jnp.arange(count)) % num_items * stride
+        count, overwritten = unroll_length // stride, start // stride
+        completed = (overwritten - (-(-length // stride)) + 1) % places
+        began = (completed[:, None] + jnp.arange(count)) % places * stride
         column = jnp.broadcast_to(chosen[:, None], began.shape)
         # Rows since then: a window is whole if all of its rows are written and none is overwritten.
         age = (state.head[chosen][:, None] - began - 1) % rows + 1
@@ -157,7 +153,7 @@ def make(
             value = _priority(config, windows.first_error(sequences)).reshape(began.shape)
         value = jnp.where(whole & teaches, value, 0.0)
         blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
-        return Priorities(trees.put_blocks(tree, num_items, chosen, blocks), largest)
+        return Priorities(trees.put_blocks(tree, places, chosen, blocks), largest)
 
     def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Any, Array]:
         if prioritised:
@@ -220,9 +216,6 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
     # The largest weight is that of the smallest share.
     smallest = -axis.max(-jnp.where(share > 0, share, jnp.inf).min())
     return jnp.where(share > 0, (smallest / jnp.maximum(share, _TINY)) ** beta, 0.0)
-
-
-_TINY = 1e-30
 
 
 def _priority(config: Any, errors: Array) -> Array:

@@ -97,7 +97,7 @@ def run(
     evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(started.keys)
     session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s)
     state, progress = started.state, started.progress
-    _announce(session, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
+    _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
     reason = _reason(session, progress)
     if not reason:
         with jax.thread_guard(jax.process_count() > 1):
@@ -113,14 +113,14 @@ def seed_keys(settings: config.Resolved) -> jax.Array:
     return jax.vmap(jax.random.key)(seeds)
 
 
-def _announce(session: _Session, progress: records.Progress, total: int) -> None:
+def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
     """Says what runs where, and what an extension does to schedules."""
     mesh, say = session.parts.layout.mesh, session.logger.say
     steps = functools.partial(records.env_steps, session.parts)
     device = mesh.devices.flat[0]
     session.logger.total_steps = steps(total)
     say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
-    replay = memory.describe(memory.replay_parts(session.parts.layout.template(session.keys).replay))
+    replay = memory.describe(memory.replay_parts(state.replay))
     for line in (*session.parts.layout.placement, session.parts.protocol, replay):
         if line:
             say(line)

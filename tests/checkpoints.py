@@ -1,14 +1,18 @@
 """Small trees to save, what a folder holds, and processes of their own, for the tests of checkpoints."""
 
+import contextlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 META = {"iteration": 3, "best": None, "nested": {"a": [1, 2.5]}}
@@ -47,3 +51,16 @@ def run(code: str, *args: object, devices: int = 1) -> subprocess.CompletedProce
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path, mebibytes: int) -> Iterator[pathlib.Path]:
+    """A file system of so many MiB, mounted at a new folder; skips the test where that is not permitted."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting is not permitted")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

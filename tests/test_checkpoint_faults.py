@@ -7,7 +7,6 @@ import pathlib
 import pickle
 import random
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -218,15 +217,8 @@ def test_killed_at_any_time_a_whole_checkpoint_is_left(tmp_path: pathlib.Path) -
 @pytest.fixture
 def tiny_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system of 3 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting is not permitted")
-    try:
+    with checkpoints.small_disk(tmp_path / "disk", 3) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_loud_and_older_checkpoints_stay_whole(tiny_disk: pathlib.Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, host
+from jaxrl_dist.envs import base, host, watch
 
 
 def made(name: str, seeds: Any = (1, 2), batch_size: int = 0, **params: str) -> base.HostEnvironment:
@@ -113,7 +113,7 @@ def test_what_a_hanging_pool_leaves_other_threads() -> None:
     waiting.start()
     time.sleep(0.3)
     with pytest.raises(base.EnvironmentFault, match=r"CartPole-v1 gave nothing for 0\.1 s"):
-        host.check_waiting(environment)
+        watch.check_waiting(environment)
     environment.close()
     assert waiting.is_alive()
 

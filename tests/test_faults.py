@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import checkpoints
 import pytest
 
 from jaxrl_dist import checkpoint, faults, metrics
@@ -268,15 +269,8 @@ def test_corrupt_checkpoints_are_one_line_each_and_exit_code_one(tmp_path: pathl
 @pytest.fixture
 def tiny_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A file system of 1 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting is not permitted")
-    try:
+    with checkpoints.small_disk(tmp_path / "disk", 1) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_is_loud_and_the_run_goes_on_once_there_is_room(

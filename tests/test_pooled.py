@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import base, host, observed, pooled
+from jaxrl_dist.envs import base, observed, pooled, watch
 
 DISCRETE = types.DiscreteSpace(3)
 BOX = types.BoxSpace((2,), np.float32(-1), np.float32(1))
@@ -183,7 +183,7 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     inner, pool = faked(12, 12, timeout_s=0.2)
     environment: Any = observed._Observed(inner, inner.spec, (0,)) if shown else inner
     environment.reset()
-    host.check_waiting(environment)
+    watch.check_waiting(environment)
     assert environment.waiting_since == 0
     pool.hold.clear()
     errors = []
@@ -201,7 +201,7 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     while not message and time.monotonic() < deadline:
         time.sleep(0.02)
         try:
-            host.check_waiting(environment)
+            watch.check_waiting(environment)
         except base.EnvironmentFault as error:
             message = str(error)
     assert message == (

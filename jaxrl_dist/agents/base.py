@@ -84,6 +84,11 @@ def taught_rows(step_type: Array) -> Array:
     return (step_type != types.LAST).astype(jnp.float32)
 
 
+def clip(x: Array, bound: float) -> Array:
+    """Clips to ± `bound`; 0 leaves all as it is."""
+    return jnp.clip(x, -bound, bound) if bound else x
+
+
 def policy_head(
     spec: types.EnvironmentSpec, kind: str
 ) -> tuple[Callable[[dict[str, Array]], Any], tuple[networks.Head, ...]]:

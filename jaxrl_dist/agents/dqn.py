@@ -179,8 +179,8 @@ def _support(config: Config, spec: types.EnvironmentSpec) -> Any:
 def _exploration(config: Config, env_index: Array, num_envs: int, progress: Array) -> Array:
     """Returns ε: a linear schedule, the same for every environment, or its place on the ladder."""
     if config.exploration == "ladder":
-        ladder = config.ladder_base, config.ladder_exponent
-        return q_values.epsilon_ladder(env_index, num_envs, progress, base=ladder[0], exponent=ladder[1])
+        ladder = functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
+        return ladder(env_index, num_envs, progress)
     share = jnp.clip(progress / config.epsilon_fraction, 0.0, 1.0)
     epsilon = config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
     return jnp.broadcast_to(epsilon, env_index.shape).astype(jnp.float32)
@@ -239,9 +239,7 @@ def _transitions(static: _Static, timestep: types.TimeStep) -> Any:
     """Joins n steps from the taught row of each window [context + 1 + n, N]: reward, offset, discount [N]."""
     config, context = static.config, static.net.context
     chex.assert_axis_dimension(timestep.reward, 0, context + 1 + config.n_step)
-    reward = timestep.reward
-    if config.clip_rewards:
-        reward = jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
+    reward = base.clip(timestep.reward, config.clip_rewards)
     rows = jax.tree.map(lambda x: x[context:], (reward, timestep.discount, timestep.step_type))
     transitions = functools.partial(returns.n_step_transitions, gamma=config.discount, n=config.n_step)
     return jax.tree.map(lambda x: x[0], jax.vmap(transitions, in_axes=1, out_axes=1)(*rows))

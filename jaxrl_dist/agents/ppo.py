@@ -310,9 +310,7 @@ def _normalised(config: Config, running: Statistics, observation: Array) -> Arra
 def _scaled_reward(config: Config, running: Statistics, reward: Array) -> Array:
     if config.scale_rewards:
         reward = reward / statistics.std(running.discounted_return)
-    if config.clip_rewards:
-        reward = jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
-    return reward
+    return base.clip(reward, config.clip_rewards)
 
 
 def _standardised(advantage: Array, taught: Array, axis: types.Axis) -> Array:

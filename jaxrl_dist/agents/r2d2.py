@@ -145,15 +145,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> ArrayTree:
     """Returns the observation, and beside it the last action, one-hot, and the reward that it brought; 0 at FIRST."""
     last = jax.nn.one_hot(last_action, static.num_actions)
-    extra = jnp.concatenate([last, _clipped(static, timestep.reward)[..., None]], -1)
+    extra = jnp.concatenate([last, base.clip(timestep.reward, static.config.clip_rewards)[..., None]], -1)
     return timestep.observation, jnp.where(base.is_first(timestep)[..., None], 0.0, extra)
-
-
-def _clipped(static: _Static, reward: Array) -> Array:
-    config = static.config
-    if config.clip_rewards:
-        reward = jnp.clip(reward, -config.clip_rewards, config.clip_rewards)
-    return reward
 
 
 def _act(
@@ -243,7 +236,7 @@ def _targets(static: _Static, timestep: types.TimeStep, value: Array) -> Array:
     if config.rescale_values:
         value = values.signed_parabolic(value)
     n_step = functools.partial(returns.n_step_returns, gamma=config.discount, n=config.n_step)
-    reward = _clipped(static, timestep.reward)
+    reward = base.clip(timestep.reward, config.clip_rewards)
     target = jax.vmap(n_step, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     target = target[: config.taught]
     return values.signed_hyperbolic(target) if config.rescale_values else target

@@ -86,7 +86,7 @@ class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
 
     One thread at a time uses it. What was returned is never written to again. Some libraries wait for ever, in native
-    code, for an environment that hangs; another thread therefore calls `host.check_waiting` now and then, which reads
+    code, for an environment that hangs; another thread therefore calls `watch.check_waiting` now and then, which reads
     the three attributes below.
 
     Attributes:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import as_host, base, host
+from jaxrl_dist.envs import as_host, base, host, watch
 
 _USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--steps=1000] [--seed=0] [--env.params.X=…]"
 _OPTIONS = {"num_envs": 8, "steps": 1000, "seed": 0}
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         make = _maker(environment, options)
         protocol = environment.protocol if isinstance(environment, base.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
-        report = host.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
+        report = watch.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
     except config.UsageError as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,7 +1,5 @@
 """What adapters of CPU environments share: seeds, checks of actions and timesteps, and the bookkeeping of episodes."""
 
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +8,6 @@ import numpy as np
 
 from jaxrl_dist import config, types
 from jaxrl_dist.envs import base
-
-_POLL_S = 0.1
 
 _LARGEST = 3e38
 
@@ -265,60 +261,3 @@ def cast(x: Any) -> np.ndarray:
 def observation_structs(observations: Any) -> Any:
     """Returns the tree of `jax.ShapeDtypeStruct` of one observation, from a batch [B, ...] of them."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(cast(x).shape[1:], cast(x).dtype), observations)
-
-
-def check_waiting(environment: base.HostEnvironment) -> None:
-    """Refuses environments that have not answered for longer than their timeout; for any thread but the waiting one.
-
-    The waiting thread cannot be freed: whoever calls this closes the environments and goes on without it.
-
-    Raises:
-        base.EnvironmentFault: names them.
-    """
-    since, limit = environment.waiting_since, environment.timeout_s
-    if since and time.monotonic() - since > limit:
-        raise overdue(environment.spec, environment.waiting_for, limit)
-
-
-def watched(make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[], base.HostEnvironment]], Any]) -> Any:
-    """Works in another thread, which is left behind if an environment hangs.
-
-    Args:
-        make: makes environments.
-        work: (a function to make them with) -> result.
-
-    Returns:
-        What `work` returns.
-
-    Raises:
-        base.EnvironmentFault: an environment that it made hangs, or as the work does.
-    """
-    made: list[base.HostEnvironment] = []
-    results: list[Any] = []
-    errors: list[BaseException] = []
-
-    def remembering() -> base.HostEnvironment:
-        made.append(make())
-        return made[-1]
-
-    def run() -> None:
-        try:
-            results.append(work(remembering))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True, name="watched")
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_S)
-        for environment in made:
-            check_waiting(environment)
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> base.EnvironmentFault:
-    """Makes the fault of environments i32 [N] that are still being stepped after `timeout_s`."""
-    shown = ", ".join(map(str, env_ids[:8])) + (f" and {len(env_ids) - 8} more" if len(env_ids) > 8 else "")
-    return base.EnvironmentFault(f"{spec.name} gave nothing for {timeout_s:g} s; it is stepping environments {shown}")

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import base, host
+from jaxrl_dist.envs import base, host, watch
 
 Convert = Callable[[Any], Any]
 
@@ -19,7 +19,7 @@ class Pooled:
 
     EnvPool's `recv` has no timeout, and one thread only may use a pool. Handing each step to a thread that could be
     given up costs a fifth to a third of a step of CartPole (64 environments, 2 cores: 40 of 180 µs), so the caller's
-    own thread waits, and `host.check_waiting` in another thread finds out that it has waited too long. A step that did
+    own thread waits, and `watch.check_waiting` in another thread finds out that it has waited too long. A step that did
     come back, but too late, is a fault as well; after a fault nothing but `close` works.
 
     Attributes:
@@ -177,7 +177,7 @@ class Pooled:
         finally:
             self.waiting_since = 0.0
         if time.monotonic() - start > self.timeout_s:
-            self._fault = str(host.overdue(self.spec, self.waiting_for, self.timeout_s))
+            self._fault = str(watch.overdue(self.spec, self.waiting_for, self.timeout_s))
         return result
 
     def _gather(self) -> types.TimeStep:

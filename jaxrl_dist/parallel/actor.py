@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxrl_dist import types
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.envs import host as hosts
+from jaxrl_dist.envs import watch
 from jaxrl_dist.parallel import channels, first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import ArrayTree
@@ -103,7 +103,7 @@ class Actor:
             raise self._error
         try:
             if self._environment is not None:
-                hosts.check_waiting(self._environment)
+                watch.check_waiting(self._environment)
         except envs.EnvironmentFault as fault:
             first = int(self.plan.env_ids[0])
             message = f"actor {self.plan.number}, whose environments begin at {first}: {fault}"
