@@ -43,6 +43,37 @@ for suite in gymnax envpool; do
 done
 study catch_replays 5 --setting="rainbow: --system=rainbow" --setting="apex_dqn: --system=apex_dqn" \
   --setting="r2d2: --system=r2d2 --steps=500_000" -- --env=gymnax:Catch-bsuite --steps=100_000
+# Hessel et al. 2018, figures 1 and 3 in small: Rainbow, Rainbow without each part, DQN, DQN with each part.
+no_epsilon="--agent.epsilon_start=0 --agent.epsilon_end=0"
+by_epsilon="--agent.noise=0 --agent.epsilon_start=1 --agent.epsilon_end=0.1"
+atoms="--agent.value_low=-10 --agent.value_high=10"
+no_parts="--agent.double=false --agent.dueling=false --agent.n_step=1 --agent.num_atoms=1 $by_epsilon"
+study rainbow_parts 5 --setting="Rainbow: --system=rainbow" \
+  --setting="Rainbow without double: --system=rainbow --agent.double=false" \
+  --setting="Rainbow without dueling: --system=rainbow --agent.dueling=false" \
+  --setting="Rainbow without priorities: --system=rainbow --replay.priority_exponent=0" \
+  --setting="Rainbow without n-step: --system=rainbow --agent.n_step=1" \
+  --setting="Rainbow without distribution: --system=rainbow --agent.num_atoms=1" \
+  --setting="Rainbow without noise: --system=rainbow $by_epsilon" \
+  --setting="DQN: --system=dqn" \
+  --setting="DQN with double: --system=dqn --agent.double=true" \
+  --setting="DQN with dueling: --system=dqn --agent.dueling=true" \
+  --setting="DQN with priorities: --system=rainbow $no_parts --learner.max_grad_norm=0" \
+  --setting="DQN with n-step: --system=dqn --agent.n_step=3" \
+  --setting="DQN with distribution: --system=dqn --agent.num_atoms=51 $atoms" \
+  --setting="DQN with noise: --system=dqn --agent.noise=0.5 $no_epsilon" -- --env=gymnax:Breakout-MinAtar --steps=300_000 \
+  --env.num_envs=8 --layout.unroll_length=4 --replay.capacity=96_000 --replay.samples_per_insert=8 \
+  --learner.target_period=250 --network.torso=mlp --network.hidden_sizes=128 --network.head_size=128
+# A memory of 60 steps, longer than the 40 that are taught at once.
+memory="--system=r2d2 --layout=anakin --agent.taught=40 --network.forget_bias=4"
+study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
+  --setting="R2D2 from zeros: $memory --agent.burn_in=20 --agent.stored_state=false" \
+  --setting="R2D2 without burn-in: $memory --agent.burn_in=0" \
+  --setting="R2D2 with neither: $memory --agent.burn_in=0 --agent.stored_state=false" \
+  --setting="DQN: --system=dqn --env.num_envs=32" -- --env=gymnax:MemoryChain-bsuite --env.params.memory_length=60 \
+  --steps=300_000 --layout.unroll_length=20 --replay.samples_per_insert=20 --replay.capacity=96_000
+study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin" --setting="DQN: --system=dqn" -- \
+  --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"

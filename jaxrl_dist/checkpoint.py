@@ -39,6 +39,9 @@ class Config:
 
     keep: int = setting(2, "How many of the latest checkpoints are kept.", low=1, tag="tunable")
     interval_s: float = setting(60.0, "Least wall seconds between two checkpoints.", low=0.0, tag="tunable")
+    replay: bool = setting(
+        True, "Save the replay too; off: a resumed run collects anew before it learns, and is not the same bit for bit."
+    )
 
 
 def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> pathlib.Path:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, records
+from jaxrl_dist import assemble, checkpoint, records, saving
 from jaxrl_dist.parallel import base as layouts
 
 _all_finite = jax.jit(layouts.all_finite)
@@ -84,7 +84,7 @@ def _search(
 
 def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, total: int, iteration: int) -> Any:
     """Returns the state at the start of an iteration, from the last checkpoint on."""
-    found = checkpoint.restore_latest(folder / "checkpoints", parts.layout.template(keys), warnings.warn)
+    found = saving.restore_latest(parts, folder / "checkpoints", keys, warnings.warn)
     state, start = (found[0], found[1]["iteration"]) if found else (parts.layout.init(keys), 0)
     return parts.layout.run(state, start, iteration - start, total)[0]
 

@@ -4,7 +4,7 @@ It knows agents only through their loss, and devices only through `types.Axis`.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_dist import permutations, types
-from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -164,74 +163,6 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
         return _refresh_target(config, agent, state), priorities, metrics
 
     return Learner(init, gradients, apply, update)
-
-
-Unrolls = Sequence[tuple[types.Unroll, Array]]
-
-
-def make_learn(learner: Learner, replay: replays.Replay) -> Callable[..., Any]:
-    """Makes the learning step of one iteration: add, then sample, update and reprioritise as often as is due.
-
-    Returns:
-        (state, replay_state, unrolls, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
-        updates i32[], summed metrics). Of a replay, `replay_age` is among them: updates since the sampled rows were
-        acted, on this device. `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
-        carries the fraction of an update that samples per insert leaves over; nothing is sampled, and no credit
-        gathered, until `ready`. Both must not differ between vectorised seeds.
-    """
-    numerator, denominator = replay.updates
-
-    def add(replay_state: ArrayTree, unrolls: Unrolls) -> ArrayTree:
-        for unroll, columns in unrolls:
-            replay_state = replay.add(replay_state, unroll, columns)
-        return replay_state
-
-    def once(state: LearnerState, replay_state: ArrayTree, key: Array, progress: Array) -> Any:
-        sample_key, update_key = jax.random.split(key)
-        sample = replay.sample(replay_state, sample_key, progress)
-        age = state.updates - jnp.mean(sample.sequences.steps.version, dtype=jnp.float32)
-        state, priorities, metrics = learner.update(state, sample, update_key, progress)
-        if replay.min_rows:
-            metrics |= {"replay_age": age}
-        return state, replay.update(replay_state, sample.indices, priorities), metrics
-
-    def learn_whole(
-        state: LearnerState,
-        replay_state: ArrayTree,
-        unrolls: Unrolls,
-        credit: Array,
-        ready: Array,
-        key: Array,
-        progress: Array,
-    ) -> Any:
-        del ready
-        state, replay_state, metrics = once(state, add(replay_state, unrolls), key, progress)
-        return state, replay_state, credit, jnp.int32(1), metrics
-
-    def learn_due(
-        state: LearnerState,
-        replay_state: ArrayTree,
-        unrolls: Unrolls,
-        credit: Array,
-        ready: Array,
-        key: Array,
-        progress: Array,
-    ) -> Any:
-        replay_state = add(replay_state, unrolls)
-        credit = credit + jnp.where(ready, numerator, 0)
-        due = credit // denominator
-        shapes = jax.eval_shape(once, state, replay_state, key, progress)[2]
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-        def body(i: Array, loop: Any) -> Any:
-            state, replay_state, total = loop
-            state, replay_state, metrics = once(state, replay_state, jax.random.fold_in(key, i), progress)
-            return state, replay_state, jax.tree.map(jnp.add, total, metrics)
-
-        state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
-        return state, replay_state, credit - due * denominator, due, total
-
-    return learn_whole if replay.min_rows == 0 else learn_due
 
 
 def learning_rate(config: Config, progress: Array) -> Array:

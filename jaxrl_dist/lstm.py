@@ -10,10 +10,15 @@ import jax.numpy as jnp
 class Lstm(nn.Module):
     """LSTM over time with resets; the input projection of all steps is one product.
 
-    Source: Gers et al. 2000; forget-gate bias 1 as in Jozefowicz et al. 2015.
+    Source: Gers et al. 2000.
+
+    Attributes:
+        size: units.
+        forget_bias: added to the forget gates; a cell fades by sigmoid(forget_bias) per step before it has learned.
     """
 
     size: int
+    forget_bias: float
 
     @nn.compact
     def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
@@ -26,7 +31,7 @@ class Lstm(nn.Module):
             row, first = x
             hidden, cell = jax.tree.map(lambda c: jnp.where(first[:, None], 0.0, c), carry)
             i, f, g, o = jnp.split(row + hidden @ w_hidden, 4, axis=-1)
-            cell = nn.sigmoid(f + 1.0) * cell + nn.sigmoid(i) * jnp.tanh(g)
+            cell = nn.sigmoid(f + self.forget_bias) * cell + nn.sigmoid(i) * jnp.tanh(g)
             hidden = nn.sigmoid(o) * jnp.tanh(cell)
             return (hidden, cell), hidden
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import config, ring
+from jaxrl_dist import blocks, config, ring
 
 _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
@@ -40,6 +40,7 @@ def replay_parts(state: Any) -> dict[str, int]:
     Args:
         state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays.
     """
+    state = state.ring if isinstance(state, blocks.Tiered) else state
     if not isinstance(state, ring.RingState):
         return {}
     timestep = state.rows.timestep
@@ -92,12 +93,12 @@ def _bytes_on_one(leaf: Any) -> int:
 def _free_on_one(devices: Sequence[jax.Device]) -> float:
     """Returns the bytes that are free on each of the devices; those of a CPU share its memory."""
     if devices[0].platform == "cpu":
-        return _free_of_host() / len(devices)
+        return free_of_host() / len(devices)
     stats = [device.memory_stats() or {} for device in devices]
     return min((s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s), default=math.inf)
 
 
-def _free_of_host() -> float:
+def free_of_host() -> float:
     """Returns the bytes that the operating system can give without swapping; infinity where it does not say."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:

@@ -63,6 +63,11 @@ class Config:
         source="Mnih et al. 2016",
     )
     core_size: int = setting(256, "Units of the lstm core.", low=1, source="Mnih et al. 2016, section 5")
+    forget_bias: float = setting(
+        1.0,
+        "Bias of the lstm's forget gates: an untrained cell fades by sigmoid(bias) per step (1: .73, 4: .98).",
+        source="Jozefowicz et al. 2015, section 5",
+    )
     num_frames: int = setting(4, "Frames that the frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
 
 
@@ -145,7 +150,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         heads=tuple(heads),
         make_torso=make_torso,
         shared=config.shared or config.core != "identity",
-        core_size=config.core_size if recurrent else 0,
+        make_core=functools.partial(lstm.Lstm, config.core_size, config.forget_bias) if recurrent else None,
         head_size=config.head_size,
         activation=config.activation if config.torso == "mlp" else "relu",
         orthogonal=config.orthogonal,
@@ -203,12 +208,12 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
 
 
 class _Model(nn.Module):
-    """Torso(s), an optional LSTM, and heads; `core_size` 0 means no LSTM, `head_size` 0 linear heads."""
+    """Torso(s), an LSTM unless `make_core` is None, and heads, linear for a `head_size` of 0."""
 
     heads: tuple[Head, ...]
     make_torso: Callable[[], nn.Module]
     shared: bool
-    core_size: int
+    make_core: Callable[[], nn.Module] | None
     head_size: int
     activation: str
     orthogonal: bool
@@ -222,8 +227,8 @@ class _Model(nn.Module):
             for head in self.heads
             if not head.depends_on_input
         }
-        if self.core_size:
-            self.lstm = lstm.Lstm(self.core_size)
+        if self.make_core:
+            self.lstm = self.make_core()
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:
         return self._heads([torso(inputs) for torso in self.torsos], noise)

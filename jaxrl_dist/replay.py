@@ -36,6 +36,18 @@ class UniformConfig:
         above=0.0,
         source="Mnih et al. 2015, extended table 1 (update frequency 4)",
     )
+    storage: str = setting(
+        "device",
+        "Where observations are kept: on the learner's devices, or compressed in the host's memory (sebulba).",
+        choices=("device", "host"),
+    )
+    prefetch: int = setting(
+        1,
+        "Batches drawn ahead where observations are on the host, so that they are read while the learner learns; "
+        "priorities are then one update old.",
+        low=0,
+        high=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +83,14 @@ class PrioritisedConfig(UniformConfig):
     )
 
 
+class HostStorage(NamedTuple):
+    """How observations are kept on the host: rows of a window, rows over all columns, and batches drawn ahead."""
+
+    length: int
+    capacity: int
+    prefetch: int
+
+
 class Replay(NamedTuple):
     """Pure functions of one shard.
 
@@ -82,6 +102,8 @@ class Replay(NamedTuple):
             that comes twice brings the later rows second.
         sample: (state, key, progress f32 []) -> `types.Sample`.
         update: (state, indices, errors [N]) -> state; `errors` are what the loss gives as priorities.
+        host: how observations are kept on the host, None where they are in the state. Then unrolls come and samples go
+            without them, and the layout keeps them.
     """
 
     min_rows: int
@@ -90,6 +112,7 @@ class Replay(NamedTuple):
     add: Callable[..., Any]
     sample: Callable[..., types.Sample]
     update: Callable[..., Any]
+    host: HostStorage | None = None
 
 
 def latest() -> Replay:

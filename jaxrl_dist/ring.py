@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_dist import priorities as trees
 from jaxrl_dist import types
 from jaxrl_dist.config import UsageError
-from jaxrl_dist.replay import PrioritisedConfig, Replay, UniformConfig
+from jaxrl_dist.replay import HostStorage, PrioritisedConfig, Replay, UniformConfig
 from jaxrl_dist.types import Array, ArrayTree
 
 _FEW_COLUMNS = 256
@@ -45,6 +45,14 @@ class Priorities(NamedTuple):
 
     tree: trees.Tree
     largest: Array
+
+
+class Drawn(NamedTuple):
+    """Which windows were drawn, i32 [N] each: column, first row, and the column's head at that time."""
+
+    column: Array
+    start: Array
+    head: Array
 
 
 class Windows(NamedTuple):
@@ -155,12 +163,12 @@ def make(
         blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
         return Priorities(trees.put_blocks(tree, places, chosen, blocks), largest)
 
-    def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Any, Array]:
+    def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
         if prioritised:
             column, item, priority = trees.draw(state.priorities.tree, trees.stratified(key, items))
             share = priority / jnp.maximum(trees.totals(state.priorities.tree).sum(), _TINY)
             weights = importance_weights(config, share, progress, axis)
-            return column, item * stride, (column, item), weights
+            return column, item * stride, weights
         counts = jnp.maximum((state.filled - length) // stride + 1, 0)
         ends = jnp.cumsum(counts)
         number = _integers(key, items, jnp.maximum(ends[-1], 1))
@@ -169,30 +177,34 @@ def make(
         column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
         offset = number - (ends - counts)[column]
         oldest = (state.head - state.filled)[column]
-        return column, (oldest + offset * stride) % rows, (), jnp.ones(items, jnp.float32)
+        return column, (oldest + offset * stride) % rows, jnp.ones(items, jnp.float32)
 
     def sample(state: RingState, key: Array, progress: Array) -> types.Sample:
-        column, start, indices, weights = choose(state, key, progress)
+        column, start, weights = choose(state, key, progress)
         steps = jax.tree.map(lambda x: _read(x, column, start, length), state.rows)
         if windows.first_carry:
             carry = windows.first_carry(items)
         else:
             carry = jax.tree.map(lambda x: x[column, start // stride], state.carry)
-        return types.Sample(types.Unroll(steps, carry), indices, weights)
+        return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column]), weights)
 
-    def update(state: RingState, indices: Any, errors: Array) -> RingState:
+    def update(state: RingState, drawn: Drawn, errors: Array) -> RingState:
         if not prioritised:
             return state
-        (tree, largest), (column, item) = state.priorities, indices
-        # What is drawn of a shard without any priority is no window and must not become one.
-        is_window = trees.get(tree, column, item) > 0
+        (tree, largest), (column, start, head) = state.priorities, drawn
+        item = start // stride
+        # What is drawn of a shard without any priority is no window and must not become one, and what was overwritten
+        # since is another.
+        overwritten = (start - head) % rows < (state.head[column] - head) % rows
+        is_window = (trees.get(tree, column, item) > 0) & ~overwritten
         value = jnp.where(is_window, _priority(config, errors), 0.0)
         largest_error = axis.max(jnp.where(is_window, jnp.abs(errors), 0.0).max())
         largest = jnp.maximum(largest, _priority(config, largest_error))
         return state._replace(priorities=Priorities(trees.put(tree, column, item, value), largest))
 
     min_rows = max(length, -(-config.min_size // num_columns))
-    return Replay(min_rows, ratio, init, add, sample, update)
+    host = HostStorage(length, config.capacity, config.prefetch) if config.storage == "host" else None
+    return Replay(min_rows, ratio, init, add, sample, update, host)
 
 
 def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:

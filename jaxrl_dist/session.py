@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, memory, records, types
+from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, memory, records, saving, types
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -270,7 +270,7 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     meta = _steps_meta(session, progress)
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
     checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)
-    saved = session.parts.layout.snapshot(state)
+    saved = saving.snapshot(session.parts, state)
     checkpoint.save(session.checkpoints, meta["env_steps"], saved, dataclasses.asdict(progress))
     checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, checkpoint, config, memory, metrics, records, session, types
+from jaxrl_dist import assemble, checkpoint, config, memory, metrics, records, saving, session, types
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
@@ -24,9 +24,9 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
     clock_s = time.perf_counter()
     keys = session.seed_keys(parts.settings)
     checkpoint.clean(folder / "checkpoints")
-    template = parts.layout.template(keys)
-    memory.check(parts.settings, memory.replay_parts(template.replay), parts.layout.mesh.local_devices)
-    found = checkpoint.restore_latest(folder / "checkpoints", template, warnings.warn)
+    replay = memory.replay_parts(parts.layout.template(keys).replay)
+    memory.check(parts.settings, replay, parts.layout.mesh.local_devices)
+    found = saving.restore_latest(parts, folder / "checkpoints", keys, warnings.warn)
     if found is None:
         state = _initial_state(parts, keys)
         metrics.truncate_after(folder, -1)

@@ -3,6 +3,7 @@
 Structure is never stored: leaves are found by their paths in the reader's own template. Nothing here can run code.
 """
 
+import dataclasses
 import math
 import pathlib
 from typing import Any, NamedTuple
@@ -39,12 +40,20 @@ class Leaf(NamedTuple):
         return math.prod(self.data_shape) * np.dtype(self.data_dtype).itemsize
 
 
+@dataclasses.dataclass(frozen=True)
+class AnyLength:
+    """In a template, a NumPy array of one axis whose length only the checkpoint knows."""
+
+    dtype: Any
+    shape: tuple[int, ...] = (-1,)
+
+
 def describe(tree: Any) -> list[Leaf]:
     """Describes the leaves of a tree in its order; templates too."""
     leaves: dict[str, Leaf] = {}
     for keys, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
         path = jax.tree_util.keystr(keys, simple=True, separator="/")
-        if not isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct | AnyLength):
             raise ValueError(f"leaf {path!r} is a {type(value).__name__}, not an array: put it into meta")
         if path in leaves:
             raise ValueError(f"two leaves have the path {path!r}: rename one")
@@ -67,6 +76,8 @@ def check_match(path: pathlib.Path, stored: list[Leaf], expected: list[Leaf]) ->
     ours, theirs = {leaf.path: leaf for leaf in expected}, {leaf.path: leaf for leaf in stored}
     for name in [*ours, *theirs]:
         mine, other = (f"{x[name].dtype}{list(x[name].shape)}" if name in x else "absent" for x in (ours, theirs))
+        if name in ours and name in theirs and ours[name].shape == (-1,) and len(theirs[name].shape) == 1:
+            mine = mine.replace("-1", str(theirs[name].shape[0]))
         if mine != other:
             raise ValueError(f"{path}: leaf {name!r} is {other} in the checkpoint, {mine} in the template")
 
@@ -79,7 +90,7 @@ def to_numpy(value: Any) -> np.ndarray:
 
 def place(leaf: Leaf, array: np.ndarray, target: Any) -> Any:
     """Makes a leaf of the template's kind, on its devices."""
-    if isinstance(target, np.ndarray | np.generic):
+    if isinstance(target, np.ndarray | np.generic | AnyLength):
         return array
     sharding = target.sharding if getattr(target, "committed", True) else None
     value = jax.random.wrap_key_data(jax.device_put(array), impl=leaf.impl) if leaf.impl else array

@@ -169,6 +169,7 @@ ALTERED = {
 # Read in evaluation only, needed for a choice that is not the default, or without effect on one device's arithmetic.
 ELSEWHERE = {
     "ppo": {"agent.distribution", "network.torso", "network.core_size", "network.num_frames", "layout.num_devices"}
+    | {"network.forget_bias"}
     | {"learner.target_period"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
@@ -214,6 +215,8 @@ def test_no_switch_is_missing_from_the_test_above():
         assert declared == {n for n in declared if n in ALTERED[system]} | (ELSEWHERE[system] & declared)
         assert ELSEWHERE[system] <= declared
     fields = {f"replay.{f.name}" for f in dataclasses.fields(replay.PrioritisedConfig)}
+    # Where observations are kept changes no number (test_host_tier.py).
+    fields -= {"replay.storage", "replay.prefetch"}
     assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_dist import config, types
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import running, sebulba
+from jaxrl_dist.parallel import device_tier, running
 
 SETTINGS = {"layout": "sebulba", "layout.policy_lag": "free", "layout.ready_envs": 2}
 PERIODS = np.array([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 12.0])
@@ -30,14 +30,13 @@ def position(observation: np.ndarray) -> np.ndarray:
 
 def test_unrolls_are_whole_histories_and_go_on_where_they_closed(paced: list[Any], monkeypatch: Any) -> None:
     taken: list[Any] = []
-    iterate = sebulba._Sebulba._arguments
+    learn = device_tier.DeviceTier.learn
 
-    def spied(self: Any, state: Any, i: int, total: int, columns: Any, unrolled: Any) -> Any:
-        if isinstance(unrolled[0].steps.version, jax.Array):
-            taken.extend(zip(columns, jax.tree.map(np.asarray, unrolled), strict=True))
-        return iterate(self, state, i, total, columns, unrolled)
+    def spied(self: Any, *arguments: Any) -> Any:
+        taken.extend((item.columns, jax.tree.map(np.asarray, item.unroll)) for item in arguments[-1])
+        return learn(self, *arguments)
 
-    monkeypatch.setattr(sebulba._Sebulba, "_arguments", spied)
+    monkeypatch.setattr(device_tier.DeviceTier, "learn", spied)
     run = conftest.Small("ppo", "fake:walk", 1, SETTINGS).run(6)
     run.layout.close()
     seeds, closed, counts = paced[0].seeds, np.zeros(8), np.zeros(8, int)
@@ -76,14 +75,13 @@ def test_actions_and_carries_belong_to_their_environment(monkeypatch: pytest.Mon
     monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.paced_task(PERIODS, made))
     settings = {**SETTINGS, "network.core": "frame_stack", "network.num_frames": 3, "replay.capacity": 4096}
     unrolled: list[Any] = []
-    iterate = sebulba._Sebulba._arguments
+    learn = device_tier.DeviceTier.learn
 
-    def spied(self: Any, state: Any, i: int, total: int, columns: Any, unrolls: Any) -> Any:
-        if isinstance(unrolls[0].steps.version, jax.Array):
-            unrolled.extend(jax.tree.map(np.asarray, unrolls))
-        return iterate(self, state, i, total, columns, unrolls)
+    def spied(self: Any, *arguments: Any) -> Any:
+        unrolled.extend(jax.tree.map(np.asarray, item.unroll) for item in arguments[-1])
+        return learn(self, *arguments)
 
-    monkeypatch.setattr(sebulba._Sebulba, "_arguments", spied)
+    monkeypatch.setattr(device_tier.DeviceTier, "learn", spied)
     run = conftest.Small("dqn", "fake:walk", 1, settings).run(12)
     run.layout.close()
     seen = 0

@@ -103,7 +103,7 @@ def _prioritised(errors, num_shards=1, batch=4, axis=types.LOCAL, **changes):
     states = []
     for error in errors:
         state = rings.filled(shard, 1, length, 1)
-        indices = jnp.zeros(length, jnp.int32), jnp.arange(length)
+        indices = jnp.zeros(length, jnp.int32), jnp.arange(length), jnp.zeros(length, jnp.int32)
         if axis is types.LOCAL:
             state = shard.update(state, indices, jnp.asarray(error, jnp.float32))
         states.append(state)
@@ -188,3 +188,20 @@ def test_a_shard_without_priorities_gains_none_by_an_update():
 def test_exponents_lie_between_zero_and_one(name):
     with pytest.raises(config.UsageError, match=rf"replay\.{name}=1.5.*<= 1"):
         config.resolve({"system": "rainbow", f"replay.{name}": 1.5})
+
+
+def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():
+    shard = rings.make(16, 2, 4, priority_exponent=1.0, smallest_error=1e-6)
+    state = rings.filled(shard, 2, 4, 2)
+    drawn = shard.sample(state, jax.random.key(0), rings.NOW).indices
+    assert set(np.asarray(drawn.start)) >= {0, 1, 4, 5}
+    state = shard.add(state, rings.unroll(8, 4, 2), jnp.arange(2))
+    before = priorities.get(state.priorities.tree, drawn.column, drawn.start)
+    state = shard.update(state, drawn, jnp.full(64, 7.0))
+    after = np.asarray(priorities.get(state.priorities.tree, drawn.column, drawn.start))
+    is_old = np.asarray(drawn.start) >= 4
+    # Rows 0 … 3 hold the third unroll now, whose windows are whole and had a priority of their own.
+    assert (np.asarray(before)[~is_old] > 0).any()
+    np.testing.assert_array_equal(after[~is_old], np.asarray(before)[~is_old])
+    np.testing.assert_allclose(after[is_old], np.where(np.asarray(before)[is_old] > 0, 7.0, 0.0), rtol=1e-5)
+    assert after[is_old].max() > 6

@@ -70,16 +70,14 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
 def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[int, set[int]] = {}
     run = sebulba("ppo", {"layout.policy_lag": str(lag), "layout.num_actors": 2})
-    original = run.layout.run.__self__ if hasattr(run.layout.run, "__self__") else None
-    assert original is not None
-    iterate = original._arguments
+    tier = run.layout.run.__self__._tier
+    learn = tier.learn
 
-    def spied(state: Any, i: int, total: int, columns: Any, unrolled: Any) -> Any:
-        if hasattr(unrolled[0].steps.version, "addressable_data"):
-            versions[i] = {int(v) for x in unrolled for v in np.unique(x.steps.version)}
-        return iterate(state, i, total, columns, unrolled)
+    def spied(clock: Any, *arguments: Any) -> Any:
+        versions[clock.iteration] = {int(v) for item in arguments[-1] for v in np.unique(item.unroll.steps.version)}
+        return learn(clock, *arguments)
 
-    monkeypatch.setattr(original, "_arguments", spied)
+    monkeypatch.setattr(tier, "learn", spied)
     run.run(6)
     assert versions == {i: {max(0, i - lag)} for i in range(6)}
     counts = run.metrics.layout["lag_counts"][0]
@@ -154,7 +152,7 @@ def test_each_version_and_each_unroll_crosses_once() -> None:
     assert threads.store.transfers.count == 4 * 2
     assert threads.store.transfers.num_bytes == 4 * 2 * (params + 8)
     # Without lag no actor is ahead of the learner by more than the unroll that it sends next.
-    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(layout._programs.unroll))
+    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(layout._tier.unroll))
     assert 12 <= threads.send.transfers.count <= 16
     assert threads.send.transfers.num_bytes == threads.send.transfers.count * rows
     layout.close()
@@ -178,13 +176,14 @@ def test_nothing_compiles_twice() -> None:
     run.run(3).run(2)
     programs = layout._stage.programs
     assert [program._cache_size() for program in (programs.begin, programs.act, programs.finish)] == [1, 1, 1]
-    assert layout._programs.learn._cache_size() == 0 and layout._learn is not None
+    assert layout.program._cache_size() == 0 and layout._is_compiled
     layout.close()
 
 
+@pytest.mark.parametrize("storage", ["device", "host"])
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_the_learner_lowers_for_every_platform(platform: str) -> None:
-    run = sebulba("dqn", {})
+def test_the_learner_lowers_for_every_platform(platform: str, storage: str) -> None:
+    run = sebulba("dqn", {"replay.storage": storage})
     arguments = run.layout.run_arguments(run.layout.template(run.keys), 0, 1, 20)
     assert "func.func" in run.layout.program.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
 
@@ -213,11 +212,15 @@ def test_two_actors_of_unequal_speed_fill_the_ring_with_whole_histories(monkeypa
     assert all(walk.is_closed for walk in made)
 
 
-def test_a_learner_that_is_not_finite_is_kept_and_never_published(tmp_path: pathlib.Path) -> None:
-    settings = {**conftest.SMALL["ppo"], "learner.learning_rate": 1e38, "learner.anneal": False}
+@pytest.mark.parametrize(("system", "storage"), [("ppo", ""), ("dqn", "device"), ("dqn", "host")])
+def test_a_learner_that_is_not_finite_is_kept_and_never_published(
+    system: str, storage: str, tmp_path: pathlib.Path
+) -> None:
+    settings = {**conftest.SMALL[system], "learner.learning_rate": 1e38, "learner.anneal": False}
     settings |= {"layout": "sebulba", "checkpoint.interval_s": 0, "steps": 12_800}
+    settings |= {"replay.storage": storage} if storage else {}
     with pytest.raises(runner.guard.NonFiniteError, match="so in the loss, its gradient or the update"):
-        runner.train("ppo", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
+        runner.train(system, "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
     broken = policy.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
 

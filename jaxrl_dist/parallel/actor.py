@@ -76,7 +76,7 @@ class Actor:
         programs: unrolls.HostUnroll | first_ready.Programs,
         store: channels.ParamStore,
         queue: channels.UnrollQueue,
-        send: Callable[[tuple[types.Unroll, ...]], types.Unroll],
+        send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]],
     ) -> None:
         """Starts the thread.
 
@@ -86,7 +86,7 @@ class Actor:
             programs: shared by all actors.
             store: where the parameters come from.
             queue: where the unrolls go.
-            send: (parts of an unroll) -> the unroll on the learner's devices.
+            send: (parts of an unroll) -> the unroll on the learner's devices, and what of it stays on the host.
         """
         self.plan, self.start = plan, start
         self._programs, self._store, self._queue, self._send = programs, store, queue, send
@@ -168,14 +168,15 @@ class Actor:
             version, published = self._store.wait(plan.version_of(number), plan.device)
             parts, rows = programs.run(published, plan.key, number, plan.env_ids, player, timestep, carry)
             sending_s = time.perf_counter()
-            unroll = self._send(parts)
+            unroll, packed = self._send(parts)
             timestep, carry = rows.timestep, rows.carry
             seconds = {
                 "environment_s": rows.environment_s,
                 "inference_s": rows.inference_s,
                 "transfer_s": time.perf_counter() - sending_s,
             }
-            yield channels.Item(plan.number, number, version, unroll, plan.columns, timestep, rows.episodes, seconds)
+            episodes = rows.episodes
+            yield channels.Item(plan.number, number, version, unroll, packed, plan.columns, timestep, episodes, seconds)
             number += 1
 
     def _play_first_ready(
@@ -198,12 +199,20 @@ class Actor:
         for number, emitted in enumerate(played, self.start.number):
             self._at = Start(number + 1, emitted.timestep, carry, ())
             sending_s = time.perf_counter()
-            unroll = self._send(emitted.parts)
+            unroll, packed = self._send(emitted.parts)
             seconds = emitted.seconds | {"transfer_s": time.perf_counter() - sending_s}
             # The replay of a single device knows every column; that of `latest` none.
             columns = plan.columns[0] + emitted.columns if len(emitted.parts) == 1 else plan.columns
             yield channels.Item(
-                plan.number, number, emitted.version, unroll, columns, emitted.timestep, emitted.episodes, seconds
+                plan.number,
+                number,
+                emitted.version,
+                unroll,
+                packed,
+                columns,
+                emitted.timestep,
+                emitted.episodes,
+                seconds,
             )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist import config as configs
+from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base as agents
@@ -55,12 +56,14 @@ class State(NamedTuple):
         key: typed keys [S], constant; every use folds in what it is for and the iteration.
         actors: `ActorState`, leaves [S, B, ...].
         replay: leaves [S, B, ...].
+        replay_began: i64 [] in NumPy, the iteration at which the replay was empty.
     """
 
     learner: learners.LearnerState
     key: Array
     actors: unrolls.ActorState
     replay: ArrayTree
+    replay_began: np.ndarray
 
 
 def make(
@@ -82,11 +85,17 @@ def make(
         environment: one, on the device.
         num_envs: environments per seed, over all devices.
         mesh: from `mesh.make`.
+
+    Raises:
+        UsageError: a replay that keeps observations on the host.
     """
+    if replay.host:
+        raise configs.UsageError(
+            "--replay.storage=host: anakin's program does not leave its devices; valid: device, or --layout=sebulba"
+        )
     columns = num_envs // mesh.shape["devices"]
     unroll = unrolls.device_unroll(agent, environment, config.unroll_length)
-    learn = learners.make_learn(learner, replay)
-    first_ready = max(-(-replay.min_rows // config.unroll_length) - 1, 0)
+    learn, pace = learning_steps.make(learner, replay), learning_steps.pace(replay, config.unroll_length)
 
     def init(key: Array) -> Any:
         keys = base.seed_keys(key)
@@ -104,28 +113,28 @@ def make(
         exploration = agent.exploration(meshes.global_columns(columns), num_envs, i / total)
         return *unroll(params, actors, act_key, exploration, version), learn_key
 
-    def iterate(device_key: Array, total: Array, i: Array, credit: Array, carried: Any) -> Any:
+    def iterate(device_key: Array, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any) -> Any:
         learner_state, actors, replay_state = carried
         actors, rows, episodes, learn_key = act(
             device_key, total, i, learner_state.params, actors, learner_state.updates
         )
         unrolled = ((rows, jnp.arange(columns, dtype=jnp.int32)),)
         learner_state, replay_state, credit, updates, learned = learn(
-            learner_state, replay_state, unrolled, credit, i >= first_ready, learn_key, i / total
+            learner_state, replay_state, unrolled, credit, i >= ready_at, learn_key, i / total
         )
         return credit, (learner_state, actors, replay_state), base.Metrics(episodes, updates, learned, {})
 
     def device_key_of(key: Array) -> Array:
         return jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
 
-    def run(start: Array, stop: Array, total: Array, credit: Array, key: Array, *carried: Any) -> Any:
-        device_key = device_key_of(key)
-        shapes = jax.eval_shape(functools.partial(iterate, device_key, total), start, credit, carried)[2]
+    def run(start: Array, stop: Array, total: Array, ready_at: Array, credit: Array, key: Array, *carried: Any) -> Any:
+        one = functools.partial(iterate, device_key_of(key), total, ready_at)
+        shapes = jax.eval_shape(one, start, credit, carried)[2]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
         def body(i: Array, loop: Any) -> Any:
             credit, carried, metrics = loop
-            credit, carried, new = iterate(device_key, total, i, credit, carried)
+            credit, carried, new = one(i, credit, carried)
             return credit, carried, jax.tree.map(jnp.add, metrics, new)
 
         _, carried, metrics = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
@@ -136,24 +145,24 @@ def make(
     kinds = (per_seed, by_column, by_column)
     init_program = meshes.program(device_map(init, in_specs=(per_seed,), out_specs=kinds), mesh, kinds)
     # The outputs' shardings are given, not inferred: they are the next call's inputs, and must not compile anew.
-    in_specs, out_specs = (*(shared,) * 4, per_seed, *kinds), (*kinds, per_seed)
-    program = meshes.program(device_map(run, in_specs=in_specs, out_specs=out_specs), mesh, out_specs, donate=(5, 6, 7))
+    in_specs, out_specs = (*(shared,) * 5, per_seed, *kinds), (*kinds, per_seed)
+    program = meshes.program(device_map(run, in_specs=in_specs, out_specs=out_specs), mesh, out_specs, donate=(6, 7, 8))
 
     def init_state(keys: Array) -> State:
         keys = meshes.put_keys(mesh, keys)
         learner_state, actors, replay_state = init_program(keys)
-        return State(learner_state, keys, actors, replay_state)
+        return State(learner_state, keys, actors, replay_state, np.zeros((), int))
 
     def template(keys: Array) -> State:
         shapes = jax.eval_shape(init_program, keys)
         learner_state, actors, replay_state = meshes.placed(mesh, kinds, shapes)
-        return State(learner_state, meshes.placed(mesh, per_seed, keys), actors, replay_state)
+        return State(learner_state, meshes.placed(mesh, per_seed, keys), actors, replay_state, np.zeros((), int))
 
     def run_arguments(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[Any, ...]:
-        numerator, denominator = replay.updates
-        credit = max(iteration - first_ready, 0) * numerator % denominator
+        began = int(state.replay_began)
         bounds = (np.int32(iteration), np.int32(iteration + num_iterations))
-        numbers = (*bounds, np.float32(total_iterations), np.int32(credit))
+        due = (np.int32(began + pace.first_ready), np.int32(pace.credit(iteration - began)))
+        numbers = (*bounds, np.float32(total_iterations), *due)
         return (*numbers, state.key, state.learner, state.actors, state.replay)
 
     def run_state(
@@ -166,7 +175,7 @@ def make(
         del stopped
         arguments = run_arguments(state, iteration, num_iterations, total_iterations)
         learner_state, actors, replay_state, metrics = program(*arguments)
-        return State(learner_state, state.key, actors, replay_state), metrics
+        return State(learner_state, state.key, actors, replay_state, state.replay_began), metrics
 
     def out_of_range(i: Array, total: Array, key: Array, learner_state: learners.LearnerState, actors: Any) -> Any:
         rows = act(device_key_of(key), total, i, learner_state.params, actors, learner_state.updates)[1]

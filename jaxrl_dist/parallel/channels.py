@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import types
+from jaxrl_dist import blocks, types
 from jaxrl_dist.parallel import mesh as meshes
 
 _POLL_S = 0.1
+
+Packed = tuple[Sequence[blocks.Block], ...]
 
 
 class Closed(Exception):  # noqa: N818
@@ -130,15 +133,56 @@ class Sender:
         transfers: of whole unrolls.
     """
 
-    def __init__(self, mesh: Mesh, devices: Sequence[jax.Device]) -> None:
-        """Takes the learner's mesh and those of its devices that are this process's own."""
-        self.transfers = Transfers()
-        self._mesh, self._devices = mesh, devices
+    def __init__(
+        self, mesh: Mesh, devices: Sequence[jax.Device], observations: blocks.Observations | None = None
+    ) -> None:
+        """Takes the learner's mesh and those of its devices that are this process's own.
 
-    def __call__(self, parts: Sequence[types.Unroll]) -> types.Unroll:
+        Args:
+            mesh: of the learner.
+            devices: of this process.
+            observations: how they are compressed where they stay on the host; None sends them.
+        """
+        self.transfers = Transfers()
+        self._mesh, self._devices, self._observations = mesh, devices, observations
+
+    def __call__(self, parts: Sequence[types.Unroll]) -> tuple[types.Unroll, Packed]:
         """Sends one unroll, cut by columns into as many parts as there are devices of this process."""
+        packed: Packed = ()
+        if self._observations is not None:
+            # The last row comes again as the first of the next unroll.
+            observed = [jax.tree.map(lambda x: x[:-1], part.steps.timestep.observation) for part in parts]
+            packed = tuple(self._observations.pack(one) for one in observed)
+            parts = [strip(part) for part in parts]
         placed = [jax.device_put(part, device) for part, device in zip(parts, self._devices, strict=True)]
         self.transfers.add(parts)
+        return self._join_parts(placed), packed
+
+    def whole(self, unroll: types.Unroll, packed: Packed) -> types.Unroll:
+        """Returns an unroll with its observations, those of the last row zeros; the inverse of `again`."""
+        if self._observations is None:
+            return unroll
+        placed = []
+        for device, items in zip(self._devices, packed, strict=True):
+            columns = zip(*(self._observations.unpack(block) for block in items), strict=True)
+            leaves = [np.stack([*column], 1) for column in columns]
+            closed = [np.concatenate([x, np.zeros_like(x[:1])]) for x in leaves]
+            observed = jax.tree.unflatten(self._observations.structure, closed)
+            placed.append(jax.device_put(observed, device))
+        timestep = unroll.steps.timestep._replace(observation=jax.tree.map(functools.partial(self._join, 1), *placed))
+        return unroll._replace(steps=unroll.steps._replace(timestep=timestep))
+
+    def again(self, unroll: types.Unroll) -> tuple[types.Unroll, Packed]:
+        """Takes up an unroll that a snapshot held."""
+        if self._observations is None:
+            return unroll, ()
+        shards = [
+            jax.tree.map(lambda x: np.asarray(x.addressable_shards[d].data)[:-1], unroll.steps.timestep.observation)  # noqa: B023
+            for d in range(len(self._devices))
+        ]
+        return strip(unroll), tuple(self._observations.pack(shard) for shard in shards)
+
+    def _join_parts(self, placed: Sequence[types.Unroll]) -> types.Unroll:
         steps = jax.tree.map(functools.partial(self._join, 1), *(part.steps for part in placed))
         return types.Unroll(steps, jax.tree.map(functools.partial(self._join, 0), *(part.carry for part in placed)))
 
@@ -149,6 +193,12 @@ class Sender:
         return jax.make_array_from_single_device_arrays(tuple(shape), meshes.sharding(self._mesh, kind), list(pieces))
 
 
+def strip(unroll: types.Unroll) -> types.Unroll:
+    """Returns an unroll without its observations."""
+    timestep = unroll.steps.timestep._replace(observation=())
+    return unroll._replace(steps=unroll.steps._replace(timestep=timestep))
+
+
 class Item(NamedTuple):
     """One actor's unroll on its way to the learner.
 
@@ -157,6 +207,7 @@ class Item(NamedTuple):
         number: of the unroll among the actor's.
         version: that acted.
         unroll: `types.Unroll` on the learner's devices.
+        packed: its observations, where they stay on the host: for each of this process's devices a block per column.
         columns: i32 [B / D], which of a device's columns these are, the same on every device.
         timestep: `types.TimeStep` [B] in NumPy, of each environment the closing row.
         episodes: sums in NumPy.
@@ -167,6 +218,7 @@ class Item(NamedTuple):
     number: int
     version: int
     unroll: types.Unroll
+    packed: Packed
     columns: Any
     timestep: Any
     episodes: Any

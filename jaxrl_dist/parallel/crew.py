@@ -21,7 +21,7 @@ class Parts(NamedTuple):
     programs: unrolls.HostUnroll | first_ready.Programs
     store: channels.ParamStore
     queue: channels.UnrollQueue
-    send: Callable[[tuple[types.Unroll, ...]], types.Unroll]
+    send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]]
 
 
 class Crew:

@@ -56,8 +56,8 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
 
     Returns:
         Policy lag in versions; depth in unrolls; bytes per second; shares of the time in which actors do not wait, in
-        environment, inference and transfer; the share of the learner's time in which it learns, and does not wait; and
-        `bottleneck`, what the others wait for.
+        environment, inference and transfer; the share of the learner's time in which it learns, and does not wait;
+        `bottleneck`, what the others wait for; and where observations are kept on the host, how many times smaller.
     """
     values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
     busy = sum(values[name] for name in _BUSY) or 1.0
@@ -71,8 +71,14 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
         **{f"share_{name}": share for name, share in acting.items()},
         "share_learning": learning,
+        **_compression(values),
         "bottleneck": "learning" if learning > 0.5 else max(acting, key=lambda name: acting[name]),
     }
+
+
+def _compression(values: Mapping[str, Any]) -> dict[str, float]:
+    packed = values.get("packed_bytes", 0.0)
+    return {"replay_compression": float(values["unpacked_bytes"] / packed)} if packed else {}
 
 
 def lag_quantile(counts: np.ndarray, share: float) -> int:

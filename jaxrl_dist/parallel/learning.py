@@ -1,19 +1,19 @@
-"""The learner's side of layouts whose actors are apart: the program that takes unrolls and updates, over the mesh."""
+"""The learner's side of layouts whose actors are apart: what its tiers share, and what one iteration of them gives."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl_dist import learn, types
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
-from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.parallel import base
+from jaxrl_dist.parallel import base, channels
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -37,42 +37,77 @@ class Learned(NamedTuple):
     metrics: dict[str, Array]
 
 
-class Programs(NamedTuple):
-    """Programs over the mesh; one seed.
+class Clock(NamedTuple):
+    """Where a run is: the iteration, that of its end, and that at which its replay was empty."""
+
+    iteration: int
+    total: int
+    replay_began: int
+
+    @property
+    def progress(self) -> np.float32:
+        """Share of training."""
+        return np.float32(self.iteration) / np.float32(self.total)
+
+
+class Tier(Protocol):
+    """Where the observations of a replay are, and how it is learned from; one seed.
 
     Attributes:
-        init: (keys [1]) -> (`LearnerState`, replay state).
-        learn: (iteration, total, credit, columns i32 [U, B / D], keys [1], learner, replay, U unrolls) -> `Learned`.
-            The learner and the replay that are passed are donated. `columns` says which of a device's
-            columns of the replay those of each unroll are, the same on every device.
-        learn_again: the same, of unrolls that the replay already holds (`latest`, which keeps none, takes them anew);
-            a learner that is not finite is returned too, and nothing is donated.
+        program: the jitted program of an update.
         publish: (learner) -> (params, updates i32 []), copies without the seeds axis.
-        credit: (iteration) -> what `learn` starts with.
         unroll: `types.Unroll` of `jax.ShapeDtypeStruct`, one actor's in all processes together.
     """
 
-    init: Any
-    learn: Any
-    learn_again: Any
+    program: Any
     publish: Any
-    credit: Callable[[int], np.ndarray]
     unroll: types.Unroll
 
+    def init(self, keys: Array) -> tuple[learners.LearnerState, ArrayTree]:
+        """Returns the state of the learner and of the replay, of keys [1]."""
 
-def make(
-    agent: agents.Agent,
-    replay: replays.Replay,
-    learner: learners.Learner,
-    spec: types.EnvironmentSpec,
-    num_envs: int,
-    num_unrolls: int,
-    unroll_length: int,
-    mesh: Mesh,
-) -> Programs:
-    """Builds the programs; compiles none.
+    def template(self, keys: Array) -> tuple[learners.LearnerState, ArrayTree]:
+        """Returns what `init` does of `jax.ShapeDtypeStruct` with shardings; the replay as `saved` returns it."""
 
-    Args:
+    def saved(self, replay: ArrayTree) -> ArrayTree:
+        """Returns what a checkpoint holds of a replay."""
+
+    def compile(self, clock: Clock, learner: learners.LearnerState, key: Array, replay: ArrayTree) -> None:
+        """Compiles everything, once."""
+
+    def learn(
+        self,
+        clock: Clock,
+        learner: learners.LearnerState,
+        key: Array,
+        replay: ArrayTree,
+        items: Sequence[channels.Item],
+    ) -> tuple[Learned, Any]:
+        """Runs one iteration, and returns what an unsound one began with, None of a sound one.
+
+        The learner and the replay that are passed are donated.
+        """
+
+    def failing_template(self, keys: Array) -> Any:
+        """Returns what an unsound iteration began with, of `jax.ShapeDtypeStruct`."""
+
+    def learn_again(self, clock: Clock, failing: Any) -> Learned:
+        """Runs an unsound iteration again; a learner that is not finite is returned too."""
+
+    def arguments(self, clock: Clock, learner: learners.LearnerState, key: Array, replay: ArrayTree) -> tuple[Any, ...]:
+        """Returns arguments of `program`, of arrays and `jax.ShapeDtypeStruct`."""
+
+    def report(self) -> dict[str, Any]:
+        """Returns sums of its own as arrays [1] by name."""
+
+    def close(self) -> None:
+        """Ends its threads."""
+
+
+class Setting(NamedTuple):
+    """What every tier is built from.
+
+    Attributes:
         agent: whose rows they are.
         replay: one shard.
         learner: built with `mesh.AXIS`.
@@ -82,62 +117,59 @@ def make(
         unroll_length: T.
         mesh: one seed's.
     """
-    width = num_envs // num_unrolls
-    rows = rows_struct(agent, spec, unroll_length, width)
-    first_ready = max(-(-replay.min_rows // unroll_length) - 1, 0)
-    kept = replay if replay.min_rows == 0 else replay._replace(add=lambda state, unroll, columns: state)
+
+    agent: agents.Agent
+    replay: replays.Replay
+    learner: learners.Learner
+    spec: types.EnvironmentSpec
+    num_envs: int
+    num_unrolls: int
+    unroll_length: int
+    mesh: Mesh
+
+    @property
+    def width(self) -> int:
+        """Environments of one unroll."""
+        return self.num_envs // self.num_unrolls
+
+    @property
+    def pace(self) -> learn.Pace:
+        """When updates are due."""
+        return learn.pace(self.replay, self.unroll_length)
+
+
+def make_init(setting: Setting, steps: types.Step) -> Any:
+    """Makes the program (keys [1]) -> (`LearnerState`, replay state) of rows like `steps` [T + 1, B]."""
+    agent, mesh = setting.agent, setting.mesh
 
     def init(key: Array) -> Any:
-        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-        carry = jax.eval_shape(lambda: agent.init_carry(width // mesh.shape["devices"]))
-        return learner.init(agent.init(base.seed_keys(key).params)), replay.init(step_spec, carry)
+        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), steps)
+        carry = jax.eval_shape(lambda: agent.init_carry(setting.width // mesh.shape["devices"]))
+        return setting.learner.init(agent.init(base.seed_keys(key).params)), setting.replay.init(step_spec, carry)
 
-    def learn(
-        learn: Callable[..., Any],
-        keeps_bad: bool,
-        i: Array,
-        total: Array,
-        credit: Array,
-        columns: Array,
-        key: Array,
-        before: learners.LearnerState,
-        replay_state: ArrayTree,
-        *unrolled: types.Unroll,
-    ) -> Learned:
-        device_key = jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
-        learn_key = jax.random.split(jax.random.fold_in(device_key, i))[1]
-        pairs = [(unroll, columns[u]) for u, unroll in enumerate(unrolled)]
-        after, replay_state, _, updates, metrics = learn(
-            before, replay_state, pairs, credit, i >= first_ready, learn_key, i / total
-        )
-        sound = base.all_finite((after, metrics))
-        if not keeps_bad:
-            after = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
-        return Learned(after, replay_state, sound, updates, metrics)
+    kinds = (meshes.PER_SEED, meshes.COLUMNS)
+    return meshes.program(meshes.device_map(init, mesh, (meshes.PER_SEED,), kinds), mesh, kinds)
 
-    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
-    device_map = functools.partial(meshes.device_map, mesh=mesh)
-    init_kinds = (per_seed, by_column)
-    out_specs: Any = Learned._make((per_seed, by_column, per_seed, per_seed, per_seed))
-    in_specs = (*(shared,) * 4, per_seed, per_seed, by_column, *(meshes.UNROLL,) * num_unrolls)
 
-    def program(replay: replays.Replay, keeps_bad: bool, donate: tuple[int, ...]) -> Any:
-        local = functools.partial(learn, learners.make_learn(learner, replay), keeps_bad)
-        mapped = device_map(local, in_specs=in_specs, out_specs=out_specs)
-        return meshes.program(mapped, mesh, out_specs, donate=donate)
+def make_publish() -> Any:
+    """Makes the program (learner) -> (params, updates i32 []), copies without the seeds axis."""
+    return jax.jit(lambda state: jax.tree.map(lambda x: x[0], (state.params, state.updates)))
 
-    def credit(iteration: int) -> np.ndarray:
-        numerator, denominator = replay.updates
-        return np.asarray(max(iteration - first_ready, 0) * numerator % denominator, np.int32)
 
-    return Programs(
-        init=meshes.program(device_map(init, in_specs=(per_seed,), out_specs=init_kinds), mesh, init_kinds),
-        learn=program(replay, False, (5, 6)),
-        learn_again=program(kept, True, ()),
-        publish=jax.jit(lambda state: jax.tree.map(lambda x: x[0], (state.params, state.updates))),
-        credit=credit,
-        unroll=rows,
-    )
+def learning_key(key: Array, iteration: Array) -> Array:
+    """Returns this device's key for what is learned in an iteration; call it inside `device_map`."""
+    device_key = jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
+    return jax.random.split(jax.random.fold_in(device_key, iteration))[1]
+
+
+def keep_sound(
+    before: learners.LearnerState, after: learners.LearnerState, metrics: Any, keeps_bad: bool
+) -> tuple[learners.LearnerState, Array]:
+    """Returns the learner after an update, or that before it if the update is not finite, and whether it is."""
+    sound = base.all_finite((after, metrics))
+    if not keeps_bad:
+        after = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
+    return after, sound
 
 
 def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length: int, width: int) -> types.Unroll:
@@ -182,6 +214,6 @@ class Sums:
     def metrics(self, own: dict[str, Any]) -> base.Metrics:
         """Returns all of it in NumPy, beside the layout's own sums."""
         updates, metrics = jax.device_get((self._updates, self._metrics))
-        total: Any = functools.partial(np.sum, axis=0)
+        total: Callable[[Any], Any] = functools.partial(np.sum, axis=0)
         learned = {name: total([np.zeros(1, np.float32), *values]) for name, values in metrics.items()}
         return base.Metrics(self._episodes, total([np.zeros(1, np.int32), *updates]), learned, own)

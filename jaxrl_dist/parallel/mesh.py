@@ -82,7 +82,7 @@ def device_map(
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: tuple[Any, ...], donate: Sequence[int] = ()) -> Any:
+def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequence[int] = ()) -> Any:
     """Compiles a mapped function with the shardings of its results given, so that they can be fed back as they are."""
     shardings = jax.tree.map(functools.partial(sharding, mesh), out_specs, is_leaf=_is_kind)
     return jax.jit(mapped, out_shardings=shardings, donate_argnums=tuple(donate))

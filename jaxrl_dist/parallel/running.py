@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl_dist import blocks, types
 from jaxrl_dist import learner as learners
-from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
@@ -46,6 +46,7 @@ class State(NamedTuple):
         actors: as of the last finished iteration, or, in a snapshot of what can be saved, after all of `pending`.
         replay: leaves [1, B, ...].
         pending: in such a snapshot, for each actor what the learner has not taken.
+        replay_began: i64 [] in NumPy, the iteration at which the replay was empty.
     """
 
     learner: learners.LearnerState
@@ -53,6 +54,7 @@ class State(NamedTuple):
     actors: Actors
     replay: ArrayTree
     pending: tuple[tuple[Pending, ...], ...]
+    replay_began: np.ndarray
 
 
 class Stage(NamedTuple):
@@ -68,6 +70,7 @@ class Stage(NamedTuple):
         devices: of each actor.
         mesh: of the learner.
         local: the learner's devices of this process.
+        observations: how they are compressed where they stay on the host, None where they do not.
         lag: exact policy lag, None where it is free.
         timeout_s: longest step of an environment.
         max_restarts: of actors.
@@ -82,6 +85,7 @@ class Stage(NamedTuple):
     devices: tuple[jax.Device, ...]
     mesh: Mesh
     local: tuple[jax.Device, ...]
+    observations: blocks.Observations | None
     lag: int | None
     timeout_s: float
     max_restarts: int
@@ -123,6 +127,7 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
     store = channels.ParamStore(stage.devices, lag + 1)
     queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1)
     store.publish(iteration, published)
+    send = channels.Sender(stage.mesh, stage.local, stage.observations)
     key = base.seed_keys(state.key.addressable_data(0)[0])
     plans = []
     for number, device in enumerate(stage.devices):
@@ -144,11 +149,11 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
         )
         for ahead, pending in enumerate(state.pending[number] if state.pending else ()):
             version, episodes = max(0, iteration + ahead - lag), jax.tree.map(np.asarray, pending.episodes)
+            unroll, packed = send.again(pending.unroll)
             item = channels.Item(
-                number, iteration + ahead, version, pending.unroll, plans[-1].columns, (), episodes, {}
+                number, iteration + ahead, version, unroll, packed, plans[-1].columns, (), episodes, {}
             )
             queue.put(item, lambda: True)
-    send = channels.Sender(stage.mesh, stage.local)
     starts = [_start_of(stage, state, number, iteration) for number in range(num_actors)]
     crew = crews.Crew(plans, starts, crews.Parts(stage.programs, store, queue, send), stage.max_restarts)
     return Running(state, iteration, store, queue, send, crew, gauges.Gauges())

@@ -1,28 +1,16 @@
-"""What is saved of a Sebulba run, and in which shapes: its state with the unrolls that wait, and a failing update."""
+"""What is saved of a Sebulba run, and in which shapes: its state with the unrolls that wait."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl_dist import learner as learners
-from jaxrl_dist import types
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import learning, running
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.types import Array, ArrayTree
-
-
-class Failing(NamedTuple):
-    """What an update that went wrong began with; the replay holds its unrolls already, unless it is `latest`."""
-
-    learner: learners.LearnerState
-    key: Array
-    replay: ArrayTree
-    unrolls: tuple[types.Unroll, ...]
-    columns: Any
+from jaxrl_dist.types import Array
 
 
 def is_exact(stage: running.Stage) -> bool:
@@ -39,16 +27,19 @@ def snapshot(stage: running.Stage, threads: running.Running) -> running.State:
     """
     points = threads.crew.resting_points(threads.iteration + _waiting(stage))
     pending = tuple(
-        tuple(running.Pending(item.unroll, item.episodes) for item in threads.queue.pending(actor))
+        tuple(
+            running.Pending(threads.send.whole(item.unroll, item.packed), item.episodes)
+            for item in threads.queue.pending(actor)
+        )
         for actor in range(stage.num_actors)
     )
     acting = running.Actors(*zip(*((at.environment, at.timestep, at.carry) for at in points), strict=True))
     return threads.state._replace(actors=acting, pending=pending)
 
 
-def template(stage: running.Stage, programs: learning.Programs, keys: Array) -> running.State:
+def template(stage: running.Stage, tier: learning.Tier, keys: Array) -> running.State:
     """Returns a saved state of `jax.ShapeDtypeStruct` with shardings; keys [1]."""
-    learner_state, replay_state = jax.eval_shape(programs.init, keys)
+    learner_state, replay_state = tier.template(keys)
     timestep = jax.eval_shape(lambda: learning.zero_timestep(stage.environment.spec, stage.width))
     acting = running.Actors((), (timestep,) * stage.num_actors, ())
     pending: Any = ()
@@ -58,31 +49,16 @@ def template(stage: running.Stage, programs: learning.Programs, keys: Array) -> 
         carry = jax.eval_shape(lambda: stage.agent.init_carry(stage.width))
         acting = acting._replace(environment=(saved,) * stage.num_actors, carry=(carry,) * stage.num_actors)
         episodes = jax.eval_shape(unrolls.no_episodes)
-        one = running.Pending(_unroll(stage, programs), episodes)
+        one = running.Pending(meshes.placed(stage.mesh, meshes.UNROLL, tier.unroll), episodes)
         pending = ((one,) * _waiting(stage),) * stage.num_actors
     return running.State(
-        meshes.placed(stage.mesh, meshes.PER_SEED, learner_state),
+        learner_state,
         meshes.placed(stage.mesh, meshes.PER_SEED, keys),
         acting,
-        meshes.placed(stage.mesh, meshes.COLUMNS, replay_state),
+        replay_state,
         pending,
+        np.zeros((), int),
     )
-
-
-def failing_template(stage: running.Stage, programs: learning.Programs, keys: Array) -> Failing:
-    """Returns a `Failing` of `jax.ShapeDtypeStruct` with shardings; keys [1]."""
-    state = template(stage, programs, keys)
-    columns = jax.ShapeDtypeStruct((stage.num_actors, stage.columns), np.int32)
-    return Failing(state.learner, state.key, state.replay, unroll_templates(stage, programs), columns)
-
-
-def unroll_templates(stage: running.Stage, programs: learning.Programs) -> tuple[types.Unroll, ...]:
-    """Returns the unrolls of one iteration, of `jax.ShapeDtypeStruct` with shardings."""
-    return (_unroll(stage, programs),) * stage.num_actors
-
-
-def _unroll(stage: running.Stage, programs: learning.Programs) -> types.Unroll:
-    return meshes.placed(stage.mesh, meshes.UNROLL, programs.unroll)
 
 
 def _waiting(stage: running.Stage) -> int:

@@ -21,7 +21,18 @@ from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base, channels, gauges, learning, placement, running, saved, sebulba_settings
+from jaxrl_dist.parallel import (
+    base,
+    channels,
+    device_tier,
+    gauges,
+    host_tier,
+    learning,
+    placement,
+    running,
+    saved,
+    sebulba_settings,
+)
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array
@@ -102,7 +113,7 @@ def make(
         snapshot=layout.snapshot,
         kept_failure=lambda: layout.failure,
         find_source=lambda state, iteration, total: None,
-        failure_template=layout.failure_template,
+        failure_template=layout.failing_template,
         run_failure=layout.run_failure,
         report=layout.report,
         placement=layout.placement,
@@ -138,23 +149,30 @@ class _Sebulba:
     ) -> None:
         self._stage = sebulba_settings.make_stage(config, agent, replay, environment, num_envs, mesh)
         num_actors, devices = self._stage.num_actors, self._stage.devices
-        self._programs = learning.make(
+        setting = learning.Setting(
             agent, replay, learner, environment.spec, num_envs, num_actors, config.unroll_length, mesh
         )
+        self._tier: learning.Tier = (
+            host_tier.HostTier(setting, replay.host) if replay.host else device_tier.DeviceTier(setting)
+        )
         self.placement = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
-        self._learn: Any = None
+        self._is_compiled = False
         self._running: running.Running | None = None
         self.failure: base.Failure | None = None
-        self.program = self._programs.learn
+        self.program = self._tier.program
 
     def init(self, keys: Array) -> running.State:
         keys = meshes.put_keys(self._stage.mesh, keys)
-        learner_state, replay_state = self._programs.init(keys)
+        learner_state, replay_state = self._tier.init(keys)
         timesteps = (self._zero_timestep(),) * self._stage.num_actors
-        return running.State(learner_state, keys, running.Actors((), timesteps, ()), replay_state, ())
+        acting = running.Actors((), timesteps, ())
+        return running.State(learner_state, keys, acting, replay_state, (), np.zeros((), int))
+
+    def failing_template(self, keys: Array) -> Any:
+        return self._tier.failing_template(keys)
 
     def template(self, keys: Array) -> running.State:
-        return saved.template(self._stage, self._programs, keys)
+        return saved.template(self._stage, self._tier, keys)
 
     def run(
         self, state: running.State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = base.never
@@ -178,23 +196,17 @@ class _Sebulba:
         return state, self._metrics(sums)
 
     def snapshot(self, state: running.State) -> running.State:
-        if state.pending or not saved.is_exact(self._stage):
-            return state
-        if self._running is None or self._running.state is not state:
-            # Only a run that has not begun has neither threads nor pending unrolls.
-            self.close()
-            self._running = self._start(state, 0, 0.0)
-        return saved.snapshot(self._stage, self._running)
+        snapshot = state
+        if not state.pending and saved.is_exact(self._stage):
+            if self._running is None or self._running.state is not state:
+                # Only a run that has not begun has neither threads nor pending unrolls.
+                self.close()
+                self._running = self._start(state, 0, 0.0)
+            snapshot = saved.snapshot(self._stage, self._running)
+        return snapshot._replace(replay=self._tier.saved(snapshot.replay))
 
-    def failure_template(self, keys: Array) -> saved.Failing:
-        return saved.failing_template(self._stage, self._programs, keys)
-
-    def run_failure(
-        self, failing: saved.Failing, iteration: int, total: int
-    ) -> tuple[learners.LearnerState, base.Metrics]:
-        state = running.State(failing.learner, failing.key, running.Actors((), (), ()), failing.replay, ())
-        arguments = self._arguments(state, iteration, total, np.asarray(failing.columns), failing.unrolls)
-        result = self._programs.learn_again(*arguments)
+    def run_failure(self, failing: Any, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
+        result = self._tier.learn_again(learning.Clock(iteration, total, 0), failing)
         sums = learning.Sums(self._metric_names)
         sums.add([], result)
         return result.learner, sums.metrics({})
@@ -204,26 +216,20 @@ class _Sebulba:
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
-        columns = np.zeros((self._stage.num_actors, self._stage.columns), np.int32)
-        unrolled = saved.unroll_templates(self._stage, self._programs)
-        return self._arguments(state, iteration, total, columns, unrolled)
+        return self._tier.arguments(_clock(state, iteration, total), state.learner, state.key, state.replay)
 
     def close(self) -> None:
         if self._running is not None:
             self._running.crew.close()
             self._running = None
-
-    def _arguments(
-        self, state: running.State, iteration: int, total: int, columns: Any, unrolled: Any
-    ) -> tuple[Any, ...]:
-        numbers = (np.int32(iteration), np.float32(total), self._programs.credit(iteration), columns)
-        return (*numbers, state.key, state.learner, state.replay, *unrolled)
+        self._tier.close()
 
     def _compile(self, state: running.State) -> None:
-        """Compiles the learner's program and those of each actor's device, once."""
-        if self._learn is not None:
+        """Compiles the learner's programs and those of each actor's device, once."""
+        if self._is_compiled:
             return
-        self._learn = self._programs.learn.lower(*self.run_arguments(state, 0, 1, 1)).compile()
+        self._is_compiled = True
+        self._tier.compile(_clock(state, 0, 1), state.learner, state.key, state.replay)
         timestep = self._zero_timestep()
         for device in dict.fromkeys(self._stage.devices):
             published = jax.device_put(self._published(state.learner, 0.0), device)
@@ -236,7 +242,7 @@ class _Sebulba:
             programs.warm_up(published, timestep, self._stage.agent.init_carry(self._stage.width), device)
 
     def _published(self, learner_state: learners.LearnerState, progress: float) -> channels.Published:
-        params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._programs.publish(learner_state))
+        params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._tier.publish(learner_state))
         return channels.Published(params, updates, np.float32(progress))
 
     def _iterate(
@@ -260,20 +266,19 @@ class _Sebulba:
         items = threads.queue.take(None if self._stage.lag is None else range(num_actors), num_actors, check)
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
-        columns = np.stack([item.columns for item in items])
-        unrolled = tuple(item.unroll for item in items)
-        result = self._learn(*self._arguments(state, i, total, columns, unrolled))
-        if np.asarray(result.sound.addressable_data(0)).all():
+        clock = _clock(state, i, total)
+        result, failing = self._tier.learn(clock, state.learner, state.key, state.replay, items)
+        if failing is None:
             threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
         else:
-            failing = saved.Failing(result.learner, state.key, result.replay, unrolled, columns)
             self.failure = base.Failure(i, failing, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
         timesteps = list(state.actors.timestep)
         for item in items:
             timesteps[item.actor] = item.timestep
-        return running.State(result.learner, state.key, running.Actors((), tuple(timesteps), ()), result.replay, ())
+        acting = running.Actors((), tuple(timesteps), ())
+        return running.State(result.learner, state.key, acting, result.replay, (), state.replay_began)
 
     def _start(self, state: running.State, iteration: int, progress: float) -> running.Running:
         return running.start(self._stage, state, iteration, self._published(state.learner, progress))
@@ -281,7 +286,7 @@ class _Sebulba:
     def _metrics(self, sums: learning.Sums) -> base.Metrics:
         threads = self._running
         own = threads.gauges.take(threads.send.transfers, threads.store.transfers) if threads else {}
-        return sums.metrics(own)
+        return sums.metrics(own | self._tier.report())
 
     def _zero_timestep(self) -> types.TimeStep:
         return learning.zero_timestep(self._stage.environment.spec, self._stage.width)
@@ -289,8 +294,12 @@ class _Sebulba:
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:
         keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.zeros(1, jnp.uint32)))
-        result = jax.eval_shape(self._programs.learn, *self.run_arguments(self.template(keys), 0, 1, 1))
+        result = jax.eval_shape(self.program, *self.run_arguments(self.template(keys), 0, 1, 1))
         return tuple(result.metrics)
+
+
+def _clock(state: running.State, iteration: int, total: int) -> learning.Clock:
+    return learning.Clock(iteration, total, int(state.replay_began))
 
 
 class _Stop(Exception):  # noqa: N818

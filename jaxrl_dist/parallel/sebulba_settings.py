@@ -5,8 +5,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from jaxrl_dist import blocks, types
 from jaxrl_dist import replay as replays
-from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import UsageError
 from jaxrl_dist.envs import base as envs
@@ -36,6 +36,10 @@ def make_stage(
     devices = placement.parse("--layout.actor_devices", named, available) if named else available
     width = num_envs // (num_actors * jax.process_count())
     lag = _parse_lag(config.policy_lag, agent.staleness)
+    if replay.host and jax.process_count() > 1:
+        raise UsageError(
+            f"--replay.storage=host: for runs of one process, this has {jax.process_count()}; valid: device"
+        )
     if config.ready_envs:
         _check_ready(config, agent, replay, lag, width, mesh)
     return running.Stage(
@@ -48,6 +52,7 @@ def make_stage(
         devices=tuple(devices[i % len(devices)] for i in range(num_actors)),
         mesh=mesh,
         local=tuple(local),
+        observations=blocks.Observations(environment.spec.observation, config.unroll_length) if replay.host else None,
         lag=lag,
         timeout_s=config.timeout_s,
         max_restarts=config.max_actor_restarts,

@@ -1,0 +1,182 @@
+"""The host tier of a replay: observations in the CPU's memory, each unroll of an environment a compressed block.
+
+What a ring keeps of the rest stays on the devices. Blocks are compressed by zstd at level 1, whose window is as long as
+a block: an Atari frame differs from the one before in few places.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import zstandard
+
+from jaxrl_dist import config
+from jaxrl_dist.types import ArrayTree
+
+_LEVEL, _THREADS = 1, 4
+_OF_THREAD = threading.local()
+
+Block = tuple[bytes, ...]
+
+
+class Tiered(NamedTuple):
+    """State of a replay in two tiers.
+
+    Attributes:
+        ring: `ring.RingState` without observations, on the devices.
+        drawn: `types.Sample` without observations, items first, that the next update learns from; zeros where none is.
+        blocks: `Blocks` while it runs, `Saved` in a checkpoint.
+    """
+
+    ring: ArrayTree
+    drawn: ArrayTree
+    blocks: Any
+
+
+class Saved(NamedTuple):
+    """Blocks as arrays: all bytes, the size of each block i64 [D, B, C / T, leaves], and heads i64 [D, B]."""
+
+    data: Any
+    sizes: Any
+    heads: Any
+
+
+class Observations:
+    """Shapes of one row's observation, and how blocks of them are made and read."""
+
+    def __init__(self, row: ArrayTree, length: int) -> None:
+        """Takes a tree of one row's shapes and dtypes, and T, the rows of a block."""
+        self.leaves, self.structure = jax.tree.flatten(row)
+        self.length = length
+        self.block_bytes = length * sum(int(np.prod(x.shape)) * np.dtype(x.dtype).itemsize for x in self.leaves)
+
+    def pack(self, observation: ArrayTree) -> list[Block]:
+        """Compresses leaves [T, N, ...] to one block for each of the N."""
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(observation)]
+        compress = _codecs()[0].compress
+        return [
+            tuple(compress(np.ascontiguousarray(leaf[:, n]).data) for leaf in leaves) for n in range(leaves[0].shape[1])
+        ]
+
+    def unpack(self, block: Block) -> list[np.ndarray]:
+        """Returns the leaves [T, ...] of a block."""
+        decompress = _codecs()[1].decompress
+        return [
+            np.frombuffer(decompress(data), leaf.dtype).reshape(self.length, *leaf.shape)
+            for data, leaf in zip(block, self.leaves, strict=True)
+        ]
+
+
+class Blocks:
+    """Rings of blocks, one for each column of each of this process's devices. JAX takes it for a tree without leaves.
+
+    Attributes:
+        packed_bytes: of all blocks that are kept.
+        added_bytes: of all that were ever added.
+        added: how many those were.
+    """
+
+    def __init__(self, observations: Observations, num_devices: int, columns: int, places: int) -> None:
+        """Holds nothing yet; `columns` [B] of each device, and `places` for blocks in each."""
+        self.packed_bytes = self.added_bytes = self.added = 0
+        self._observations = observations
+        self._shape = (num_devices, columns, places)
+        self._kept: dict[tuple[int, int, int], Block] = {}
+        self._heads = np.zeros((num_devices, columns), np.int64)
+        self._pool = futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="unpacking")
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Uncompressed size of all blocks that fit."""
+        return int(np.prod(self._shape)) * self._observations.block_bytes
+
+    def projected_bytes(self) -> float:
+        """Size to which the kept blocks will grow, if those to come are as large; 0 while there is none."""
+        return self.packed_bytes / max(len(self._kept), 1) * int(np.prod(self._shape))
+
+    def put(self, device: int, columns: Sequence[int], blocks: Sequence[Block]) -> None:
+        """Writes a block at the head of each column; a column that comes twice brings the later one second."""
+        for column, block in zip(columns, blocks, strict=True):
+            place = (device, int(column), int(self._heads[device, column] % self._shape[2]))
+            size = sum(map(len, block))
+            self.packed_bytes += size - sum(map(len, self._kept.get(place, ())))
+            self.added_bytes, self.added = self.added_bytes + size, self.added + 1
+            self._kept[place] = block
+            self._heads[device, column] += 1
+
+    def read(self, device: int, columns: np.ndarray, starts: np.ndarray, length: int) -> ArrayTree:
+        """Returns windows, leaves [N, L, ...], that begin at the rows `starts` i32 [N] of `columns` i32 [N]."""
+        leaves, per_block = self._observations.leaves, self._observations.length
+        windows = [np.zeros((len(columns), length, *leaf.shape), leaf.dtype) for leaf in leaves]
+
+        def fill(item: int) -> None:
+            row, at = int(starts[item]) % (per_block * self._shape[2]), 0
+            while at < length:
+                number, offset = divmod(row + at, per_block)
+                count = min(per_block - offset, length - at)
+                # A window of a ring that is not filled yet stays zeros: it weighs nothing.
+                block = self._kept.get((device, int(columns[item]), number % self._shape[2]))
+                for window, rows in zip(windows, self._observations.unpack(block) if block else (), strict=False):
+                    window[item, at : at + count] = rows[offset : offset + count]
+                at += count
+
+        list(self._pool.map(fill, range(len(columns))))
+        return jax.tree.unflatten(self._observations.structure, windows)
+
+    def save(self) -> Saved:
+        """Returns what a checkpoint holds of them."""
+        sizes = np.zeros((*self._shape, len(self._observations.leaves)), np.int64)
+        places = sorted(self._kept)
+        for place in places:
+            sizes[place] = [len(data) for data in self._kept[place]]
+        data = b"".join(part for place in places for part in self._kept[place])
+        return Saved(np.frombuffer(data, np.uint8), sizes, self._heads.copy())
+
+    def load(self, saved: Saved) -> None:
+        """Takes up what a checkpoint held."""
+        data, offset = np.asarray(saved.data).tobytes(), 0
+        for place in zip(*np.nonzero(np.asarray(saved.sizes).sum(-1)), strict=True):
+            block = []
+            for size in np.asarray(saved.sizes)[place]:
+                block.append(data[offset : offset + int(size)])
+                offset += int(size)
+            self._kept[tuple(int(i) for i in place)] = tuple(block)  # type: ignore[index]
+        self._heads = np.array(saved.heads)
+        self.packed_bytes = offset
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+jax.tree_util.register_pytree_node(Blocks, lambda blocks: ((), blocks), lambda blocks, _: blocks)
+
+
+def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
+    """Ends a run whose blocks will not fit, long before memory is exhausted.
+
+    Args:
+        blocks: as filled so far.
+        free_bytes: of the host.
+        capacity: rows, as the settings ask for.
+
+    Raises:
+        UsageError: with the size that they will have, and a capacity that fits.
+    """
+    projected = blocks.projected_bytes()
+    if projected - blocks.packed_bytes > free_bytes:
+        fits = int(capacity * (free_bytes + blocks.packed_bytes) / projected * 0.9)
+        raise config.UsageError(
+            f"--replay.capacity={capacity}: compressed, its observations will take {projected / 2**30:.2f} GiB of the "
+            f"host's memory, {free_bytes / 2**30:.2f} GiB are free; about {fits} would fit"
+        )
+
+
+def _codecs() -> tuple[Any, Any]:
+    """Returns this thread's own compressor and decompressor, which threads may not share."""
+    if not hasattr(_OF_THREAD, "codecs"):
+        _OF_THREAD.codecs = zstandard.ZstdCompressor(level=_LEVEL), zstandard.ZstdDecompressor()
+    return _OF_THREAD.codecs
