@@ -73,7 +73,7 @@ def assemble(
     layout = layout_module.make(
         layout_config,
         agent,
-        _make_replay(settings, agent, learner_config, num_devices),
+        make_replay(settings, agent, learner_config, num_devices, meshes.AXIS),
         learner.make(learner_config, agent, meshes.AXIS),
         environment,
         num_envs,
@@ -114,9 +114,18 @@ def _check_divides(flag: str, value: int, num_devices: int) -> None:
         )
 
 
-def _make_replay(
-    settings: config.Resolved, agent: agents.Agent, learner_config: learner.Config, num_devices: int
+def make_replay(
+    settings: config.Resolved,
+    agent: agents.Agent,
+    learner_config: learner.Config,
+    num_devices: int,
+    axis: types.Axis,
 ) -> replay.Replay:
+    """Builds one shard of the replay of the settings' system; `axis` reduces over the shards, or is `types.LOCAL`.
+
+    Raises:
+        UsageError: sizes that do not fit together.
+    """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = config.find_system(settings["system"])
     if system.replay == "latest":
@@ -142,5 +151,5 @@ def _make_replay(
         num_columns=num_envs,
         num_devices=num_devices,
         unroll_length=unroll_length,
-        axis=meshes.AXIS,
+        axis=axis,
     )

@@ -196,8 +196,9 @@ def make(
         # What is drawn of a shard without any priority is no window and must not become one, and what was overwritten
         # since is another.
         overwritten = (start - head) % rows < (state.head[column] - head) % rows
-        is_window = (trees.get(tree, column, item) > 0) & ~overwritten
-        value = jnp.where(is_window, _priority(config, errors), 0.0)
+        present = trees.get(tree, column, item)
+        is_window = (present > 0) & ~overwritten
+        value = jnp.where(is_window, _priority(config, errors), present)
         largest_error = axis.max(jnp.where(is_window, jnp.abs(errors), 0.0).max())
         largest = jnp.maximum(largest, _priority(config, largest_error))
         return state._replace(priorities=Priorities(trees.put(tree, column, item, value), largest))

@@ -103,7 +103,7 @@ def _prioritised(errors, num_shards=1, batch=4, axis=types.LOCAL, **changes):
     states = []
     for error in errors:
         state = rings.filled(shard, 1, length, 1)
-        indices = jnp.zeros(length, jnp.int32), jnp.arange(length), jnp.zeros(length, jnp.int32)
+        indices = jnp.zeros(length, jnp.int32), jnp.arange(length), jnp.broadcast_to(state.head[0], length)
         if axis is types.LOCAL:
             state = shard.update(state, indices, jnp.asarray(error, jnp.float32))
         states.append(state)
@@ -117,7 +117,7 @@ def test_priorities_are_the_error_to_the_power_once():
     np.testing.assert_allclose(leaves, (error + 1e-6) ** 0.5, rtol=1e-5)
     np.testing.assert_allclose(state.priorities.largest, [(7.0 + 1e-6) ** 0.5], rtol=1e-6)
     # What comes now is given the largest priority ever, even after all have fallen.
-    state = shard.update(state, (jnp.zeros(6, jnp.int32), jnp.arange(6)), jnp.full(6, 0.01))
+    state = shard.update(state, (jnp.zeros(6, jnp.int32), jnp.arange(6), jnp.zeros(6, jnp.int32)), jnp.full(6, 0.01))
     state = shard.add(state, rings.unroll(6, 6, 1), jnp.arange(1))
     np.testing.assert_allclose(np.asarray(state.priorities.tree[0])[0, :6], 7.0**0.5, rtol=1e-5)
 

@@ -34,6 +34,8 @@ class DeviceTier:
     every device.
     """
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, setting: learning.Setting) -> None:
         """Builds the programs; compiles none."""
         self._mesh, self._num_unrolls = setting.mesh, setting.num_unrolls

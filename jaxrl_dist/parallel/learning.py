@@ -57,11 +57,13 @@ class Tier(Protocol):
         program: the jitted program of an update.
         publish: (learner) -> (params, updates i32 []), copies without the seeds axis.
         unroll: `types.Unroll` of `jax.ShapeDtypeStruct`, one actor's in all processes together.
+        notes: lines that say what it keeps where.
     """
 
     program: Any
     publish: Any
     unroll: types.Unroll
+    notes: tuple[str, ...]
 
     def init(self, keys: Array) -> tuple[learners.LearnerState, ArrayTree]:
         """Returns the state of the learner and of the replay, of keys [1]."""

@@ -155,7 +155,8 @@ class _Sebulba:
         self._tier: learning.Tier = (
             host_tier.HostTier(setting, replay.host) if replay.host else device_tier.DeviceTier(setting)
         )
-        self.placement = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
+        acting = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
+        self.placement = (*acting, *self._tier.notes)
         self._is_compiled = False
         self._running: running.Running | None = None
         self.failure: base.Failure | None = None
