@@ -61,7 +61,9 @@ class HostTier:
         self.program = _make_teach(setting, parts, False, (4, 5))
         self._again = _make_teach(setting, parts, True, ())
         unpacked = self._new_blocks().capacity_bytes / 2**30
-        self.notes = (f"observations of the replay: compressed in the host's memory, {unpacked:.2f} GiB before that",)
+        self.notes: tuple[str, ...] = (
+            f"observations of the replay: compressed in the host's memory, {unpacked:.2f} GiB before that",
+        )
         self._compiled: Any = None
         self._zeros: Any = None
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="reading ahead")

@@ -152,9 +152,9 @@ class _Sebulba:
         setting = learning.Setting(
             agent, replay, learner, environment.spec, num_envs, num_actors, config.unroll_length, mesh
         )
-        self._tier: learning.Tier = (
-            host_tier.HostTier(setting, replay.host) if replay.host else device_tier.DeviceTier(setting)
-        )
+        self._tier: learning.Tier = device_tier.DeviceTier(setting)
+        if replay.host:
+            self._tier = host_tier.HostTier(setting, replay.host)
         acting = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
         self.placement = (*acting, *self._tier.notes)
         self._is_compiled = False

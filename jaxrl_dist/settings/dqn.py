@@ -168,7 +168,7 @@ RAINBOW = {
         {"env.num_envs": 1, "layout.unroll_length": 4, "learner.anneal": False, "network.orthogonal": False},
     ),
     "agent.evaluation_epsilon": Setting(0.0, f"{OURS}: the greedy policy is evaluated"),
-    "learner.max_grad_norm": Setting(10.0, "published code of Rainbow (gradient norm 10)"),
+    "learner.max_grad_norm": Setting(10.0, "van Hasselt et al. 2019, appendix (used in Rainbow and its successor)"),
     "learner.target_period": Setting(2_000, f"{_RAINBOW}: every 8,000 steps, of which 4 make an update"),
 }
 
