@@ -63,7 +63,8 @@ study rainbow_parts 5 --setting="Rainbow: --system=rainbow" \
   --setting="DQN with distribution: --system=dqn --agent.num_atoms=51 $atoms" \
   --setting="DQN with noise: --system=dqn --agent.noise=0.5 $no_epsilon" -- --env=gymnax:Breakout-MinAtar --steps=300_000 \
   --env.num_envs=8 --layout.unroll_length=4 --replay.capacity=96_000 --replay.samples_per_insert=8 \
-  --learner.target_period=250 --network.torso=mlp --network.hidden_sizes=128 --network.head_size=128
+  --learner.target_period=250 --network.torso=mlp --network.hidden_sizes=128 --network.head_size=128 \
+  --network.activation=relu
 # A memory of 60 steps, longer than the 40 that are taught at once.
 memory="--system=r2d2 --layout=anakin --agent.taught=40 --network.forget_bias=4"
 study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \

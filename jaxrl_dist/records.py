@@ -124,6 +124,7 @@ def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, A
         "episode_return_per_seed": per_seed.tolist(),
         "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
         **learned,
+        **_replayed(parts, float(updates.mean()), env_steps(parts, pending.iterations)),
         **parts.layout.report(sums, pending.seconds),
     }
 
@@ -146,6 +147,13 @@ def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
         "eval_interval_over": "seeds" if len(per_seed) > 1 else "episodes",
         "eval_episodes": int(returns.size),
     }
+
+
+def _replayed(parts: assemble.Assembly, updates: float, inserted: int) -> dict[str, float]:
+    """Returns the taught rows per inserted row that were really drawn, of a system that has a replay."""
+    if "replay.batch_size" not in parts.settings.settings:
+        return {}
+    return {"samples_per_insert": updates * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
 
 
 def _nanmean(values: np.ndarray) -> float:
