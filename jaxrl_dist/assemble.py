@@ -1,5 +1,6 @@
 """Assembles a system from its settings: environment, agent, replay, learner, layout and evaluation on a mesh."""
 
+import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -69,12 +70,12 @@ def assemble(
     agent = make_agent(settings, environment.spec)
     layout_module = _layout_module(settings)
     layout_config = settings.group("layout", layout_module.Config)
-    learner_config = settings.group("learner", learner.Config)
+    learner_config, axis = settings.group("learner", learner.Config), layout_module.AXIS
     layout = layout_module.make(
         layout_config,
         agent,
-        make_replay(settings, agent, learner_config, num_devices, meshes.AXIS),
-        learner.make(learner_config, agent, meshes.AXIS),
+        make_replay(settings, agent, learner_config, layout_module.replay_shards(settings, num_devices), axis),
+        learner.make(learner_config, agent, axis),
         environment,
         num_envs,
         mesh,
@@ -118,24 +119,34 @@ def make_replay(
     settings: config.Resolved,
     agent: agents.Agent,
     learner_config: learner.Config,
-    num_devices: int,
+    num_shards: int,
     axis: types.Axis,
 ) -> replay.Replay:
-    """Builds one shard of the replay of the settings' system; `axis` reduces over the shards, or is `types.LOCAL`.
+    """Builds one shard of the replay of the settings' system.
+
+    Args:
+        settings: resolved.
+        agent: whose windows it cuts.
+        learner_config: of the learner.
+        num_shards: over which environments and capacity are divided.
+        axis: reduces over the shards, which draw a batch together; `types.LOCAL` where each draws one of its own.
 
     Raises:
         UsageError: sizes that do not fit together.
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = config.find_system(settings["system"])
+    once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
+    more_than_once, is_apart = learner_config.epochs * learner_config.minibatches > 1, axis is types.LOCAL
     if system.replay == "latest":
+        if is_apart and more_than_once:
+            raise config.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
-        learner.check_batch(learner_config, items, num_devices)
+        learner.check_batch(learner_config, items, num_shards)
         return replay.latest()
-    if learner_config.epochs * learner_config.minibatches > 1:
+    if more_than_once:
         raise config.UsageError(
-            f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}: "
-            f"{settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
+            f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
         )
     kind = replay.PrioritisedConfig if system.replay == "prioritised" else replay.UniformConfig
     windows = ring.Windows(
@@ -145,11 +156,14 @@ def make_replay(
         None if agent.keeps_sequences else agent.init_carry,
         agent.first_error,
     )
+    replay_config = settings.group("replay", kind)
+    if is_apart:
+        replay_config = dataclasses.replace(replay_config, batch_size=replay_config.batch_size * num_shards)
     return ring.make(
-        settings.group("replay", kind),
+        replay_config,
         windows,
         num_columns=num_envs,
-        num_devices=num_devices,
+        num_devices=num_shards,
         unroll_length=unroll_length,
         axis=axis,
     )

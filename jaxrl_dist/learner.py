@@ -77,9 +77,10 @@ class LearnerState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient of the summed loss, the taught rows behind it, summed and largest metrics, and priorities [N]."""
+    """Gradient of the summed loss, that loss, the taught rows behind it, summed and largest metrics, priorities [N]."""
 
     sums: ArrayTree
+    loss: Array
     valid: Array
     metrics: dict[str, Array]
     maxima: dict[str, Array]
@@ -93,6 +94,7 @@ class Learner(NamedTuple):
         init: (params) -> `LearnerState`.
         gradients: (params, target_network, batch, weights [N], key, progress) -> `Gradient` of this device.
         apply: (state, gradient of all devices, progress) -> (state, metrics).
+        advance: (state) -> state; counts an update, and refreshes the target network when it is due.
         update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
             the taught rows of all devices, averaged over minibatches, and the largest of the loss's `maxima`.
     """
@@ -100,6 +102,7 @@ class Learner(NamedTuple):
     init: Callable[[types.Params], LearnerState]
     gradients: Callable[..., Gradient]
     apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
+    advance: Callable[[LearnerState], LearnerState]
     update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
 
 
@@ -119,9 +122,9 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             output = agent.loss(params._replace(network=network), target_network, batch, key, progress, axis)
             return jnp.sum(weights * output.loss), output
 
-        sums, output = jax.grad(objective, has_aux=True)(params.network)
+        (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
         metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
-        return Gradient(sums, output.valid.sum(), metrics, maxima, output.priority)
+        return Gradient(sums, loss, output.valid.sum(), metrics, maxima, output.priority)
 
     def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
         valid = jnp.maximum(gradient.valid, 1.0)
@@ -158,11 +161,17 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             priorities = jnp.zeros_like(weights)
         metrics |= axis.max(maxima)
         params = agent.adapt(state.params, sample.sequences, metrics, axis)
-        updates = state.updates + 1
-        state = state._replace(params=params, updates=updates)
-        return _refresh_target(config, agent, state), priorities, metrics
+        return advance(state._replace(params=params)), priorities, metrics
 
-    return Learner(init, gradients, apply, update)
+    def advance(state: LearnerState) -> LearnerState:
+        state = state._replace(updates=state.updates + 1)
+        if not jax.tree.leaves(state.target_network):
+            return state
+        due = state.updates % config.target_period == 0
+        fresh, present = agent.target(state.params.network), state.target_network
+        return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
+
+    return Learner(init, gradients, apply, advance, update)
 
 
 def learning_rate(config: Config, progress: Array) -> Array:
@@ -232,11 +241,3 @@ def _epochs(
 
 def _num_items(batch: ArrayTree) -> int:
     return jax.tree.leaves(batch)[0].shape[0]
-
-
-def _refresh_target(config: Config, agent: base.Agent, state: LearnerState) -> LearnerState:
-    if not jax.tree.leaves(state.target_network):
-        return state
-    due = state.updates % config.target_period == 0
-    target = jax.tree.map(lambda p, t: jnp.where(due, p, t), agent.target(state.params.network), state.target_network)
-    return state._replace(target_network=target)

@@ -159,7 +159,7 @@ class Actor:
         if jax.tree.leaves(saved):
             environment.load(saved)  # type: ignore[attr-defined]
         elif isinstance(timestep, types.TimeStep):
-            player = _Reborn(environment)  # type: ignore[assignment]
+            player = unrolls.Reborn(environment)  # type: ignore[assignment]
         else:
             timestep = environment.reset()._replace(info=())
         carry = jax.device_put(carry, plan.device)
@@ -214,17 +214,3 @@ class Actor:
                 emitted.episodes,
                 seconds,
             )
-
-
-class _Reborn:
-    """New environments in the place of lost ones: their first step, which leaves a LAST row, resets."""
-
-    def __init__(self, environment: envs.HostEnvironment) -> None:
-        self._environment = environment
-        self._is_fresh = True
-
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        if self._is_fresh:
-            self._is_fresh = False
-            return self._environment.reset()
-        return self._environment.step(action)

@@ -27,6 +27,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 SERVES = ("device",)
 SEEDS_TOGETHER = True
+AXIS = meshes.AXIS
 
 # Rows of a minibatch on each core from which two cores beat one. CartPole gained 1.3× at this size, MinAtar nothing at
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
@@ -233,6 +234,12 @@ def choose_devices(settings: configs.Resolved, devices: Sequence[jax.Device]) ->
     counts = range(len(devices), 1, -1)
     count = next((n for n in counts if settings["num_seeds"] % n == 0 or _gains(settings, n)), 1)
     return list(devices[:count])
+
+
+def replay_shards(settings: configs.Resolved, num_devices: int) -> int:
+    """Returns the shards of a replay: one for each of the learner's devices."""
+    del settings
+    return num_devices
 
 
 def _gains(settings: configs.Resolved, num_devices: int) -> bool:

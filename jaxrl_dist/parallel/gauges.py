@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import channels, server
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
@@ -73,6 +73,36 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         "share_learning": learning,
         **_compression(values),
         "bottleneck": "learning" if learning > 0.5 else max(acting, key=lambda name: acting[name]),
+    }
+
+
+def gradients(ages: Sequence[int], verdicts: Sequence[server.Verdict]) -> dict[str, Any]:
+    """Returns what became of gradients as sums [1, ...] in NumPy."""
+    counts = np.bincount(np.minimum(np.asarray(ages, int), LARGEST_LAG), minlength=LARGEST_LAG + 1)
+    sums = {name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields}
+    return {"lag_counts": counts[None].astype(np.float64), "gradients": np.asarray([len(ages)]), **sums}
+
+
+def report_gradients(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+    """Says what a training record holds of the asynchronous layout.
+
+    Args:
+        sums: of `gradients` under `layout/`.
+        seconds: of training that they cover.
+
+    Returns:
+        Age of gradients in updates; how many were dropped and why; and the mean number of workers at work.
+    """
+    values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
+    return {
+        "policy_lag_p50": lag_quantile(values["lag_counts"], 0.5),
+        "policy_lag_p99": lag_quantile(values["lag_counts"], 0.99),
+        "gradients": int(values["gradients"]),
+        "gradients_dropped_stale": int(values["stale"]),
+        "gradients_dropped_outlier": int(values["outlier"]),
+        "gradients_dropped_broken": int(values["broken"]),
+        "updates_reverted": int(values["reverted"]),
+        "workers_busy": float(values["gradient_s"] / seconds),
     }
 
 

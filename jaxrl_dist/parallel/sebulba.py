@@ -39,6 +39,7 @@ from jaxrl_dist.types import Array
 
 SERVES = ("host", "device")
 SEEDS_TOGETHER = False
+AXIS = meshes.AXIS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +133,12 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device]) -
     if settings["layout.learner_devices"]:
         return placement.parse("--layout.learner_devices", settings["layout.learner_devices"], devices)
     return [devices[0]] if devices[0].platform == "cpu" else list(devices)
+
+
+def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
+    """Returns the shards of a replay: one for each of the learner's devices."""
+    del settings
+    return num_devices
 
 
 class _Sebulba:

@@ -1,0 +1,167 @@
+"""The parameter server: takes gradients one by one, drops those it should not trust, and applies the others.
+
+Pure functions of one seed. Source: Nair et al. 2015, "Massively parallel methods for deep reinforcement learning"
+(Gorila), section 4: gradients that are too old, and those whose loss is far from its running mean, are dropped.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxrl_dist import learner as learners
+from jaxrl_dist import types
+from jaxrl_dist.parallel import base
+from jaxrl_dist.types import Array
+
+_LOSSES_BEFORE_OUTLIERS = 100
+_DECAY = 0.99
+
+
+class Verdict(NamedTuple):
+    """What became of a gradient, bool [] each; none of them where it had no taught rows.
+
+    Attributes:
+        stale: dropped for its age.
+        outlier: dropped for its loss.
+        broken: dropped, as it is not finite.
+        taken: added to those that make the next update.
+        applied: which was made.
+        reverted: which was not finite, and is undone.
+    """
+
+    stale: Array
+    outlier: Array
+    broken: Array
+    taken: Array
+    applied: Array
+    reverted: Array
+
+
+class Losses(NamedTuple):
+    """Running mean and mean square of the loss per taught row, f32 [], and how many were counted, i32 []."""
+
+    mean: Array
+    square: Array
+    number: Array
+
+
+class Accumulated(NamedTuple):
+    """Gradients that wait for others: their sum, as of one gradient, and how many they are, i32 []."""
+
+    gradient: learners.Gradient
+    number: Array
+
+
+class Server(NamedTuple):
+    """State of the server beside the learner's.
+
+    Attributes:
+        accumulated: since the last update.
+        losses: of what arrived.
+    """
+
+    accumulated: Accumulated
+    losses: Losses
+
+
+def init(gradient: learners.Gradient) -> Server:
+    """Returns the state before the first gradient; those will look like this one (arrays or their shapes)."""
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
+    # An array each: what is donated may not be one.
+    losses = Losses(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    return Server(Accumulated(zeros, jnp.zeros((), jnp.int32)), losses)
+
+
+def make(
+    learner: learners.Learner, per_apply: int, max_age: int, outlier_deviations: float
+) -> Callable[..., tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]]:
+    """Makes the server's step.
+
+    Args:
+        learner: built with `types.LOCAL`; a worker's gradient is of all its rows.
+        per_apply: gradients that make an update.
+        max_age: updates since a gradient's parameters above which it is dropped; negative for no limit.
+        outlier_deviations: running deviations from the running mean above which a loss makes its gradient an outlier;
+            0 is off.
+
+    Returns:
+        (learner_state, server, gradient without priorities, age i32 [], progress) -> (learner_state, server, verdict,
+        metrics of the update, 0 where there was none). An update that is not finite is reverted.
+    """
+
+    def receive(
+        state: learners.LearnerState, server: Server, gradient: learners.Gradient, age: Array, progress: Array
+    ) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
+        loss = gradient.loss / jnp.maximum(gradient.valid, 1.0)
+        taught = gradient.valid > 0
+        broken = taught & ~base.all_finite((gradient.sums, gradient.loss))
+        stale = taught & ~broken & (age > max_age) if max_age >= 0 else jnp.zeros((), bool)
+        arrived = taught & ~broken & ~stale
+        outlier = arrived & is_outlier(server.losses, loss, outlier_deviations)
+        taken = arrived & ~outlier
+        losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), _count(server.losses, loss), server.losses)
+        accumulated = _accumulate(server.accumulated, gradient, taken)
+        due = accumulated.number >= per_apply
+
+        def update(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
+            after, metrics = learner.apply(state, gradient, progress)
+            after, metrics = learner.advance(after), metrics | gradient.maxima
+            sound = base.all_finite((after, metrics))
+            return jax.tree.map(lambda new, old: jnp.where(sound, new, old), (after, metrics), (state, zeros)), sound
+
+        shapes = jax.eval_shape(lambda s, g: learner.apply(s, g, progress)[1] | g.maxima, state, accumulated.gradient)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        (state, metrics), sound = jax.lax.cond(
+            due, update, lambda state, gradient: ((state, zeros), jnp.ones((), bool)), state, accumulated.gradient
+        )
+        emptied = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
+        verdict = Verdict(stale, outlier, broken, taken, due & sound, due & ~sound)
+        return state, Server(emptied, losses), verdict, metrics
+
+    return receive
+
+
+def is_outlier(losses: Losses, loss: Array, deviations: float) -> Array:
+    """Returns bool [], whether a loss f32 [] lies too far above the running mean; false while few were counted."""
+    if not deviations:
+        return jnp.zeros((), bool)
+    deviation = jnp.sqrt(jnp.maximum(losses.square - jnp.square(losses.mean), 0.0))
+    return (losses.number >= _LOSSES_BEFORE_OUTLIERS) & (loss > losses.mean + deviations * deviation)
+
+
+def _count(losses: Losses, loss: Array) -> Losses:
+    """Counts a loss: averages at first, and moves by a hundredth later."""
+    rate = jnp.maximum(1 - _DECAY, 1 / (losses.number + 1.0))
+    mean = losses.mean + rate * (loss - losses.mean)
+    square = losses.square + rate * (jnp.square(loss) - losses.square)
+    return Losses(mean, square, losses.number + 1)
+
+
+def _accumulate(accumulated: Accumulated, gradient: learners.Gradient, taken: Array) -> Accumulated:
+    def add(old: Array, new: Array) -> Array:
+        return jnp.where(taken, old + new, old)
+
+    before, maxima = accumulated.gradient, accumulated.gradient.maxima
+    total = jax.tree.map(add, before._replace(maxima={}), gradient._replace(maxima={}))
+    largest = jax.tree.map(lambda old, new: jnp.where(taken, jnp.maximum(old, new), old), maxima, gradient.maxima)
+    return Accumulated(total._replace(maxima=largest), accumulated.number + taken)
+
+
+def without_priorities(gradient: learners.Gradient) -> learners.Gradient:
+    """Returns what a worker sends: its replay keeps the priorities."""
+    return gradient._replace(priorities=())  # type: ignore[arg-type]
+
+
+def sharding(mesh: Mesh, leaf: Any) -> NamedSharding:
+    """Spreads a leaf over the server's devices by the first axis that they divide, or has it on each."""
+    count, ndim = mesh.shape["devices"], len(leaf.shape)
+    axis = next((i for i in range(ndim) if leaf.shape[i] and leaf.shape[i] % count == 0), ndim)
+    return NamedSharding(mesh, PartitionSpec(*("devices" if i == axis else None for i in range(ndim))))
+
+
+def no_statistics(params: types.Params) -> bool:
+    """Whether parameters hold nothing that every learned row would have to move on the server."""
+    return not jax.tree.leaves(params.statistics)

@@ -1,0 +1,253 @@
+"""Asynchronous gradients: synchronous limits equal Anakin's numbers, and drops, waits, orders and faults are forced to act."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import checkpoint, config, learner, types
+from jaxrl_dist.parallel import schedules, server
+
+ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
+LSTM = {**ONCE, "network.core": "lstm", "network.core_size": 8}
+# 32 windows per unroll of 8 × 4 rows.
+DQN = {"replay.samples_per_insert": 1.0}
+RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
+SYSTEMS = [("ppo", ONCE), ("ppo", LSTM), ("dqn", DQN), ("rainbow", {**DQN, **RANGE})]
+IDS = ["ppo", "lstm", "dqn", "rainbow"]
+
+
+def make(
+    system: str, settings: dict[str, Any], workers: int, env: str = "toy:walk", devices: int = 1
+) -> conftest.Small:
+    settings = {"layout": "async_gradient", "layout.num_workers": workers, "layout.worker_devices": "cpu:0", **settings}
+    if system != "ppo":
+        settings = {"replay.batch_size": 32 // workers, **settings}
+    return conftest.Small(system, env, devices, settings)
+
+
+def equal(one: conftest.Small, other: conftest.Small, atol: float = 0.0) -> None:
+    for x, y in zip(one.params, other.params, strict=True):
+        np.testing.assert_allclose(x, y, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+def test_one_worker_learns_what_anakin_learns(system: str, settings: dict[str, Any]) -> None:
+    one = conftest.Small(system, "toy:walk", 1, {"layout": "anakin", **settings}).run(6)
+    other = make(system, settings, 1).run(6)
+    equal(one, other, 1e-6)
+    np.testing.assert_array_equal(one.metrics.updates, other.metrics.updates)
+    for name in ("episodes", "episode_length", "valid_steps"):
+        np.testing.assert_array_equal(getattr(one.metrics.episodes, name), getattr(other.metrics.episodes, name))
+    for name, value in other.metrics.learner.items():
+        np.testing.assert_allclose(value, one.metrics.learner[name], rtol=1e-4, atol=1e-5)
+    other.layout.close()
+
+
+@pytest.mark.parametrize(("system", "settings"), [("ppo", ONCE), ("dqn", DQN)], ids=["ppo", "dqn"])
+def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, settings: dict[str, Any]) -> None:
+    settings = {**settings, "learner.anneal": False}
+    # Advantages that a worker normalises by its own rows, and a share of training counted in gradients, are others.
+    settings |= {"agent.normalise_advantage": "none"} if system == "ppo" else {"agent.epsilon_end": 1.0}
+    together = conftest.Small(system, "toy:walk", 2, {"layout": "anakin", **settings}).run(5)
+    apart = make(system, {**settings, "layout.gradients_per_apply": 2}, 2)
+    apart.total *= 2
+    apart.run(10)
+    equal(together, apart, 1e-6)
+    np.testing.assert_array_equal(together.metrics.updates, apart.metrics.updates)
+    assert apart.metrics.layout["lag_counts"][0, 0] == 10
+    apart.layout.close()
+
+
+@pytest.mark.parametrize("schedule", ["round_robin", "virtual"])
+@pytest.mark.parametrize(("system", "settings"), [("ppo", LSTM), ("dqn", DQN)], ids=["lstm", "dqn"])
+def test_a_resumed_run_is_the_same_bit_by_bit(
+    system: str, settings: dict[str, Any], schedule: str, tmp_path: pathlib.Path
+) -> None:
+    settings = {**settings, "layout.schedule": schedule, "layout.gradients_per_apply": 2, "layout.max_gradient_age": 0}
+    settings |= {"layout.durations": "1,2.5,1.3", "layout.jitter": 0.1}
+    whole = make(system, settings, 4).run(9).run(8)
+    first = make(system, settings, 4).run(9)
+    path = checkpoint.save(tmp_path, 9, first.layout.snapshot(first.state), {})
+    first.layout.close()
+    second = make(system, settings, 4)
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 9
+    second.run(8)
+    equal(whole, second)
+    for run in (whole, second):
+        run.metrics.layout.pop("gradient_s")
+    for x, y in zip(jax.tree.leaves(whole.metrics), jax.tree.leaves(second.metrics), strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert whole.metrics.updates > 0
+    for run in (whole, second):
+        run.layout.close()
+
+
+def test_a_snapshot_changes_nothing() -> None:
+    one, other = make("dqn", DQN, 4).run(6), make("dqn", DQN, 4).run(6)
+    one.layout.snapshot(one.state)
+    equal(one.run(6), other.run(6))
+    for run in (one, other):
+        run.layout.close()
+
+
+def test_gradients_in_turn_are_as_old_as_there_are_others() -> None:
+    run = make("ppo", ONCE, 4).run(12)
+    counts = run.metrics.layout["lag_counts"][0]
+    # The first of each worker are of the parameters that all began with.
+    np.testing.assert_array_equal(counts[:4], [1, 1, 1, 9])
+    assert run.metrics.updates == 12 and run.metrics.layout["stale"] == 0
+    run.layout.close()
+
+
+def test_old_gradients_are_dropped() -> None:
+    run = make("ppo", {**ONCE, "layout.max_gradient_age": 0}, 4).run(16)
+    dropped, updates = run.metrics.layout["stale"][0], run.metrics.updates[0]
+    # An update makes those of the three others too old; what they send next is fresh, but for the one that comes first.
+    assert dropped == 12 and updates == 4
+    unchanged = make("ppo", {**ONCE, "layout.max_gradient_age": 3}, 4).run(16)
+    assert unchanged.metrics.layout["stale"] == 0
+    for each in (run, unchanged):
+        each.layout.close()
+
+
+def test_the_server_may_be_spread_over_devices() -> None:
+    one, four = (make("ppo", {**ONCE, "network.hidden_sizes": (16,)}, 2, devices=n).run(6) for n in (1, 4))
+    equal(one, four, 1e-6)
+    threads = four.layout.run.__self__._crowd
+    kernels = [x for x in jax.tree.leaves(threads.learner.params) if x.ndim == 2]
+    assert any(not x.sharding.is_fully_replicated for x in kernels)
+    for run in (one, four):
+        run.layout.close()
+
+
+def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> learner.Gradient:
+    return learner.Gradient(
+        jnp.full(3, value), jnp.float32(loss * valid), jnp.float32(valid), {"m": jnp.float32(4.0)}, {}, ()
+    )
+
+
+def judge(**settings: Any) -> Any:
+    agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ())})
+    rule = learner.Config(optimizer="sgd", learning_rate=1.0, anneal=False, max_grad_norm=0.0)
+    built = learner.make(rule, agent, types.LOCAL)
+    defaults = {"per_apply": 1, "max_age": -1, "outlier_deviations": 0.0}
+    step = jax.jit(server.make(built, **{**defaults, **settings}))
+    state = built.init(types.Params(jnp.zeros(3), ()))
+    served = server.init(gradient(0.0))
+
+    def feed(one: learner.Gradient, age: int = 0) -> server.Verdict:
+        nonlocal state, served
+        state, served, verdict, feed.metrics = step(state, served, one, jnp.int32(age), jnp.float32(0))  # type: ignore[attr-defined]
+        feed.params, feed.updates = np.asarray(state.params.network), int(state.updates)  # type: ignore[attr-defined]
+        return server.Verdict(*(bool(flag) for flag in verdict))
+
+    return feed
+
+
+def test_gradients_are_summed_until_there_are_enough() -> None:
+    feed = judge(per_apply=3)
+    assert feed(gradient(1.0, valid=1.0)).taken and feed.updates == 0
+    assert not feed(gradient(2.0, valid=3.0)).applied
+    verdict = feed(gradient(3.0, valid=2.0))
+    assert verdict.taken and verdict.applied and feed.updates == 1
+    # The mean over all taught rows, not of the gradients' own means.
+    np.testing.assert_allclose(feed.params, -np.full(3, 6.0 / 6.0))
+    np.testing.assert_allclose(feed.metrics["m"], 12.0 / 6.0)
+    assert not feed(gradient(1.0)).applied
+
+
+def test_a_gradient_of_no_rows_is_nothing() -> None:
+    feed = judge()
+    assert not any(feed(gradient(5.0, valid=0.0)))
+    assert feed.updates == 0 and not feed.params.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_gradient_that_is_not_finite_is_dropped(bad: float) -> None:
+    feed = judge(per_apply=2)
+    feed(gradient(1.0))
+    assert feed(gradient(bad)) == server.Verdict(False, False, True, False, False, False)
+    assert feed(gradient(1.0, loss=bad)).broken
+    assert feed(gradient(3.0)).applied
+    np.testing.assert_allclose(feed.params, -np.full(3, 1.0))
+
+
+def test_an_update_that_is_not_finite_is_undone_bit_by_bit() -> None:
+    feed = judge()
+    feed(gradient(1.0))
+    before = feed.params
+    verdict = feed(gradient(3e38, valid=0.5))
+    assert verdict.reverted and not verdict.applied and feed.updates == 1
+    np.testing.assert_array_equal(feed.params, before)
+    assert feed(gradient(1.0)).applied
+
+
+def test_losses_far_above_their_mean_are_dropped() -> None:
+    feed, random = judge(outlier_deviations=4.0), np.random.default_rng(0)
+    # Nothing is an outlier before there is something to compare with.
+    assert feed(gradient(0.0, loss=1000.0)).taken
+    feed = judge(outlier_deviations=4.0)
+    for loss in random.normal(5.0, 1.0, 300):
+        feed(gradient(0.0, loss=loss))
+    assert feed(gradient(1.0, loss=20.0)).outlier and not feed.params.any()
+    assert feed(gradient(1.0, loss=6.0)).applied
+
+
+def test_losses_of_the_server_have_their_mean_and_deviation() -> None:
+    losses, random = server.init(gradient(0.0)).losses, np.random.default_rng(1)
+    values = random.normal(3.0, 2.0, 2000)
+    for value in values:
+        losses = server._count(losses, jnp.float32(value))
+    deviation = np.sqrt(losses.square - losses.mean**2)
+    # Of the last hundred or so.
+    assert abs(float(losses.mean) - 3.0) < 0.6 and abs(float(deviation) - 2.0) < 0.6
+
+
+def test_a_virtual_clock_orders_by_time() -> None:
+    clock = schedules.VirtualClock([1.0, 2.5], 0.0, 0)
+    order = []
+    at_work: Any = {0: None, 1: None}
+    for worker in (0, 1):
+        clock.answered(worker, 0)
+    for _ in range(7):
+        worker = clock.next(at_work, lambda: None)
+        order.append(worker)
+        clock.answered(worker, len(order))
+    # Finished at 1, 2, 2.5, 3, 4, 5, 5: the lower number first.
+    assert order == [0, 0, 1, 0, 0, 0, 1]
+
+
+def test_turns_pass_over_who_waits() -> None:
+    turns = schedules.RoundRobin(3)
+    everyone: Any = {0: None, 1: None, 2: None}
+    assert [turns.next(everyone, lambda: None) for _ in range(4)] == [0, 1, 2, 0]
+    assert turns.next({0: everyone[0], 2: None}, lambda: None) == 2
+
+
+REFUSED = [
+    (
+        "ppo",
+        {**ONCE, "layout.num_workers": 3},
+        "--layout.num_workers=3 does not divide --env.num_envs=8; nearest valid: 2",
+    ),
+    ("ppo", {**ONCE, "layout.gradients_per_apply": 3}, "--layout.gradients_per_apply=3: there are 2 workers"),
+    ("ppo", {"learner.epochs": 2}, "async_gradient takes one gradient per unroll; valid: 1 and 1"),
+    ("ppo", {**ONCE, "agent.normalise_observations": True}, "async_gradient keeps no running statistics"),
+    ("dqn", {"replay.samples_per_insert": 2.0}, "one gradient per unroll, these settings 2; multiply"),
+    ("dqn", {**DQN, "replay.storage": "host"}, "--replay.storage=host: workers keep"),
+    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,-1"}, "--layout.durations=1,-1: expected"),
+    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,2,3"}, "expected at most 2 positive"),
+]
+
+
+@pytest.mark.parametrize(("system", "settings", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(config.UsageError, match=message) as error:
+        make(system, settings, settings.pop("layout.num_workers", 2))
+    assert "\n" not in str(error.value)
