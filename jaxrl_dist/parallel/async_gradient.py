@@ -83,13 +83,6 @@ class Actors(NamedTuple):
     carry: tuple[ArrayTree, ...]
 
 
-class Pending(NamedTuple):
-    """A gradient that has not arrived; of a worker that waits for an update, zeros."""
-
-    gradient: learners.Gradient
-    episodes: unrolls.EpisodeSums
-
-
 class State(NamedTuple):
     """Everything of a run that is not in a thread; what workers hold is there in a snapshot only, else ().
 
@@ -99,9 +92,8 @@ class State(NamedTuple):
         server: `server.Server`.
         actors: of each worker.
         replay: of each worker.
-        pending: of each worker.
+        pending: of each worker the gradient that has not arrived; zeros where it waits for an update.
         status: i64 [W], `crowd.FRESH`, `AT_WORK` or `WAITING`.
-        given: i64 [W], updates of the parameters that each worker was given.
         numbers: i64 [W], the next unroll of each.
         schedule: f64, state of the schedule.
         replay_began: i64 [], the iteration at which the replay was empty.
@@ -112,9 +104,8 @@ class State(NamedTuple):
     server: server.Server
     actors: Actors
     replay: tuple[ArrayTree, ...]
-    pending: tuple[Pending, ...]
+    pending: tuple[worker.Sent, ...]
     status: np.ndarray
-    given: np.ndarray
     numbers: np.ndarray
     schedule: np.ndarray
     replay_began: np.ndarray
@@ -240,7 +231,6 @@ class _AsyncGradient:
             replay=tuple(one.replay for one in states),
             pending=tuple(jax.device_put(pending, device) for device in self._devices),
             status=np.full(count, crowd.FRESH),
-            given=np.zeros(count, np.int64),
             numbers=np.zeros(count, np.int64),
             schedule=self._make_schedule(keys).state(),
             replay_began=np.zeros((), int),
@@ -266,7 +256,6 @@ class _AsyncGradient:
             replay=on_workers(one.replay),
             pending=on_workers(jax.eval_shape(self._no_pending)),
             status=np.zeros(count, np.int64),
-            given=np.zeros(count, np.int64),
             numbers=np.zeros(count, np.int64),
             schedule=np.zeros(count + 1),
             replay_began=np.zeros((), int),
@@ -278,7 +267,7 @@ class _AsyncGradient:
         if self._crowd is None or self._state is not state:
             self.close()
             self._start(state, iteration / total)
-        threads, sums = self._crowd, _Sums(self._metric_names)
+        threads = self._crowd
         assert threads is not None
 
         def check() -> None:
@@ -289,11 +278,11 @@ class _AsyncGradient:
             threads.rest(check)
         for i in range(iteration, iteration + count):
             try:
-                sums.add(threads.event(i, total, check))
+                threads.event(i, total, check)
             except Exception as end:
                 fault = None if isinstance(end, _Stop) else end
-                raise base.Interrupted(self._light(state), sums.metrics(), i - iteration, fault) from None
-        return self._light(state), sums.metrics()
+                raise base.Interrupted(self._light(state), self._metrics(), i - iteration, fault) from None
+        return self._light(state), self._metrics()
 
     def snapshot(self, state: State) -> State:
         if state.pending:
@@ -301,15 +290,14 @@ class _AsyncGradient:
         threads = self._crowd
         assert threads is not None and self._schedule is not None
         sent = threads.rest(lambda: None)
-        pending = [self._no_pending() if one is None else Pending(one.gradient, one.episodes) for one, _ in sent]
-        status = [crowd.AT_WORK if one is not None else crowd.WAITING for one, _ in sent]
+        pending = [self._no_pending() if one is None else one for one in sent]
+        status = [crowd.WAITING if one is None else crowd.AT_WORK for one in sent]
         states = [one.state for one in self._workers]
         return state._replace(
             actors=Actors(*zip(*(one.actors for one in states), strict=True)),
             replay=tuple(one.replay for one in states),
             pending=tuple(jax.device_put(one, device) for one, device in zip(pending, self._devices, strict=True)),
             status=np.asarray(status),
-            given=np.asarray([given for _, given in sent]),
             numbers=np.asarray([one.number for one in self._workers]),
             schedule=self._schedule.state(),
         )
@@ -358,20 +346,20 @@ class _AsyncGradient:
                     int(state.numbers[index]),
                     self._config.unroll_length,
                     make,
+                    len(self._devices) == 1,
                 )
             )
         learner = jax.tree.map(lambda x: x[0], state.learner)
         if self._receive is None:
             self._receive = _make_receive(self._judge, self._mesh, learner)
         learner = jax.device_put(learner, jax.tree.map(lambda x: server.sharding(self._mesh, x), learner))
-        self._crowd = crowd.Crowd(self._workers, self._schedule, self._receive, learner, state.server)
+        at_once = self._config.gradients_per_apply == 1
+        self._crowd = crowd.Crowd(self._workers, self._schedule, self._receive, learner, state.server, at_once)
         for index, status in enumerate(state.status):
             if status == crowd.FRESH:
                 self._crowd.answer(index, progress)
             else:
-                pending = state.pending[index]
-                sent = worker.Sent(pending.gradient, jax.tree.map(np.asarray, pending.episodes), 0.0)
-                self._crowd.resume(index, sent if status == crowd.AT_WORK else None, int(state.given[index]))
+                self._crowd.resume(index, state.pending[index] if status == crowd.AT_WORK else None)
 
     def _light(self, state: State) -> State:
         """Returns the state while workers are at work."""
@@ -415,54 +403,46 @@ class _AsyncGradient:
     def _gradient_struct(self) -> learners.Gradient:
         return jax.eval_shape(self.program, *self._program_arguments(self._learner_struct(), 0.0))[1]
 
-    def _no_pending(self) -> Pending:
+    def _no_pending(self) -> worker.Sent:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._gradient_struct())
-        return Pending(zeros, jax.tree.map(jnp.asarray, unrolls.no_episodes()))
+        return worker.Sent(zeros, jax.tree.map(jnp.asarray, unrolls.no_episodes()), jnp.zeros((), jnp.int32))
+
+    def _metrics(self) -> base.Metrics:
+        """Returns the sums of the events since the last call, in NumPy."""
+        assert self._crowd is not None
+        events, none, names = self._crowd.take(), unrolls.no_episodes(), self._metric_names
+        total: Any = np.sum([np.zeros(len(none) + len(names)), *(event.sums for event in events)], axis=0)
+        episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
+        learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
+        updates: Any = np.asarray([sum(event.verdict.applied for event in events)], np.int32)
+        return base.Metrics(unrolls.EpisodeSums(*episodes), updates, learned, gauges.gradients(events))
 
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:
         gradient, learner = self._gradient_struct(), self._learner_struct()
         arguments = (learner, jax.eval_shape(server.init, gradient), gradient, np.int32(0), np.float32(0))
-        return tuple(jax.eval_shape(self._judge, *arguments)[3])
+        return tuple(sorted(jax.eval_shape(self._judge, *arguments)[3]))
 
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
 
 
-class _Sums:
-    """Sums of a call's events."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._events: list[crowd.Event] = []
-
-    def add(self, event: crowd.Event) -> None:
-        self._events.append(event)
-
-    def metrics(self) -> base.Metrics:
-        """Returns all of it in NumPy."""
-        episodes, learned = jax.device_get(
-            ([one.sent.episodes for one in self._events], [one.metrics for one in self._events])
-        )
-        total = functools.reduce(lambda x, y: jax.tree.map(np.add, x, y), episodes, unrolls.no_episodes())
-        own = gauges.gradients([one.age for one in self._events], [one.verdict for one in self._events])
-        own["gradient_s"] = np.asarray([sum(one.sent.seconds for one in self._events)])
-        metrics: Any = {
-            name: np.asarray([sum(float(one[name]) for one in learned)], np.float32) for name in self._names
-        }
-        updates: Any = np.asarray([sum(one.verdict.applied for one in self._events)], np.int32)
-        return base.Metrics(total, updates, metrics, own)
-
-
 def _make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.LearnerState) -> Callable[..., Any]:
     """Compiles the server's step with its state spread over its devices; workers may hold what it is given."""
     where = jax.tree.map(lambda x: server.sharding(mesh, x), learner)
     shared = meshes.sharding(mesh, meshes.SHARED)
-    program = jax.jit(judge, out_shardings=(where, shared, shared, shared))
 
-    def receive(state: Any, served: Any, gradient: Any, age: Any, progress: Any) -> Any:
-        return program(state, served, jax.device_put(gradient, shared), age, progress)
+    def step(state: Any, served: Any, sent: worker.Sent, progress: Array) -> Any:
+        state, served, verdict, metrics = judge(state, served, sent.gradient, sent.given, progress)
+        return state, served, server.pack(verdict, sent.episodes, metrics)
+
+    program = jax.jit(step, out_shardings=(where, shared, shared))
+
+    def receive(state: Any, served: Any, sent: worker.Sent, progress: Any) -> Any:
+        if sent.gradient.valid.devices() != set(mesh.devices.flat):
+            sent = jax.device_put(sent, shared)
+        return program(state, served, sent, progress)
 
     return receive
 

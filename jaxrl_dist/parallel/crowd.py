@@ -1,5 +1,6 @@
 """The workers of an asynchronous run and their server while they are at work: takes gradients, and answers each."""
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -10,36 +11,32 @@ import numpy as np
 
 from jaxrl_dist import learner as learners
 from jaxrl_dist.parallel import schedules, server, worker
-from jaxrl_dist.types import Array
 
 _POLL_S = 0.1
 _MOST_THREADS = 64
 _BROKEN_IN_A_ROW = 10
+_AHEAD = 3
 EVENT = struct.Struct("<HHB")
 FRESH, AT_WORK, WAITING = range(3)
 
 
 class Event(NamedTuple):
-    """What arrived and what became of it.
+    """A gradient that arrived.
 
     Attributes:
-        worker: whose gradient.
-        age: updates since its parameters.
-        sent: what it sent.
-        verdict: bool each.
-        metrics: of the update, where there was one.
+        worker: whose.
+        verdict: what became of it, in NumPy.
+        sums: f64, of its episodes and of the update's metrics, 0 where there was none, as `server.pack` orders them.
     """
 
     worker: int
-    age: int
-    sent: worker.Sent
     verdict: server.Verdict
-    metrics: dict[str, Array]
+    sums: np.ndarray
 
     def encode(self) -> bytes:
         """Returns its five bytes in a log: worker, age and verdict."""
-        flags = sum(int(flag) << bit for bit, flag in enumerate(self.verdict))
-        return EVENT.pack(self.worker, min(self.age, 2**16 - 1), flags)
+        age, *flags = self.verdict
+        return EVENT.pack(self.worker, min(int(age), 2**16 - 1), sum(int(flag) << i for i, flag in enumerate(flags)))
 
 
 class Crowd:
@@ -48,9 +45,6 @@ class Crowd:
     Attributes:
         learner: `LearnerState`, leaves [...], of the server.
         served: `server.Server`.
-        updates: that were made, as the learner counts them.
-        sent: of every worker the last gradient that has not arrived, None of one that waits or was never answered.
-        waiting: workers whose gradients wait for others.
     """
 
     def __init__(
@@ -60,35 +54,43 @@ class Crowd:
         receive: Callable[..., Any],
         learner: learners.LearnerState,
         served: server.Server,
+        answers_at_once: bool,
     ) -> None:
-        """Takes up a state; nobody is at work yet."""
-        self.learner, self.served, self.updates = learner, served, int(np.asarray(learner.updates))
-        self.waiting: list[int] = []
+        """Takes up a state; nobody is at work yet.
+
+        Args:
+            workers: all of them.
+            schedule: says whose gradient is next.
+            receive: (learner, served, `worker.Sent`, progress) -> (learner, served, what `server.pack` returns).
+            learner: leaves [...].
+            served: state of the server beside it.
+            answers_at_once: whether every gradient is answered whatever becomes of it, as each makes an update.
+        """
+        self.learner, self.served = learner, served
         self._workers, self._schedule, self._receive = workers, schedule, receive
-        self._given = [0] * len(workers)
+        self._answers_at_once = answers_at_once
         self._at_work: dict[int, futures.Future[worker.Sent]] = {}
+        self._waiting: list[int] = []
+        self._arrived: list[tuple[int, Any]] = []
         self._broken = 0
         threads = min(len(workers), _MOST_THREADS)
-        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="worker")
+        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="worker") if threads > 1 else None
 
-    def resume(self, index: int, sent: worker.Sent | None, given: int) -> None:
-        """Takes up a gradient that had not arrived when it was saved, of parameters with so many updates."""
-        self._given[index] = given
+    def resume(self, index: int, sent: worker.Sent | None) -> None:
+        """Takes up a gradient that had not arrived when it was saved; None if its worker waited for an update."""
         if sent is None:
-            self.waiting.append(index)
+            self._waiting.append(index)
         else:
-            self._at_work[index] = futures.Future()
-            self._at_work[index].set_result(sent)
+            self._at_work[index] = _done(sent)
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a worker to work with the newest parameters."""
-        state = self.learner
+        state, one = self.learner, self._workers[index]
         held = worker.Held(state.params, state.target_network, state.updates, np.float32(progress))
-        self._given[index] = self.updates
-        self._schedule.answered(index, self._workers[index].number)
-        self._at_work[index] = self._pool.submit(self._workers[index].work, held)
+        self._schedule.answered(index, one.number)
+        self._at_work[index] = self._pool.submit(one.work, held) if self._pool else _done(one.work(held))
 
-    def event(self, iteration: int, total: int, check: Callable[[], None]) -> Event:
+    def event(self, iteration: int, total: int, check: Callable[[], None]) -> None:
         """Takes the next gradient, judges it, and answers.
 
         Args:
@@ -98,57 +100,74 @@ class Crowd:
 
         Raises:
             envs.EnvironmentFault: an environment hangs.
-            FloatingPointError: gradients go on being not finite.
         """
-
-        def look() -> None:
-            check()
-            for one in self._workers:
-                one.check()
-
         check()
+        look = functools.partial(self._look, check)
         index = self._schedule.next(self._at_work, look)
-        while not futures.wait([self._at_work[index]], _POLL_S).done:
+        while not (self._at_work[index].done() or futures.wait([self._at_work[index]], _POLL_S).done):
             look()
         sent = self._at_work.pop(index).result()
-        age = self.updates - self._given[index]
         progress = np.float32(iteration) / np.float32(total)
-        self.learner, self.served, verdict, metrics = self._receive(
-            self.learner, self.served, sent.gradient, np.int32(age), progress
-        )
-        verdict = server.Verdict(*jax.device_get(verdict))
-        self._note(index, verdict, iteration)
-        self.updates += int(verdict.applied)
-        answered = [index]
-        if verdict.taken:
-            self.waiting.append(index)
-            answered = []
-        if verdict.applied or verdict.reverted:
-            answered, self.waiting = self.waiting, []
+        self.learner, self.served, packed = self._receive(self.learner, self.served, sent, progress)
+        self._arrived.append((index, packed))
+        answered = [index] if self._answers_at_once else self._whom_to_answer(index, packed)
         for each in answered:
             self.answer(each, (iteration + 1) / total)
-        return Event(index, age, sent, verdict, metrics)
+        if len(self._arrived) > _AHEAD:
+            # What is not looked at is not waited for: without this the host would run ahead without end.
+            jax.block_until_ready(self._arrived[-_AHEAD][1])
 
-    def rest(self, check: Callable[[], None]) -> list[tuple[worker.Sent | None, int]]:
-        """Waits until every worker has sent its gradient; returns these with the updates of their parameters."""
+    def take(self) -> list[Event]:
+        """Returns the events since the last call.
+
+        Raises:
+            FloatingPointError: gradients go on being not finite.
+        """
+        events = [Event(index, *server.unpack(packed)) for index, packed in self._arrived]
+        self._arrived = []
+        for event in events:
+            bad = event.verdict.broken or event.verdict.reverted
+            self._broken = self._broken + 1 if bad else 0
+            if self._broken >= _BROKEN_IN_A_ROW * len(self._workers):
+                raise FloatingPointError(
+                    f"{self._broken} gradients in a row were not finite, the last of worker {event.worker}; a smaller "
+                    "--learner.learning_rate may help"
+                )
+        return events
+
+    def rest(self, check: Callable[[], None]) -> list[worker.Sent | None]:
+        """Waits until every worker has sent its gradient; returns these, None of workers that wait for an update."""
         while futures.wait(self._at_work.values(), _POLL_S).not_done:
-            check()
-            for one in self._workers:
-                one.check()
+            self._look(check)
         at_work = {index: future.result() for index, future in self._at_work.items()}
-        return [(at_work.get(index), self._given[index]) for index in range(len(self._workers))]
+        return [at_work.get(index) for index in range(len(self._workers))]
 
     def close(self) -> None:
         """Lets the threads go, but for those that an environment holds."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
         futures.wait(self._at_work.values(), 5.0)
         for one in self._workers:
             one.close()
 
-    def _note(self, index: int, verdict: server.Verdict, iteration: int) -> None:
-        self._broken = self._broken + 1 if verdict.broken or verdict.reverted else 0
-        if self._broken >= _BROKEN_IN_A_ROW * len(self._workers):
-            raise FloatingPointError(
-                f"{self._broken} gradients in a row were not finite, the last of worker {index} at event {iteration}; "
-                "a smaller --learner.learning_rate may help"
-            )
+    def _look(self, check: Callable[[], None]) -> None:
+        check()
+        for one in self._workers:
+            one.check()
+
+    def _whom_to_answer(self, index: int, packed: Any) -> list[int]:
+        """Lets a worker wait until the update that its gradient is part of has been made."""
+        verdict, _ = server.unpack(packed)
+        if not verdict.taken:
+            return [index]
+        self._waiting.append(index)
+        if not (verdict.applied or verdict.reverted):
+            return []
+        answered, self._waiting = self._waiting, []
+        return answered
+
+
+def _done(sent: worker.Sent) -> futures.Future[worker.Sent]:
+    future: futures.Future[worker.Sent] = futures.Future()
+    future.set_result(sent)
+    return future

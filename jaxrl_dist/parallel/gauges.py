@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.parallel import channels, server
+from jaxrl_dist.parallel import channels, crowd, server
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
@@ -76,11 +76,13 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     }
 
 
-def gradients(ages: Sequence[int], verdicts: Sequence[server.Verdict]) -> dict[str, Any]:
+def gradients(events: Sequence[crowd.Event]) -> dict[str, Any]:
     """Returns what became of gradients as sums [1, ...] in NumPy."""
-    counts = np.bincount(np.minimum(np.asarray(ages, int), LARGEST_LAG), minlength=LARGEST_LAG + 1)
-    sums = {name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields}
-    return {"lag_counts": counts[None].astype(np.float64), "gradients": np.asarray([len(ages)]), **sums}
+    verdicts = [event.verdict for event in events]
+    ages = np.minimum([int(one.age) for one in verdicts], LARGEST_LAG).astype(int)
+    counts = np.bincount(ages, minlength=LARGEST_LAG + 1)
+    sums = {name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields[1:]}
+    return {"lag_counts": counts[None].astype(np.float64), "gradients": np.asarray([len(events)]), **sums}
 
 
 def report_gradients(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def report_gradients(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str
         seconds: of training that they cover.
 
     Returns:
-        Age of gradients in updates; how many were dropped and why; and the mean number of workers at work.
+        Age of gradients in updates; how many there were, and how many were dropped and why.
     """
     values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
     return {
@@ -102,7 +104,6 @@ def report_gradients(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str
         "gradients_dropped_outlier": int(values["outlier"]),
         "gradients_dropped_broken": int(values["broken"]),
         "updates_reverted": int(values["reverted"]),
-        "workers_busy": float(values["gradient_s"] / seconds),
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_dist import learner as learners
@@ -21,9 +22,10 @@ _DECAY = 0.99
 
 
 class Verdict(NamedTuple):
-    """What became of a gradient, bool [] each; none of them where it had no taught rows.
+    """What became of a gradient, bool [] each but the age; none of them where it had no taught rows.
 
     Attributes:
+        age: i32 [], updates since its parameters.
         stale: dropped for its age.
         outlier: dropped for its loss.
         broken: dropped, as it is not finite.
@@ -32,6 +34,7 @@ class Verdict(NamedTuple):
         reverted: which was not finite, and is undone.
     """
 
+    age: Array
     stale: Array
     outlier: Array
     broken: Array
@@ -88,14 +91,15 @@ def make(
             0 is off.
 
     Returns:
-        (learner_state, server, gradient without priorities, age i32 [], progress) -> (learner_state, server, verdict,
-        metrics of the update, 0 where there was none). An update that is not finite is reverted.
+        (learner_state, server, gradient without priorities, given i32 [], progress) -> (learner_state, server, verdict,
+        metrics of the update, 0 where there was none). `given` are the updates that its parameters had had. An update
+        that is not finite is reverted.
     """
 
     def receive(
-        state: learners.LearnerState, server: Server, gradient: learners.Gradient, age: Array, progress: Array
+        state: learners.LearnerState, server: Server, gradient: learners.Gradient, given: Array, progress: Array
     ) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
-        loss = gradient.loss / jnp.maximum(gradient.valid, 1.0)
+        loss, age = gradient.loss / jnp.maximum(gradient.valid, 1.0), state.updates - given
         taught = gradient.valid > 0
         broken = taught & ~base.all_finite((gradient.sums, gradient.loss))
         stale = taught & ~broken & (age > max_age) if max_age >= 0 else jnp.zeros((), bool)
@@ -118,10 +122,24 @@ def make(
             due, update, lambda state, gradient: ((state, zeros), jnp.ones((), bool)), state, accumulated.gradient
         )
         emptied = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
-        verdict = Verdict(stale, outlier, broken, taken, due & sound, due & ~sound)
+        verdict = Verdict(age, stale, outlier, broken, taken, due & sound, due & ~sound)
         return state, Server(emptied, losses), verdict, metrics
 
     return receive
+
+
+def pack(verdict: Verdict, episodes: Any, metrics: dict[str, Array]) -> Array:
+    """Returns verdict, sums of episodes and metrics, by name, as one f32 [K], which crosses to the host at once."""
+    rows = [*verdict, *jax.tree.leaves(episodes), *(metrics[name] for name in sorted(metrics))]
+    return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in rows])
+
+
+def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
+    """Returns the verdict in NumPy, and what `pack` put after it, f64."""
+    numbers = np.asarray(packed, np.float64)
+    count = len(Verdict._fields)
+    age, *flags = numbers[:count]
+    return Verdict(int(age), *(bool(flag) for flag in flags)), numbers[count:]  # type: ignore[arg-type]
 
 
 def is_outlier(losses: Losses, loss: Array, deviations: float) -> Array:

@@ -4,7 +4,6 @@ Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning"
 mode, in which a worker acts with the parameters that it learns with.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -41,11 +40,17 @@ class State(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a worker gives back: gradient without priorities, sums of episodes, and seconds that it took."""
+    """What a worker gives back.
+
+    Attributes:
+        gradient: without priorities.
+        episodes: sums, leaves [1].
+        given: i32 [], updates that its parameters had had.
+    """
 
     gradient: learners.Gradient
     episodes: unrolls.EpisodeSums
-    seconds: float
+    given: Any
 
 
 class Programs(NamedTuple):
@@ -148,6 +153,7 @@ class Worker:
         number: int,
         unroll_length: int,
         make_environment: Callable[[], envs.HostEnvironment] | None,
+        is_alone: bool,
     ) -> None:
         """Takes up a state.
 
@@ -161,9 +167,10 @@ class Worker:
             number: of its next unroll.
             unroll_length: T.
             make_environment: on the host, None where they are on the device.
+            is_alone: whether no other worker is there to be waited for; then nothing need be finished here.
         """
         self.number = number
-        self._programs, self._device = programs, device
+        self._programs, self._device, self._is_alone = programs, device, is_alone
         self._key, self._env_ids = jax.device_put((key, env_ids), device)
         self.state = jax.device_put(state, device) if make_environment is None else state
         self._ready_at = number - _unrolls_kept(state.replay, unroll_length) + programs.first_ready
@@ -172,17 +179,18 @@ class Worker:
         self._player: Any = None
 
     def work(self, held: Held) -> Sent:
-        """Plays an unroll and takes a gradient; blocks until it is there."""
-        started_s = time.perf_counter()
-        held = jax.device_put(held, self._device)
+        """Plays an unroll and takes a gradient; blocks until it is there, unless alone."""
+        if jax.tree.leaves(held.params)[0].devices() != {self._device}:
+            held = jax.device_put(held, self._device)
         arguments = (held, self._key, np.int32(self.number), np.asarray(self.number >= self._ready_at))
         if self._programs.on_host is None:
             self.state, gradient, episodes = self._programs.on_device(*arguments, self._env_ids, self.state)
         else:
             gradient, episodes = self._play_on_host(self._programs.on_host, held, arguments)
         self.number += 1
-        jax.block_until_ready(gradient)
-        return Sent(gradient, episodes, time.perf_counter() - started_s)
+        if not self._is_alone:
+            jax.block_until_ready(gradient)
+        return Sent(gradient, episodes, held.updates)
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
