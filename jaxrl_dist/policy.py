@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, session, startup, types
+from jaxrl_dist import assemble, checkpoint, config, events, records, session, startup, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -113,6 +113,35 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in named.items()}
 
 
+def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Runs an asynchronous run again from its start, its gradients in the order that its event log says.
+
+    Returns:
+        A record that `json` can write: `events`, the digests of the parameters of the run and of its repetition, and
+        whether they `match`, bit for bit.
+
+    Raises:
+        UsageError: it has no event log, or nothing that can be repeated.
+    """
+    folder = pathlib.Path(run)
+    parts = _assemble(folder, {})
+    keys = session.seed_keys(parts.settings)
+    layout = parts.layout
+    if layout.follow is None or not (folder / events.FILE_NAME).exists():
+        raise config.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
+    if isinstance(parts.environment, envs.HostTask):
+        raise config.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
+    params, _ = startup.load_params(folder, "latest", layout.template(keys).learner.params)
+    total = checkpoint.read_meta(checkpoint.latest(folder / "checkpoints")[0])["total"]
+    workers = [event.worker for event in events.read(folder)]
+    layout.follow(workers)
+    with session.matmul_precision(parts.settings):
+        state, _ = layout.run(layout.init(keys), 0, len(workers), total)
+    layout.close()
+    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (params, state.learner.params)]
+    return {"events": len(workers), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
+
+
 def _norms(network: Any) -> Any:
     """Returns f32 [S], the norm of each leaf [S, ...]."""
     return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).reshape(x.shape[0], -1).sum(1)), network)
@@ -136,7 +165,8 @@ def _assemble(
 
 def _devices(saved: config.Resolved, num_devices: int) -> dict[str, Any]:
     """Returns the flags that make a layout use the first devices there are."""
-    named = {"layout.num_devices": num_devices, "layout.learner_devices": "", "layout.actor_devices": ""}
+    chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
+    named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}
     return {name: value for name, value in named.items() if name in saved.settings}
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, faults, guard, loggers, memory, records, saving, types
+from jaxrl_dist import assemble, checkpoint, config, events, faults, guard, loggers, memory, records, saving, types
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -207,6 +207,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
+        events.append(session.folder, parts.layout.events())
         session.tick(progress)
         if fault is not None:
             with _saving_at_a_fault(session, state, progress):

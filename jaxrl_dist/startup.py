@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, checkpoint, config, memory, metrics, records, saving, session, types
+from jaxrl_dist import assemble, checkpoint, config, events, memory, metrics, records, saving, session, types
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
@@ -30,10 +30,12 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
     if found is None:
         state = _initial_state(parts, keys)
         metrics.truncate_after(folder, -1)
+        events.truncate(folder, 0)
         return session.Started(state, records.Progress(), keys, None, clock_s)
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
     metrics.truncate_after(folder, steps)
+    events.truncate(folder, progress.iteration)
     return session.Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 

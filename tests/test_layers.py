@@ -11,7 +11,7 @@ LAYERS = (
     {"systems"},
     {"declarations", "differences"},
     {"config"},
-    {"returns", "values", "distributions", "statistics", "permutations", "custom", "storage"},
+    {"returns", "values", "distributions", "statistics", "permutations", "custom", "storage", "events"},
     {"torsos", "lstm", "noisy"},
     {"networks", "priorities", "blocks"},
     {"q_values", "replay"},

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl_dist import events as logs
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
@@ -151,6 +152,8 @@ def make(
         close=layout.close,
         program=layout.program,
         run_arguments=layout.run_arguments,
+        events=layout.take_events,
+        follow=layout.follow,
     )
 
 
@@ -214,6 +217,8 @@ class _AsyncGradient:
         self._workers: list[worker.Worker] = []
         self._state: State | None = None
         self._schedule: schedules.Schedule | None = None
+        self._recorded: Sequence[int] | None = None
+        self._log = bytearray()
 
     def init(self, keys: Array) -> State:
         learner = self._learner.init(self._agent.init(base.seed_keys(keys[0]).params))
@@ -319,6 +324,14 @@ class _AsyncGradient:
             return (*common, jax.ShapeDtypeStruct((self._width,), np.int32), one)
         return (*common, self._rows, one.replay)
 
+    def take_events(self) -> bytes:
+        taken, self._log = bytes(self._log), bytearray()
+        return taken
+
+    def follow(self, workers: Sequence[int]) -> None:
+        self.close()
+        self._recorded = workers
+
     def close(self) -> None:
         if self._crowd is not None:
             self._crowd.close()
@@ -385,6 +398,8 @@ class _AsyncGradient:
 
     def _make_schedule(self, keys: Array) -> schedules.Schedule:
         config, count = self._config, self._config.num_workers
+        if self._recorded is not None:
+            return schedules.Recorded(self._recorded, count)
         if config.schedule == "virtual":
             seed = int(jax.random.bits(base.seed_keys(keys[0]).training, dtype=np.uint32))
             durations = schedules.parse_durations(config.durations, count)
@@ -415,6 +430,9 @@ class _AsyncGradient:
         episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
         learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
         updates: Any = np.asarray([sum(event.verdict.applied for event in events)], np.int32)
+        for event in events:
+            age, *flags = event.verdict
+            self._log += logs.encode(event.worker, int(age), [bool(flag) for flag in flags])
         return base.Metrics(unrolls.EpisodeSums(*episodes), updates, learned, gauges.gradients(events))
 
     @functools.cached_property

@@ -1,6 +1,6 @@
 """The interface of a layout: how the run drives it, what it saves, and how it explains a failure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -85,6 +85,8 @@ class Layout(NamedTuple):
         report: (sums by path, seconds) -> what a training record says of the layout itself.
         placement: lines that say what runs where.
         close: ends threads and frees environments.
+        events: () -> what the event log gets of the iterations since the last call (`events.encode`).
+        follow: (workers by event) makes a run repeat a log's order; None where order is not a matter of the clock.
         program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
     """
 
@@ -103,6 +105,8 @@ class Layout(NamedTuple):
     close: Callable[[], None]
     program: Any
     run_arguments: Callable[..., tuple[Any, ...]]
+    events: Callable[[], bytes] = bytes
+    follow: Callable[[Sequence[int]], None] | None = None
 
 
 class SeedKeys(NamedTuple):

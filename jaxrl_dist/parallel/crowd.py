@@ -1,7 +1,6 @@
 """The workers of an asynchronous run and their server while they are at work: takes gradients, and answers each."""
 
 import functools
-import struct
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -16,7 +15,6 @@ _POLL_S = 0.1
 _MOST_THREADS = 64
 _BROKEN_IN_A_ROW = 10
 _AHEAD = 3
-EVENT = struct.Struct("<HHB")
 FRESH, AT_WORK, WAITING = range(3)
 
 
@@ -32,11 +30,6 @@ class Event(NamedTuple):
     worker: int
     verdict: server.Verdict
     sums: np.ndarray
-
-    def encode(self) -> bytes:
-        """Returns its five bytes in a log: worker, age and verdict."""
-        age, *flags = self.verdict
-        return EVENT.pack(self.worker, min(int(age), 2**16 - 1), sum(int(flag) << i for i, flag in enumerate(flags)))
 
 
 class Crowd:

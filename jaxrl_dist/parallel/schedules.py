@@ -124,8 +124,8 @@ class Recorded:
 
     is_exact = True
 
-    def __init__(self, workers: Sequence[int]) -> None:
-        self._workers, self._position = list(workers), 0
+    def __init__(self, workers: Sequence[int], num_workers: int) -> None:
+        self._workers, self._num_workers, self._position = workers, num_workers, 0
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         del check
@@ -139,7 +139,7 @@ class Recorded:
         pass
 
     def state(self) -> np.ndarray:
-        return np.asarray([float(self._position)])
+        return np.asarray([*np.zeros(self._num_workers), self._position])
 
     def load(self, state: np.ndarray) -> None:
         self._position = int(state[-1])

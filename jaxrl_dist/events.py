@@ -1,0 +1,52 @@
+"""The event log of an asynchronous run, `events.bin`: whose gradient came when, its age, and what became of it.
+
+Five bytes for each event, little-endian: worker u16, age in updates u16, and the verdict's flags u8 (bit 0 stale, 1
+outlier, 2 broken, 3 taken, 4 applied, 5 reverted). Event i is iteration i, so a resumed run cuts the log at its own.
+"""
+
+import os
+import pathlib
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+FILE_NAME = "events.bin"
+_EVENT = struct.Struct("<HHB")
+_LARGEST_AGE = 2**16 - 1
+
+
+class Event(NamedTuple):
+    """One event: worker, age in updates, and the flags of its verdict as bits."""
+
+    worker: int
+    age: int
+    flags: int
+
+
+def encode(worker: int, age: int, flags: Sequence[bool]) -> bytes:
+    """Returns an event's bytes; an age beyond 65,535 is written as that."""
+    return _EVENT.pack(worker, min(age, _LARGEST_AGE), sum(int(flag) << bit for bit, flag in enumerate(flags)))
+
+
+def append(folder: str | os.PathLike[str], data: bytes) -> None:
+    """Appends events to a run's log; none make no file."""
+    if data:
+        with (pathlib.Path(folder) / FILE_NAME).open("ab") as file:
+            file.write(data)
+
+
+def truncate(folder: str | os.PathLike[str], count: int) -> None:
+    """Keeps the first `count` events of a run's log, if it has one."""
+    path = pathlib.Path(folder) / FILE_NAME
+    if path.exists() and path.stat().st_size > count * _EVENT.size:
+        os.truncate(path, count * _EVENT.size)
+
+
+def read(folder: str | os.PathLike[str]) -> list[Event]:
+    """Returns the events of a run, oldest first; a half-written last one is left out.
+
+    Raises:
+        FileNotFoundError: it has no log.
+    """
+    data = (pathlib.Path(folder) / FILE_NAME).read_bytes()
+    return [Event(*fields) for fields in _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])]

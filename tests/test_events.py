@@ -1,0 +1,73 @@
+"""The event log: what is written is read, a resume cuts it, and a free run repeats by it bit for bit."""
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import conftest
+import jax
+import pytest
+
+from jaxrl_dist import config, events, policy, runner
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
+
+
+def train(folder: pathlib.Path, system: str, **settings: Any) -> None:
+    more = {"learner.epochs": 1, "learner.minibatches": 1} if system == "ppo" else {}
+    more |= {"replay.samples_per_insert": 1.0, "replay.batch_size": 8} if system == "dqn" else {}
+    flags = {**conftest.SMALL[system], **SETTINGS, **more, **settings}
+    runner.train(system, "toy:walk", out=str(folder), settings=flags, devices=jax.devices()[:1])
+
+
+def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
+    flags = [False, True, False, False, True, False]
+    events.append(tmp_path, events.encode(3, 70_000, flags) + events.encode(65_535, 0, [True]))
+    events.append(tmp_path, b"")
+    assert events.read(tmp_path) == [events.Event(3, 65_535, 0b10010), events.Event(65_535, 0, 1)]
+    assert (tmp_path / events.FILE_NAME).stat().st_size == 10
+    events.append(tmp_path, b"\x01")
+    assert len(events.read(tmp_path)) == 2
+    events.truncate(tmp_path, 1)
+    assert events.read(tmp_path) == [events.Event(3, 65_535, 0b10010)]
+    events.truncate(tmp_path, 5)
+    assert len(events.read(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> None:
+    train(tmp_path, system, **{"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2})
+    log = events.read(tmp_path)
+    assert {event.worker for event in log} == set(range(4))
+    record = policy.replay_schedule(tmp_path)
+    assert record["match"] and record["events"] == len(log) > 20
+    # In another order something else comes out.
+    other = [event._replace(worker=i % 4) for i, event in enumerate(log)]
+    turns = b"".join(events.encode(event.worker, event.age, []) for event in other)
+    (tmp_path / events.FILE_NAME).write_bytes(turns)
+    if [event.worker for event in other] != [event.worker for event in log]:
+        try:
+            assert not policy.replay_schedule(tmp_path)["match"]
+        except ValueError as error:
+            assert "was not at work" in str(error)
+
+
+def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
+    train(tmp_path, "ppo", steps=640, **{"learner.anneal": False})
+    first = (tmp_path / events.FILE_NAME).read_bytes()
+    train(tmp_path, "ppo", steps=1280, **{"learner.anneal": False})
+    assert (tmp_path / events.FILE_NAME).read_bytes().startswith(first)
+    command = [sys.executable, str(ROOT / "scripts" / "replay_schedule.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["match"]
+
+
+def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:
+    flags = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "steps": 128}
+    runner.train("ppo", "toy:walk", out=str(tmp_path), settings=flags, devices=jax.devices()[:1])
+    with pytest.raises(config.UsageError, match="has no event log: anakin keeps none"):
+        policy.replay_schedule(tmp_path)
