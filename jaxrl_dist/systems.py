@@ -54,6 +54,15 @@ _ROWS = (
         summary="Deep Q-learning (Mnih et al. 2015) on a uniform replay.",
     ),
     System(
+        name="gorila",
+        agent="dqn",
+        replay="uniform",
+        layouts=("async_gradient",),
+        settings=dqn.GORILA,
+        families=dqn.GORILA_FAMILIES,
+        summary="DQN of asynchronous workers and a parameter server (Nair et al. 2015), each with a replay of its own.",
+    ),
+    System(
         name="rainbow",
         agent="dqn",
         replay="prioritised",
