@@ -1,6 +1,8 @@
 """The workers of an asynchronous run and their server while they are at work: takes gradients, and answers each."""
 
 import functools
+import queue
+import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ _POLL_S = 0.1
 _MOST_THREADS = 64
 _BROKEN_IN_A_ROW = 10
 _AHEAD = 3
+_CLOSE_WITHIN_S = 5.0
 FRESH, AT_WORK, WAITING = range(3)
 
 
@@ -67,7 +70,7 @@ class Crowd:
         self._arrived: list[tuple[int, Any]] = []
         self._broken = 0
         threads = min(len(workers), _MOST_THREADS)
-        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="worker") if threads > 1 else None
+        self._pool = _Threads(threads) if threads > 1 else None
 
     def resume(self, index: int, sent: worker.Sent | None) -> None:
         """Takes up a gradient that had not arrived when it was saved; None if its worker waited for an update."""
@@ -138,8 +141,8 @@ class Crowd:
     def close(self) -> None:
         """Lets the threads go, but for those that an environment holds."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        futures.wait(self._at_work.values(), 5.0)
+            self._pool.close()
+        futures.wait(self._at_work.values(), _CLOSE_WITHIN_S)
         for one in self._workers:
             one.close()
 
@@ -158,6 +161,33 @@ class Crowd:
             return []
         answered, self._waiting = self._waiting, []
         return answered
+
+
+class _Threads:
+    """A few threads that work off calls; the process does not wait for one that an environment holds."""
+
+    def __init__(self, count: int) -> None:
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"worker {number}", daemon=True).start()
+
+    def submit(self, call: Callable[[Any], worker.Sent], held: worker.Held) -> futures.Future[worker.Sent]:
+        future: futures.Future[worker.Sent] = futures.Future()
+        self._calls.put((future, call, held))
+        return future
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _run(self) -> None:
+        while (job := self._calls.get()) is not None:
+            future, call, held = job
+            try:
+                future.set_result(call(held))
+            except BaseException as error:
+                future.set_exception(error)
 
 
 def _done(sent: worker.Sent) -> futures.Future[worker.Sent]:

@@ -1,0 +1,110 @@
+"""Faults under asynchronous gradients, each made to happen: what ends the run, and in which time."""
+
+import pathlib
+import threading
+import time
+from typing import Any
+
+import conftest
+import fake_host
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import runner, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import worker
+
+ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
+
+
+def train(folder: pathlib.Path, **settings: Any) -> runner.Run:
+    named = {**conftest.SMALL["ppo"], **ONCE, "layout": "async_gradient", "layout.num_workers": 4, **settings}
+    return runner.train("ppo", "fake:walk", out=str(folder), settings=named, devices=jax.devices()[:1])
+
+
+@pytest.fixture
+def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
+
+    def use(before_step: Any) -> list[fake_host.Walk]:
+        made: list[fake_host.Walk] = []
+        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
+        return made
+
+    return use
+
+
+class Broken(RuntimeError):
+    """Raised by an environment."""
+
+
+def training(walk: fake_host.Walk) -> bool:
+    return threading.current_thread().name.startswith("worker")
+
+
+@pytest.mark.parametrize("schedule", ["round_robin", "free"])
+def test_a_raising_environment_ends_the_run_with_its_own_exception(
+    schedule: str, tmp_path: pathlib.Path, plays: Any
+) -> None:
+    raised_s = []
+
+    def fail(walk: fake_host.Walk) -> None:
+        if training(walk) and walk.total_steps == 50 and not raised_s:
+            raised_s.append(time.monotonic())
+            raise Broken("the simulator fell over")
+
+    made = plays(fail)
+    with pytest.raises(Broken, match="the simulator fell over"):
+        train(tmp_path, steps=64_000, **{"layout.schedule": schedule})
+    assert time.monotonic() - raised_s[0] < 5
+    assert all(walk.is_closed for walk in made)
+    # What was learned until then is saved, and the same command goes on from there.
+    plays(lambda walk: None)
+    assert train(tmp_path, steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
+
+
+def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Path, plays: Any) -> None:
+    hung_s = []
+
+    def hang(walk: fake_host.Walk) -> None:
+        if training(walk) and walk.total_steps == 50 and not hung_s:
+            hung_s.append(time.monotonic())
+            fake_host.sleep_forever()
+
+    plays(hang)
+    with pytest.raises(envs.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
+        train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
+    assert time.monotonic() - hung_s[0] < 15
+
+
+def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    unrolls: list[types.Unroll] = []
+    play = worker.Worker._play_on_host
+
+    def spied(self: Any, programs: Any, held: Any, arguments: Any) -> Any:
+        learn = self._programs.learn
+
+        def looked(*given: Any) -> Any:
+            unrolls.append(jax.tree.map(np.asarray, given[4]))
+            return learn(*given)
+
+        self._programs = self._programs._replace(learn=looked)
+        try:
+            return play(self, programs, held, arguments)
+        finally:
+            self._programs = self._programs._replace(learn=learn)
+
+    monkeypatch.setattr(worker.Worker, "_play_on_host", spied)
+    plays(lambda walk: None)
+    train(tmp_path, steps=640)
+    before = len(unrolls)
+    train(tmp_path, steps=1_280)
+    assert 0 < before < len(unrolls)
+    for unroll in unrolls:
+        seed, _, step = np.moveaxis(unroll.steps.timestep.observation, -1, 0)
+        step_type = unroll.steps.timestep.step_type
+        goes_on = step_type[:-1] != types.LAST
+        assert (seed[1:] == seed[:-1])[goes_on].all()
+        np.testing.assert_array_equal((step[1:] - step[:-1])[goes_on], 1)
+        np.testing.assert_array_equal(step_type[1:][~goes_on], types.FIRST)
