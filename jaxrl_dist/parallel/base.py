@@ -1,10 +1,11 @@
 """The interface of a layout: how the run drives it, what it saves, and how it explains a failure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist.parallel import unroll as unrolls
@@ -18,7 +19,7 @@ class Metrics(NamedTuple):
         episodes: that ended, and rows.
         updates: number of them.
         learner: the updates' own metrics.
-        layout: the layout's own, by name.
+        layout: the layout's own, by name; `unplayed_steps` are those of its iterations that no environment made.
     """
 
     episodes: unrolls.EpisodeSums
@@ -65,6 +66,12 @@ class Failure(NamedTuple):
     source: BadRow | None
 
 
+def no_summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns nothing: there is nothing to say of the whole run."""
+    del sums
+    return {}
+
+
 class Layout(NamedTuple):
     """A layout's programs over a mesh.
 
@@ -86,6 +93,7 @@ class Layout(NamedTuple):
         placement: lines that say what runs where.
         close: ends threads and frees environments.
         program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
+        summary: (sums of `Metrics.layout` over the whole run, by path) -> what `summary.json` says of the layout.
     """
 
     mesh: Mesh
@@ -103,6 +111,7 @@ class Layout(NamedTuple):
     close: Callable[[], None]
     program: Any
     run_arguments: Callable[..., tuple[Any, ...]]
+    summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary
 
 
 class SeedKeys(NamedTuple):
