@@ -26,7 +26,7 @@ class Pending:
 
     def add(self, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:
         """Adds a chunk of iterations."""
-        self.sums = {name: (np.asarray(self.sums.get(name, 0.0)) + value).tolist() for name, value in sums.items()}
+        self.sums = _plus(self.sums, sums)
         self.seconds += seconds
         self.iterations += iterations
 
@@ -47,6 +47,7 @@ class Progress:
         best_return: largest mean evaluation return, None before the first evaluation.
         seconds_to_best: `wall_s` at that evaluation.
         last_return: mean of the last evaluation.
+        layout_sums: the layout's own sums over all sessions, as `Pending.sums`.
         pending: towards the next training record.
     """
 
@@ -61,6 +62,7 @@ class Progress:
     best_return: float | None = None
     seconds_to_best: float | None = None
     last_return: float | None = None
+    layout_sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     pending: Pending = dataclasses.field(default_factory=Pending)
 
 
@@ -75,6 +77,8 @@ def add_chunk(progress: Progress, sums: Mapping[str, np.ndarray], seconds: float
     progress.train_s += seconds
     progress.valid_steps += round(sums["episodes/valid_steps"].sum())
     progress.learner_steps += round(sums["updates"].sum())
+    own = {name: value for name, value in sums.items() if name.startswith("layout/")}
+    progress.layout_sums = _plus(progress.layout_sums, own)
     progress.pending.add(sums, seconds, iterations)
 
 
@@ -103,6 +107,14 @@ def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
     }
 
 
+def steps_per_second(
+    parts: assemble.Assembly, iterations: int, sums: Mapping[str, list[float]], seconds: float
+) -> float:
+    """Returns the environment steps per second of all seeds, without those that a layout passed over."""
+    steps = env_steps(parts, iterations) * parts.settings["num_seeds"]
+    return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
+
+
 def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
     """Makes the record of what is pending."""
     pending = progress.pending
@@ -118,7 +130,7 @@ def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, A
     return {
         "kind": "train",
         **counters(parts, progress),
-        "steps_per_second": env_steps(parts, pending.iterations) * parts.settings["num_seeds"] / pending.seconds,
+        "steps_per_second": steps_per_second(parts, pending.iterations, pending.sums, pending.seconds),
         "episodes": int(sums["episodes/episodes"].sum()),
         "episode_return": _nanmean(per_seed),
         "episode_return_per_seed": per_seed.tolist(),
@@ -154,6 +166,10 @@ def _replayed(parts: assemble.Assembly, updates: float, inserted: int) -> dict[s
     if "replay.batch_size" not in parts.settings.settings:
         return {}
     return {"samples_per_insert": updates * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
+
+
+def _plus(totals: Mapping[str, list[float]], sums: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    return {**totals, **{name: (np.asarray(totals.get(name, 0.0)) + value).tolist() for name, value in sums.items()}}
 
 
 def _nanmean(values: np.ndarray) -> float:

@@ -35,7 +35,6 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
     """
     settings, progress = parts.settings, result.progress
     counters = records.counters(parts, progress)
-    env_steps = counters["env_steps"]
     evaluations = [record for record in metrics.read(folder) if record["kind"] == "eval"]
     last = evaluations[-1] if evaluations else {}
     summary = {
@@ -45,7 +44,9 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "layout": settings["layout"],
         "reason": result.reason,
         **counters,
-        "steps_per_second": env_steps * settings["num_seeds"] / progress.train_s if progress.train_s else None,
+        "steps_per_second": records.steps_per_second(parts, progress.iteration, progress.layout_sums, progress.train_s)
+        if progress.train_s
+        else None,
         "train_s": progress.train_s,
         "compile_s": progress.compile_s,
         "eval_return_mean": last.get("eval_return"),
@@ -56,6 +57,7 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "num_seeds": settings["num_seeds"],
         "num_devices": int(parts.layout.mesh.devices.size),
         "device": parts.layout.mesh.devices.flat[0].device_kind,
+        **parts.layout.summary({name: np.asarray(values) for name, values in progress.layout_sums.items()}),
         "resumed_from": result.resumed_from,
         "params_sha256": checkpoint.params_sha256(jax.tree.map(np.asarray, result.params)),
     }

@@ -212,7 +212,9 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         if fault is not None:
             with _saving_at_a_fault(session, state, progress):
                 raise fault
-        if progress.iteration % log_every == 0 or progress.iteration >= progress.total:
+        is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
+        # A stop may have come before the first iteration of a chunk: then all is logged already.
+        if is_due and progress.pending.iterations:
             session.logger.log(records.training_record(parts, progress))
             progress.pending = records.Pending()
 

@@ -94,6 +94,11 @@ def task(before_step: Callable[[Walk], None] = lambda walk: None, made: list[Wal
     return base.HostTask(spec(), "", make)
 
 
+def position(observation: np.ndarray) -> np.ndarray:
+    """Returns how many timesteps of its environment came before each, from observations [..., 3]."""
+    return observation[..., 1] * (LENGTH + 1) + observation[..., 2]
+
+
 def in_actor(number: int) -> bool:
     """Whether this thread is that actor's."""
     return threading.current_thread().name == f"actor {number}"

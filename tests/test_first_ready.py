@@ -23,11 +23,6 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return made
 
 
-def position(observation: np.ndarray) -> np.ndarray:
-    """Returns how many timesteps came before each, from observations [..., 3]."""
-    return observation[..., 1] * (fake_host.LENGTH + 1) + observation[..., 2]
-
-
 def test_unrolls_are_whole_histories_and_go_on_where_they_closed(paced: list[Any], monkeypatch: Any) -> None:
     taken: list[Any] = []
     learn = device_tier.DeviceTier.learn
@@ -46,10 +41,10 @@ def test_unrolls_are_whole_histories_and_go_on_where_they_closed(paced: list[Any
         for place, column in enumerate(columns):
             rows = observation[:, place]
             assert (rows[:, 0] == seeds[column]).all()
-            np.testing.assert_array_equal(np.diff(position(rows)), 1)
+            np.testing.assert_array_equal(np.diff(fake_host.position(rows)), 1)
             np.testing.assert_array_equal(step_type[:, place] == types.FIRST, rows[:, 2] == 0)
-            assert position(rows)[0] == closed[column]
-            closed[column] = position(rows)[-1]
+            assert fake_host.position(rows)[0] == closed[column]
+            closed[column] = fake_host.position(rows)[-1]
             counts[column] += 1
     # Four times the fast ones' share is not waited for: the slow one has given nothing yet, or little.
     assert counts[0] >= 6 and counts[7] <= 1 and counts.sum() == 6 * 8
@@ -65,7 +60,7 @@ def test_a_ring_gets_every_environment_at_its_own_pace(paced: list[Any]) -> None
     for column, count in enumerate(filled):
         rows = observation[column, :count]
         assert (rows[:, 0] == paced[0].seeds[column]).all()
-        np.testing.assert_array_equal(position(rows), np.arange(count))
+        np.testing.assert_array_equal(fake_host.position(rows), np.arange(count))
     run.layout.close()
 
 
@@ -124,7 +119,7 @@ def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> Non
         moved = np.diff(rows[:, 0]) != 0
         changes += moved.sum()
         assert (kinds[:-1][moved] == types.LAST).all() and (kinds[1:][moved] == types.FIRST).all()
-        np.testing.assert_array_equal(np.diff(position(rows))[~moved], 1)
+        np.testing.assert_array_equal(np.diff(fake_host.position(rows))[~moved], 1)
     assert changes >= 7
 
 

@@ -43,6 +43,7 @@ class Plan(NamedTuple):
         columns: i32 [B / D], which of a device's columns are its environments'.
         device: where it chooses actions.
         version_of: (number of an unroll) -> version to act with; it takes the oldest that is not older.
+        number_of: (number of the next unroll) -> the one to play instead, higher where that one is late.
         make_environment: (life) -> `HostEnvironment` of B environments.
         ready: environments that act as soon as so many are ready; 0 waits for all.
         length: of an unroll.
@@ -55,6 +56,7 @@ class Plan(NamedTuple):
     columns: np.ndarray
     device: jax.Device
     version_of: Callable[[int], int]
+    number_of: Callable[[int], int]
     make_environment: Callable[[int], envs.HostEnvironment]
     ready: int
     length: int
@@ -164,6 +166,7 @@ class Actor:
             timestep = environment.reset()._replace(info=())
         carry = jax.device_put(carry, plan.device)
         while True:
+            number = plan.number_of(number)
             self._at = Start(number, timestep, carry, ())
             version, published = self._store.wait(plan.version_of(number), plan.device)
             parts, rows = programs.run(published, plan.key, number, plan.env_ids, player, timestep, carry)

@@ -1,10 +1,11 @@
 """The interface of a layout: how the run drives it, what it saves, and how it explains a failure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist.parallel import unroll as unrolls
@@ -18,7 +19,7 @@ class Metrics(NamedTuple):
         episodes: that ended, and rows.
         updates: number of them.
         learner: the updates' own metrics.
-        layout: the layout's own, by name.
+        layout: the layout's own, by name; `unplayed_steps` are those of its iterations that no environment made.
     """
 
     episodes: unrolls.EpisodeSums
@@ -65,6 +66,12 @@ class Failure(NamedTuple):
     source: BadRow | None
 
 
+def no_summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Returns nothing: there is nothing to say of the whole run."""
+    del sums
+    return {}
+
+
 class Layout(NamedTuple):
     """A layout's programs over a mesh.
 
@@ -88,6 +95,7 @@ class Layout(NamedTuple):
         events: () -> what the event log gets of the iterations since the last call (`events.encode`).
         follow: (workers by event) makes a run repeat a log's order; None where order is not a matter of the clock.
         program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
+        summary: (sums of `Metrics.layout` over the whole run, by path) -> what `summary.json` says of the layout.
     """
 
     mesh: Mesh
@@ -107,6 +115,7 @@ class Layout(NamedTuple):
     run_arguments: Callable[..., tuple[Any, ...]]
     events: Callable[[], bytes] = bytes
     follow: Callable[[Sequence[int]], None] | None = None
+    summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary
 
 
 class SeedKeys(NamedTuple):

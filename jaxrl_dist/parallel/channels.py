@@ -226,18 +226,23 @@ class Item(NamedTuple):
 
 
 class UnrollQueue:
-    """Unrolls in the order of their arrival, and in order for each actor, at most so many of each."""
+    """Unrolls in the order of their arrival, and in order for each actor, at most so many of each.
 
-    def __init__(self, num_actors: int, size: int) -> None:
-        """Holds nothing yet; `size` unrolls of each actor fit."""
-        self._size = size
+    Attributes:
+        dropped: how many came after others of their number were taken.
+    """
+
+    def __init__(self, num_actors: int, size: int, first: int = 0) -> None:
+        """Holds nothing yet; `size` unrolls of each actor fit, none with a number below `first`."""
+        self.dropped = 0
+        self._size, self._first = size, first
         self._items: list[collections.deque[tuple[int, Item]]] = [collections.deque() for _ in range(num_actors)]
         self._arrivals = 0
         self._changed = threading.Condition()
         self._is_closed = False
 
     def put(self, item: Item, is_current: Callable[[], bool]) -> None:
-        """Adds an unroll, and waits while its actor's are full.
+        """Adds an unroll, or drops it if it is late, and waits while its actor's are full.
 
         Args:
             item: of one actor.
@@ -248,6 +253,9 @@ class UnrollQueue:
         """
         with self._changed:
             while not self._is_closed and is_current():
+                if item.number < self._first:
+                    self.dropped += 1
+                    return
                 if len(self._items[item.actor]) < self._size:
                     self._items[item.actor].append((self._arrivals, item))
                     self._arrivals += 1
@@ -256,24 +264,41 @@ class UnrollQueue:
                 self._changed.wait(_POLL_S)
         raise Closed
 
-    def take(self, actors: Sequence[int] | None, count: int, check: Callable[[], None]) -> list[Item]:
-        """Takes one unroll of each actor in turn, or the `count` that came first; all of them or none.
+    def take(self, count: int, check: Callable[[], None]) -> list[Item]:
+        """Takes the `count` unrolls that came first, all of them or none.
 
         Args:
-            actors: whose; None takes any.
             count: how many.
             check: called while waiting; what it raises is raised here, and nothing was taken.
         """
         with self._changed:
-            while True:
-                if actors is not None:
-                    if all(self._items[actor] for actor in actors):
-                        self._changed.notify_all()
-                        return [self._items[actor].popleft()[1] for actor in actors]
-                elif sum(map(len, self._items)) >= count:
-                    return [self._pop_oldest() for _ in range(count)]
+            while sum(map(len, self._items)) < count:
                 check()
                 self._changed.wait(_POLL_S)
+            return [self._pop_oldest() for _ in range(count)]
+
+    def take_number(self, number: int, count: int, check: Callable[[], None]) -> list[Item]:
+        """Takes every unroll of a number as soon as `count` of them are in, in the order of their actors.
+
+        Those of this number that come later are dropped.
+
+        Args:
+            number: one more than at the last call.
+            count: how many suffice.
+            check: as in `take`.
+        """
+        with self._changed:
+            while len(found := [items for items in self._items if items and items[0][1].number == number]) < count:
+                check()
+                self._changed.wait(_POLL_S)
+            self._first = number + 1
+            self._changed.notify_all()
+            return [items.popleft()[1] for items in found]
+
+    def first(self) -> int:
+        """Returns the lowest number that is not late."""
+        with self._changed:
+            return self._first
 
     def pending(self, actor: int) -> list[Item]:
         """Lists an actor's unrolls that wait, oldest first."""

@@ -77,14 +77,14 @@ class Crowd:
         if sent is None:
             self._waiting.append(index)
         else:
-            self._at_work[index] = _done(sent)
+            self._is_at_work(index, _done(sent))
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a worker to work with the newest parameters."""
         state, one = self.learner, self._workers[index]
         held = worker.Held(state.params, state.target_network, state.updates, np.float32(progress))
         self._schedule.answered(index, one.number)
-        self._at_work[index] = self._pool.submit(one.work, held) if self._pool else _done(one.work(held))
+        self._is_at_work(index, self._pool.submit(one.work, held) if self._pool else _done(one.work(held)))
 
     def event(self, iteration: int, total: int, check: Callable[[], None]) -> None:
         """Takes the next gradient, judges it, and answers.
@@ -145,6 +145,10 @@ class Crowd:
         futures.wait(self._at_work.values(), _CLOSE_WITHIN_S)
         for one in self._workers:
             one.close()
+
+    def _is_at_work(self, index: int, future: futures.Future[worker.Sent]) -> None:
+        self._at_work[index] = future
+        future.add_done_callback(lambda _: self._schedule.came(index))
 
     def _look(self, check: Callable[[], None]) -> None:
         check()

@@ -1,4 +1,4 @@
-"""What Sebulba measures of itself: policy lag, queue depth, bytes across, and where the time goes."""
+"""What layouts with threads measure of themselves: policy lag, queues, bytes across, drops, and where the time goes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,21 +9,24 @@ from jaxrl_dist.parallel import channels, crowd, server
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
+_SUMS = ("queue_depth", "iterations", "unplayed_steps", "learner_wait_s", "learning_s", *_BUSY)
 
 
 class Gauges:
     """Sums since they were last taken."""
 
-    def __init__(self) -> None:
-        """Starts at zero."""
+    def __init__(self, num_actors: int, unroll_steps: int) -> None:
+        """Starts at zero; an unroll of each actor is due in every iteration, and has so many environment steps."""
+        self._num_actors, self._unroll_steps = num_actors, unroll_steps
+        self._counts: dict[str, int] = {}
         self._sums: dict[str, Any] = {}
-        self._bytes = {"to_learner": 0, "to_actors": 0}
-        self.take()
+        self.take({})
 
     def add_items(self, items: Sequence[channels.Item], iteration: int, depth: int) -> None:
         """Counts what the learner took: `iteration` is the version that it is about to improve."""
         self._sums["queue_depth"] += depth
         self._sums["iterations"] += 1
+        self._sums["unplayed_steps"] += (self._num_actors - len(items)) * self._unroll_steps
         for item in items:
             self._sums["lag_counts"][min(iteration - item.version, LARGEST_LAG)] += 1
             for name in _BUSY:
@@ -34,16 +37,19 @@ class Gauges:
         self._sums["learner_wait_s"] += waited
         self._sums["learning_s"] += learned
 
-    def take(self, to_learner: channels.Transfers | None = None, to_actors: channels.Transfers | None = None) -> Any:
-        """Returns the sums as arrays [1, ...] by name, with the bytes since the last call, and begins anew."""
-        for name, transfers in (("to_learner", to_learner), ("to_actors", to_actors)):
-            if transfers is not None:
-                self._sums[f"bytes_{name}"] = transfers.num_bytes - self._bytes[name]
-                self._bytes[name] = transfers.num_bytes
-        taken = {name: np.asarray([value], np.float64) for name, value in self._sums.items()}
-        zeros = dict.fromkeys(("queue_depth", "iterations", "learner_wait_s", "learning_s", *_BUSY), 0.0)
-        counts = np.zeros(LARGEST_LAG + 1)
-        self._sums = {**zeros, "lag_counts": counts, "bytes_to_learner": 0, "bytes_to_actors": 0}
+    def take(self, counts: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Returns the sums as arrays [1, ...] by name, and by how much counts grew since the last call; begins anew.
+
+        Args:
+            counts: since the start: `bytes_to_learner`, `bytes_to_actors` and `dropped_unrolls`.
+        """
+        grown = {name: count - self._counts.get(name, 0) for name, count in counts.items()}
+        self._counts = dict(counts)
+        taken = {name: np.asarray([value], np.float64) for name, value in (self._sums | grown).items()}
+        if "dropped_unrolls" in taken:
+            # What came too late was played all the same.
+            taken["unplayed_steps"] -= taken["dropped_unrolls"] * self._unroll_steps
+        self._sums = {**dict.fromkeys(_SUMS, 0.0), "lag_counts": np.zeros(LARGEST_LAG + 1)}
         return taken
 
 
@@ -55,17 +61,17 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         seconds: of training that they cover.
 
     Returns:
-        Policy lag in versions; depth in unrolls; bytes per second; shares of the time in which actors do not wait, in
-        environment, inference and transfer; the share of the learner's time in which it learns, and does not wait;
-        `bottleneck`, what the others wait for; and where observations are kept on the host, how many times smaller.
+        Policy lag in versions; unrolls that came too late; depth in unrolls; bytes per second; shares of the time in
+        which actors do not wait, in environment, inference and transfer; the share of the learner's time in which it
+        learns, and does not wait; `bottleneck`, what the others wait for; and where observations are kept on the host,
+        how many times smaller.
     """
-    values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
+    values = _own(sums)
     busy = sum(values[name] for name in _BUSY) or 1.0
     acting = {name.removesuffix("_s"): float(values[name] / busy) for name in _BUSY}
     learning = float(values["learning_s"] / ((values["learning_s"] + values["learner_wait_s"]) or 1.0))
     return {
-        "policy_lag_p50": lag_quantile(values["lag_counts"], 0.5),
-        "policy_lag_p99": lag_quantile(values["lag_counts"], 0.99),
+        **_lag_and_drops(values),
         "queue_depth": float(values["queue_depth"] / max(values["iterations"], 1.0)),
         "bytes_per_second_to_learner": float(values["bytes_to_learner"] / seconds),
         "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
@@ -85,25 +91,45 @@ def gradients(events: Sequence[crowd.Event]) -> dict[str, Any]:
     return {"lag_counts": counts[None].astype(np.float64), "gradients": np.asarray([len(events)]), **sums}
 
 
-def report_gradients(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-    """Says what a training record holds of the asynchronous layout.
+def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Says what a training record or a summary holds of asynchronous gradients.
 
     Args:
         sums: of `gradients` under `layout/`.
-        seconds: of training that they cover.
 
     Returns:
-        Age of gradients in updates; how many there were, and how many were dropped and why.
+        Age of gradients in updates; how many there were, how many were dropped and why; versions with the first one.
     """
-    values = {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
+    values = _own(sums)
+    counts = values.get("lag_counts", np.zeros(1))
     return {
-        "policy_lag_p50": lag_quantile(values["lag_counts"], 0.5),
-        "policy_lag_p99": lag_quantile(values["lag_counts"], 0.99),
-        "gradients": int(values["gradients"]),
-        "gradients_dropped_stale": int(values["stale"]),
-        "gradients_dropped_outlier": int(values["outlier"]),
-        "gradients_dropped_broken": int(values["broken"]),
-        "updates_reverted": int(values["reverted"]),
+        "policy_lag_p50": lag_quantile(counts, 0.5),
+        "policy_lag_p99": lag_quantile(counts, 0.99),
+        "gradients": int(values.get("gradients", 0)),
+        "gradients_dropped_stale": int(values.get("stale", 0)),
+        "gradients_dropped_outlier": int(values.get("outlier", 0)),
+        "gradients_dropped_broken": int(values.get("broken", 0)),
+        "updates_reverted": int(values.get("reverted", 0)),
+        "param_versions_published": int(values.get("applied", 0)) + 1,
+    }
+
+
+def summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Says what the summary of a run holds of the layout; every iteration publishes a version, after the first one."""
+    values = _own(sums)
+    return {**_lag_and_drops(values), "param_versions_published": int(values.get("iterations", 0)) + 1}
+
+
+def _own(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
+
+
+def _lag_and_drops(values: Mapping[str, Any]) -> dict[str, int]:
+    counts = values.get("lag_counts", np.zeros(1))
+    return {
+        "policy_lag_p50": lag_quantile(counts, 0.5),
+        "policy_lag_p99": lag_quantile(counts, 0.99),
+        "dropped_unrolls": int(values.get("dropped_unrolls", 0)),
     }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
 from jaxrl_dist.parallel import actor as actors
-from jaxrl_dist.parallel import base, channels, first_ready, gauges
+from jaxrl_dist.parallel import base, channels, first_ready, gauges, learning, quorum
 from jaxrl_dist.parallel import crew as crews
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -72,6 +73,7 @@ class Stage(NamedTuple):
         local: the learner's devices of this process.
         observations: how they are compressed where they stay on the host, None where they do not.
         lag: exact policy lag, None where it is free.
+        quorum: unrolls of an iteration that suffice to go on; all actors' where nothing may be late.
         timeout_s: longest step of an environment.
         max_restarts: of actors.
     """
@@ -87,6 +89,7 @@ class Stage(NamedTuple):
     local: tuple[jax.Device, ...]
     observations: blocks.Observations | None
     lag: int | None
+    quorum: int
     timeout_s: float
     max_restarts: int
 
@@ -103,7 +106,10 @@ class Stage(NamedTuple):
 
 @dataclasses.dataclass
 class Running:
-    """The threads and what they share, and the state that they go on from, after so many iterations."""
+    """The threads and what they share, and the state that they go on from, after so many iterations.
+
+    What stands in for the unrolls of actors that are late is there only if they may be.
+    """
 
     state: State
     iteration: int
@@ -112,6 +118,13 @@ class Running:
     send: channels.Sender
     crew: crews.Crew
     gauges: gauges.Gauges
+    stand_ins: tuple[channels.Item, ...]
+
+    def measured(self) -> dict[str, np.ndarray]:
+        """Returns what the gauges sum since the last call."""
+        sizes = {"to_learner": self.send.transfers.num_bytes, "to_actors": self.store.transfers.num_bytes}
+        counts = {f"bytes_{name}": size for name, size in sizes.items()}
+        return self.gauges.take(counts | {"dropped_unrolls": self.queue.dropped})
 
 
 def start(stage: Stage, state: State, iteration: int, published: channels.Published) -> Running:
@@ -125,9 +138,13 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
     """
     lag, num_actors = stage.lag or 0, stage.num_actors
     store = channels.ParamStore(stage.devices, lag + 1)
-    queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1)
+    queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1, iteration)
     store.publish(iteration, published)
     send = channels.Sender(stage.mesh, stage.local, stage.observations)
+    stand_ins: tuple[channels.Item, ...] = ()
+    if stage.quorum < num_actors:
+        rows = learning.rows_struct(stage.agent, stage.environment.spec, stage.length, stage.columns)
+        stand_ins = quorum.stand_ins(rows, stage.agent.init_carry(stage.columns), num_actors, send, len(stage.local))
     key = base.seed_keys(state.key.addressable_data(0)[0])
     plans = []
     for number, device in enumerate(stage.devices):
@@ -144,6 +161,7 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
                 length=stage.length,
                 device=device,
                 version_of=functools.partial(_version, stage.lag, iteration, store),
+                number_of=functools.partial(quorum.number_in_time, lag, store, queue),
                 make_environment=functools.partial(_make_environments, stage, key.environment, first, iteration),
             )
         )
@@ -156,7 +174,31 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
             queue.put(item, lambda: True)
     starts = [_start_of(stage, state, number, iteration) for number in range(num_actors)]
     crew = crews.Crew(plans, starts, crews.Parts(stage.programs, store, queue, send), stage.max_restarts)
-    return Running(state, iteration, store, queue, send, crew, gauges.Gauges())
+    measured = gauges.Gauges(num_actors, stage.width * stage.length)
+    return Running(state, iteration, store, queue, send, crew, measured, stand_ins)
+
+
+def take(stage: Stage, threads: Running, iteration: int, check: Callable[[], None]) -> list[channels.Item]:
+    """Takes the unrolls of an iteration: those of its number, or, where the lag is free, those that came first.
+
+    Args:
+        stage: what the actors are.
+        threads: the actors, running.
+        iteration: that begins.
+        check: called while waiting; what it raises is raised here, and nothing was taken.
+    """
+    if stage.lag is None:
+        return threads.queue.take(stage.num_actors, check)
+    return threads.queue.take_number(iteration, stage.quorum, check)
+
+
+def advance(state: State, learned: learning.Learned, items: Sequence[channels.Item]) -> State:
+    """Returns the state after an iteration that took these items."""
+    timesteps = list(state.actors.timestep)
+    for item in items:
+        timesteps[item.actor] = item.timestep
+    acting = Actors((), tuple(timesteps), ())
+    return State(learned.learner, state.key, acting, learned.replay, (), state.replay_began)
 
 
 def _start_of(stage: Stage, state: State, number: int, iteration: int) -> actors.Start:
@@ -173,7 +215,7 @@ def _start_of(stage: Stage, state: State, number: int, iteration: int) -> actors
 def _make_environments(stage: Stage, key: Array, first: int, iteration: int, life: int) -> envs.HostEnvironment:
     """Makes an actor's environments; a resumed run and a replaced actor play others than those before."""
     if isinstance(stage.environment, envs.Environment):
-        key = jax.random.fold_in(key, life) if life else key
+        key = jax.random.fold_in(jax.random.fold_in(key, iteration), life) if life or iteration else key
         return as_host.AsHost(stage.environment, stage.width, key, first_env=first)
     seed = int(jax.random.bits(key, dtype=np.uint32))
     seeds = hosts.seeds(seed, f"training {life}", iteration, first, stage.width)

@@ -15,7 +15,8 @@ from jaxrl_dist.types import Array
 
 def is_exact(stage: running.Stage) -> bool:
     """Whether all of a run can be saved: its environments, and unrolls that come in the same order every time."""
-    return stage.lag is not None and isinstance(stage.environment, envs.Environment)
+    all_are_taken = stage.lag is not None and stage.quorum == stage.num_actors
+    return all_are_taken and isinstance(stage.environment, envs.Environment)
 
 
 def snapshot(stage: running.Stage, threads: running.Running) -> running.State:

@@ -4,6 +4,7 @@ Every worker is given new parameters in answer to its gradient, so the order of 
 repeated bit for bit.
 """
 
+import queue
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, Protocol
@@ -30,6 +31,9 @@ class Schedule(Protocol):
     def answered(self, worker: int, number: int) -> None:
         """Takes note that a worker begins its unroll of that number."""
 
+    def came(self, worker: int) -> None:
+        """Takes note, in any thread, that a worker's gradient is there."""
+
     def state(self) -> np.ndarray:
         """Returns what a checkpoint holds of it, f64 [W + 1]."""
 
@@ -54,6 +58,9 @@ class RoundRobin:
     def answered(self, worker: int, number: int) -> None:
         pass
 
+    def came(self, worker: int) -> None:
+        pass
+
     def state(self) -> np.ndarray:
         return np.asarray([*np.zeros(self._num_workers), self._last])
 
@@ -68,16 +75,20 @@ class Free:
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
+        self._come: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         while True:
-            done = futures.wait(at_work.values(), _POLL_S, futures.FIRST_COMPLETED).done
-            if done:
-                return min(worker for worker, future in at_work.items() if future in done)
-            check()
+            try:
+                return self._come.get(timeout=_POLL_S)
+            except queue.Empty:
+                check()
 
     def answered(self, worker: int, number: int) -> None:
         pass
+
+    def came(self, worker: int) -> None:
+        self._come.put(worker)
 
     def state(self) -> np.ndarray:
         return np.zeros(self._num_workers + 1)
@@ -112,6 +123,9 @@ class VirtualClock:
         spread = np.random.default_rng([self._seed, worker, number]).normal() * self._jitter
         self._finish[worker] = self._now + self._durations[worker] * np.exp(spread)
 
+    def came(self, worker: int) -> None:
+        pass
+
     def state(self) -> np.ndarray:
         return np.asarray([*self._finish, self._now])
 
@@ -136,6 +150,9 @@ class Recorded:
         return worker
 
     def answered(self, worker: int, number: int) -> None:
+        pass
+
+    def came(self, worker: int) -> None:
         pass
 
     def state(self) -> np.ndarray:

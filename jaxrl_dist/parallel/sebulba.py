@@ -29,6 +29,7 @@ from jaxrl_dist.parallel import (
     host_tier,
     learning,
     placement,
+    quorum,
     running,
     saved,
     sebulba_settings,
@@ -66,6 +67,13 @@ class Config:
         "Versions by which the acting policy is behind: a number makes it exact, so that runs on environments that can "
         "be saved repeat bit by bit; free lets actors take the newest, and the learner whichever unrolls come first.",
         source="Huang et al. 2023 (Cleanba), section 3",
+    )
+    quorum: int = setting(
+        0,
+        "Actors of a process whose unrolls of an iteration suffice to go on; those that come later are dropped, so the "
+        "clock says what is learned from. 0 waits for all. Needs a number as policy lag.",
+        low=0,
+        source="Heess et al. 2017 (DPPO), algorithm 2 (W − D workers)",
     )
     ready_envs: int = setting(
         0,
@@ -116,7 +124,8 @@ def make(
         find_source=lambda state, iteration, total: None,
         failure_template=layout.failing_template,
         run_failure=layout.run_failure,
-        report=layout.report,
+        report=gauges.report,
+        summary=layout.summary,
         placement=layout.placement,
         close=layout.close,
         program=layout.program,
@@ -219,8 +228,8 @@ class _Sebulba:
         sums.add([], result)
         return result.learner, sums.metrics({})
 
-    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        return gauges.report(sums, seconds)
+    def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return gauges.summary(sums) | {"workers": self._stage.num_actors * jax.process_count()}
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
@@ -270,30 +279,26 @@ class _Sebulba:
         check()
         started_s = time.perf_counter()
         depth = threads.queue.depth()
-        num_actors = self._stage.num_actors
-        items = threads.queue.take(None if self._stage.lag is None else range(num_actors), num_actors, check)
+        items = running.take(self._stage, threads, i, check)
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
         clock = _clock(state, i, total)
-        result, failing = self._tier.learn(clock, state.learner, state.key, state.replay, items)
+        filled = quorum.fill(items, threads.stand_ins)
+        result, failing = self._tier.learn(clock, state.learner, state.key, state.replay, filled)
         if failing is None:
             threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
         else:
             self.failure = base.Failure(i, failing, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
-        timesteps = list(state.actors.timestep)
-        for item in items:
-            timesteps[item.actor] = item.timestep
-        acting = running.Actors((), tuple(timesteps), ())
-        return running.State(result.learner, state.key, acting, result.replay, (), state.replay_began)
+        return running.advance(state, result, items)
 
     def _start(self, state: running.State, iteration: int, progress: float) -> running.Running:
         return running.start(self._stage, state, iteration, self._published(state.learner, progress))
 
     def _metrics(self, sums: learning.Sums) -> base.Metrics:
         threads = self._running
-        own = threads.gauges.take(threads.send.transfers, threads.store.transfers) if threads else {}
+        own = threads.measured() if threads else {}
         return sums.metrics(own | self._tier.report())
 
     def _zero_timestep(self) -> types.TimeStep:

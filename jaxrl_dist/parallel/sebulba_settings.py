@@ -40,6 +40,8 @@ def make_stage(
         raise UsageError(
             f"--replay.storage=host: for runs of one process, this has {jax.process_count()}; valid: device"
         )
+    if config.quorum:
+        _check_quorum(config, replay, lag, num_actors)
     if config.ready_envs:
         _check_ready(config, agent, replay, lag, width, mesh)
     return running.Stage(
@@ -54,6 +56,7 @@ def make_stage(
         local=tuple(local),
         observations=blocks.Observations(environment.spec.observation, config.unroll_length) if replay.host else None,
         lag=lag,
+        quorum=config.quorum or num_actors,
         timeout_s=config.timeout_s,
         max_restarts=config.max_actor_restarts,
     )
@@ -89,6 +92,27 @@ def _acting_programs(
     if config.ready_envs:
         return first_ready.make(agent, spec, num_envs, config.unroll_length, width, config.ready_envs, parts)
     return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
+
+
+def _check_quorum(config: Any, replay: replays.Replay, lag: int | None, num_actors: int) -> None:
+    """Raises a UsageError where the learner cannot go on without late unrolls."""
+    flag = f"--layout.quorum={config.quorum}"
+    if config.quorum > num_actors:
+        raise UsageError(f"{flag}: there are {num_actors} actors; valid: 0 to {num_actors}; nearest: {num_actors}")
+    if config.ready_envs:
+        raise UsageError(
+            f"{flag}: with --layout.ready_envs={config.ready_envs} no actor waits for its slow environments; valid: 0"
+        )
+    if lag is None:
+        raise UsageError(
+            f"{flag}: with --layout.policy_lag=free no unroll is late; valid: 0, or a policy lag from 0 to "
+            f"{_LARGEST_LAG}; nearest: --layout.policy_lag=1"
+        )
+    if replay.min_rows and config.quorum < num_actors:
+        raise UsageError(
+            f"{flag}: a replay learns from late unrolls too, and --layout.policy_lag=free waits for no actor; "
+            f"valid: 0 or {num_actors}; nearest: {num_actors}"
+        )
 
 
 def _check_ready(
