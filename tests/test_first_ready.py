@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, types
+from jaxrl_dist import assemble, config, records, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import device_tier, running
 
@@ -129,7 +129,7 @@ REFUSED = [
         {"layout.ready_envs": 3},
         "ready_envs=3 does not divide the 8 environments of an actor; valid: 1, 2, 4, 8",
     ),
-    ({"network.core": "lstm"}, "--layout.ready_envs=2: a recurrent policy keeps its parameters"),
+    ({"network.core": "lstm"}, "--layout.ready_envs=2: this recurrent policy keeps its parameters"),
 ]
 
 
@@ -142,3 +142,66 @@ def test_what_cannot_act_as_it_gets_ready_is_refused(settings: Any, message: str
 def test_a_replay_over_several_devices_is_refused() -> None:
     with pytest.raises(config.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
         conftest.Small("dqn", "toy:walk", 2, SETTINGS)
+
+
+def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -> None:
+    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.learner_devices": "cpu:1"}
+
+    def copies(**more: Any) -> tuple[int, Any]:
+        parts = {**conftest.SMALL["ppo"], **settings, **more, "system": "ppo", "env": "fake:walk"}
+        resolved, environment = assemble.resolve(parts)
+        devices = assemble.choose_devices(resolved, jax.devices())
+        layout = assemble.assemble(resolved, environment, devices).layout
+        state, metrics = layout.run(layout.init(session.seed_keys(resolved)), 0, 4, 20)
+        count = layout.run.__self__._running.store.transfers.count
+        device = state.learner.updates.devices()
+        report, summary = layout.report(records.by_path(metrics), 1.0), layout.summary(records.by_path(metrics))
+        layout.close()
+        assert device == {jax.devices()[1]} and report["inference_batch_mean"] == summary["inference_batch_mean"]
+        return count, summary["inference_batch_mean"]
+
+    # Versions 0 to 4, to the only actor's device.
+    assert copies(**{"layout.actor_devices": "cpu:0", "layout.ready_envs": 2}) == (5, 2)
+    assert copies(**{"layout.inference": "central"}) == (0, 4)
+    assert copies(**{"layout.inference": "central", "layout.ready_envs": 1}) == (0, 1)
+
+
+def test_central_inference_keeps_the_recurrent_state_of_each_environment(paced: list[Any]) -> None:
+    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.inference": "central"}
+    run = conftest.Small("r2d2", "fake:walk", 1, {**settings, "replay.capacity": 4096, "replay.min_size": 4096}).run(20)
+    ring, agent, params = run.state.replay, run.parts.agent, jax.tree.map(lambda x: x[0], run.state.learner.params)
+    filled, length = np.asarray(ring.filled[0]), 4
+    assert filled[0] > 3 * filled[7] > 0
+    act = jax.jit(agent.act)
+    for column in (0, 3, 6):
+        rows = jax.tree.map(lambda x: x[0, column], ring.rows.timestep)  # noqa: B023
+        carry = jax.tree.map(lambda x: x[0, column, :1], ring.carry)  # noqa: B023
+        for t in range(int(filled[column]) - length):
+            timestep = jax.tree.map(lambda x: x[t : t + 1], rows)  # noqa: B023
+            core = act(params, carry, timestep, jax.random.key(0), np.zeros(1, np.float32)).carry.core
+            # What was done is part of the state, chosen greedily or not.
+            carry = carry._replace(core=core, action=ring.rows.action[0, column, t : t + 1])
+            if (t + 1) % length == 0:
+                stored = jax.tree.map(lambda x: x[0, column, (t + 1) // length], ring.carry)  # noqa: B023
+                core = zip(jax.tree.leaves(carry.core), jax.tree.leaves(stored.core), strict=True)
+                for mine, theirs in core:
+                    np.testing.assert_allclose(np.asarray(mine)[0], theirs, atol=1e-5)
+                carry = jax.tree.map(lambda x: x[None], stored)
+    run.layout.close()
+
+
+CENTRAL = {"layout": "sebulba", "layout.inference": "central", "layout.policy_lag": "free"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layout.policy_lag": "1"}, "--layout.inference=central: the clock says .* give --layout.policy_lag=free"),
+        ({"layout.num_actors": 2}, "one loop acts for all environments; valid: --layout.num_actors=1"),
+        ({"layout.actor_devices": "cpu:0"}, "leave out --layout.actor_devices=cpu:0"),
+        ({"network.core": "lstm"}, "this recurrent policy keeps its parameters for a whole unroll; valid: 0"),
+    ],
+)
+def test_what_central_inference_cannot_be(settings: dict[str, Any], message: str, paced: list[Any]) -> None:
+    with pytest.raises(config.UsageError, match=message):
+        conftest.Small("ppo", "fake:walk", 1, {**CENTRAL, **settings})

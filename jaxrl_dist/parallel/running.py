@@ -99,6 +99,11 @@ class Stage(NamedTuple):
         return len(self.devices)
 
     @property
+    def inference_batch(self) -> int:
+        """Environments whose actions are chosen together."""
+        return self.ready or self.width
+
+    @property
     def columns(self) -> int:
         """Columns of an unroll on each of the learner's devices."""
         return self.width // len(self.local)

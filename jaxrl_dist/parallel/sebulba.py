@@ -68,6 +68,13 @@ class Config:
         "be saved repeat bit by bit; free lets actors take the newest, and the learner whichever unrolls come first.",
         source="Huang et al. 2023 (Cleanba), section 3",
     )
+    inference: str = setting(
+        "per_actor",
+        "Who chooses actions: each actor with its own copy of the parameters, or one loop on the learner's device for "
+        "all environments, as they get ready (central): no parameters are copied. Needs a free policy lag.",
+        choices=("per_actor", "central"),
+        source="Espeholt et al. 2020 (SEED RL), section 3; Babaeizadeh et al. 2017 (GA3C)",
+    )
     quorum: int = setting(
         0,
         "Actors of a process whose unrolls of an iteration suffice to go on; those that come later are dropped, so the "
@@ -78,7 +85,7 @@ class Config:
     ready_envs: int = setting(
         0,
         "Environments of an actor that act together as soon as so many are ready, so that a slow one delays itself "
-        "only; 0 waits for all. Needs a free policy lag.",
+        "only; 0 waits for all, or under central inference for half. Needs a free policy lag.",
         low=0,
         source="Espeholt et al. 2020 (SEED RL); Weng et al. 2022 (EnvPool)",
     )
@@ -124,7 +131,7 @@ def make(
         find_source=lambda state, iteration, total: None,
         failure_template=layout.failing_template,
         run_failure=layout.run_failure,
-        report=gauges.report,
+        report=layout.report,
         summary=layout.summary,
         placement=layout.placement,
         close=layout.close,
@@ -228,8 +235,12 @@ class _Sebulba:
         sums.add([], result)
         return result.learner, sums.metrics({})
 
+    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+        return gauges.report(sums, seconds) | {"inference_batch_mean": self._stage.inference_batch}
+
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return gauges.summary(sums) | {"workers": self._stage.num_actors * jax.process_count()}
+        workers = self._stage.num_actors * jax.process_count()
+        return gauges.summary(sums) | {"inference_batch_mean": self._stage.inference_batch, "workers": workers}
 
     def run_arguments(self, state: running.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count

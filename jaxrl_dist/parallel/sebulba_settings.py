@@ -35,21 +35,24 @@ def make_stage(
     named, num_actors = config.actor_devices, _count_actors(config, num_envs, mesh)
     devices = placement.parse("--layout.actor_devices", named, available) if named else available
     width = num_envs // (num_actors * jax.process_count())
-    lag = _parse_lag(config.policy_lag, agent.staleness)
+    lag, ready = _parse_lag(config.policy_lag, agent.staleness), config.ready_envs
+    if config.inference == "central":
+        _check_central(config, lag)
+        devices, ready = local[:1], ready or _half(width)
     if replay.host and jax.process_count() > 1:
         raise UsageError(
             f"--replay.storage=host: for runs of one process, this has {jax.process_count()}; valid: device"
         )
     if config.quorum:
         _check_quorum(config, replay, lag, num_actors)
-    if config.ready_envs:
-        _check_ready(config, agent, replay, lag, width, mesh)
+    if ready:
+        _check_ready(ready, agent, replay, lag, width, mesh)
     return running.Stage(
         agent=agent,
         environment=environment,
-        programs=_acting_programs(config, agent, environment.spec, num_envs, width, len(local)),
+        programs=_acting_programs(config, ready, agent, environment.spec, num_envs, width, len(local)),
         width=width,
-        ready=config.ready_envs,
+        ready=ready,
         length=config.unroll_length,
         devices=tuple(devices[i % len(devices)] for i in range(num_actors)),
         mesh=mesh,
@@ -86,11 +89,11 @@ def _count_actors(config: Any, num_envs: int, mesh: Mesh) -> int:
 
 
 def _acting_programs(
-    config: Any, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
+    config: Any, ready: int, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, width: int, parts: int
 ) -> unrolls.HostUnroll | first_ready.Programs:
     """Returns the programs of an actor."""
-    if config.ready_envs:
-        return first_ready.make(agent, spec, num_envs, config.unroll_length, width, config.ready_envs, parts)
+    if ready:
+        return first_ready.make(agent, spec, num_envs, config.unroll_length, width, ready, parts)
     return unrolls.host_unroll(agent, num_envs, config.unroll_length, parts)
 
 
@@ -115,17 +118,33 @@ def _check_quorum(config: Any, replay: replays.Replay, lag: int | None, num_acto
         )
 
 
-def _check_ready(
-    config: Any, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
-) -> None:
-    """Raises a UsageError where environments cannot act as they get ready."""
-    flag = f"--layout.ready_envs={config.ready_envs}"
+def _check_central(config: Any, lag: int | None) -> None:
+    """Raises a UsageError where one loop cannot choose the actions of all environments."""
+    flag = "--layout.inference=central"
     if lag is not None:
         raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
-    if width % config.ready_envs:
+    if config.num_actors != 1:
+        raise UsageError(f"{flag}: one loop acts for all environments; valid: --layout.num_actors=1")
+    if config.actor_devices:
+        raise UsageError(f"{flag} is on the learner's device; leave out --layout.actor_devices={config.actor_devices}")
+
+
+def _half(width: int) -> int:
+    """Returns the largest number up to half of the environments that divides them."""
+    return next(count for count in range(max(width // 2, 1), 0, -1) if width % count == 0)
+
+
+def _check_ready(
+    ready: int, agent: agents.Agent, replay: replays.Replay, lag: int | None, width: int, mesh: Mesh
+) -> None:
+    """Raises a UsageError where environments cannot act as they get ready."""
+    flag = f"--layout.ready_envs={ready}"
+    if lag is not None:
+        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
+    if width % ready:
         valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
         raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
-    if agent.keeps_sequences:
-        raise UsageError(f"{flag}: a recurrent policy keeps its parameters for a whole unroll; valid: 0")
+    if agent.keeps_sequences and agent.staleness != "any":
+        raise UsageError(f"{flag}: this recurrent policy keeps its parameters for a whole unroll; valid: 0")
     if replay.min_rows and mesh.shape["devices"] > 1:
         raise UsageError(f"{flag}: a replay over {mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0")
