@@ -169,7 +169,7 @@ def make_on_host(
 
         make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
         # In runs of several processes one thread launches all programs, so there nobody watches this one.
-        return watch.watched(make, work) if jax.process_count() == 1 else work(make)
+        return watch.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
 
     def run(
         params: types.Params,
