@@ -1,5 +1,7 @@
 """Training and evaluation with external simulators: whole runs, over a port and in threads, and what ends them."""
 
+import contextlib
+import importlib
 import pathlib
 import socket
 import subprocess
@@ -95,6 +97,37 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
         run = train(tmp_path, "external:cartpole", port, steps=64, **settings)
         assert run.reason == "finished" and run.summary["resumed_from"] > 0
         assert program.wait(20) == 0
+
+
+def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Path, example: None) -> None:
+    port, failures = free_port(), []
+    external_simulator = importlib.import_module("external_simulator")
+
+    def fail_once(session: simulator.Session) -> None:
+        if session.purpose == "training" and not failures:
+            failures.append(session.slot)
+            session.begin([0] * 4)
+            for _ in range(20):
+                session.act([0] * 4, 1.0)
+            raise ZeroDivisionError("the world fell over")
+        external_simulator.play(session)
+
+    def serve() -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            simulator.serve(fail_once, port)
+
+    threads = [threading.Thread(target=serve, daemon=True) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    settings = {"layout.max_actor_restarts": 1}
+    with pytest.warns(
+        RuntimeWarning, match=r"actor 0 is started anew \(1 of 1\).*stopped with ZeroDivisionError: the wo"
+    ):
+        run = train(tmp_path, "external:cartpole", port, **settings)
+    assert run.reason == "finished" and len(failures) == 1
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_stop_ends_an_evaluation_that_waits_for_simulators() -> None:
