@@ -167,9 +167,9 @@ def make_on_host(
             with jax.default_matmul_precision(precision), contextlib.closing(make()) as environment:
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
-        make = functools.partial(task.make, seeds, episodes, timeout_s)
+        make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
         # In runs of several processes one thread launches all programs, so there nobody watches this one.
-        return watch.watched(make, work) if jax.process_count() == 1 else work(make)
+        return watch.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
 
     def run(
         params: types.Params,

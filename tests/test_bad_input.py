@@ -234,7 +234,7 @@ def _altered(name: str, field: declarations.Field, value: Any) -> Any:
     if field.kind == "bool":
         return not value
     if field.kind == "int":
-        return value + 1
+        return value - 1 if value == field.high else value + 1
     if field.kind == "float":
         return value / 2 if value else 0.5
     return (*value, 3) if isinstance(value, tuple) else f"{value}x"

@@ -1,5 +1,11 @@
 """One fake environment of a known 7-step episode, its time-limit twin and both at once, through every adapter."""
 
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -230,6 +236,50 @@ def through_gymnasium(name: str) -> list[Transition]:
         host.close()
 
 
+def external(name: str, num_envs: int, batch_size: int, **params: str) -> base.HostEnvironment:
+    task = base.make(f"external:{name}", {"observation": "float32[2]", "actions": "3", **params})
+    return task.make(np.zeros(num_envs, np.uint32), batch_size, 20.0)
+
+
+def through_external_functions(name: str) -> list[Transition]:
+    host = external(f"simulators:{name}", 2, 2)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[1], timestep)
+
+    with contextlib.closing(host):
+        return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
+
+
+def through_an_external_program(name: str) -> list[Transition]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    host = external(name, 3, 1, listen=str(port))
+    code = f"import simulators; from jaxrl_dist.envs import simulator; simulator.serve(simulators.{name}, {port})"
+
+    def step(action: int) -> types.TimeStep:
+        host.send(np.array([action]), np.array([1]))
+        return jax.tree.map(lambda x: x[0], host.recv()[0])
+
+    programs = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=pathlib.Path(__file__).parent, env=with_path())
+        for _ in range(3)
+    ]
+    try:
+        with contextlib.closing(host):
+            return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def with_path() -> dict[str, str]:
+    """Lets another process find what this one can import."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def pool(name: str, num_envs: int, batch_size: int) -> pooled.Pooled:
     struct = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
     spec = types.EnvironmentSpec(f"fake:{name}", struct, types.DiscreteSpace(3), "classic")
@@ -277,6 +327,8 @@ ADAPTERS = [
     through_worker_pool,
     through_sends_to_a_worker_pool,
     through_gymnasium,
+    through_external_functions,
+    through_an_external_program,
     through_pool,
     through_batches_of_a_pool,
     through_sends_to_a_pool,

@@ -1,11 +1,15 @@
 """The Python of the documents runs as it is printed, with fewer steps."""
 
+import contextlib
 import pathlib
 import re
+import socket
 import sys
+import threading
 import types as python_types
 from typing import Any
 
+import host_environments
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,6 +69,36 @@ def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     net = networks.make(networks.Config(torso="my_module:MyNet"), spec, (networks.Head("q", 3, 1.0),))
     outputs = net.apply(net.init(jax.random.key(0)), jnp.ones((5, 2)))
     assert outputs["q"].shape == (5, 3)
+
+
+def test_a_simulator_that_owns_its_loop() -> None:
+    code = block("docs/external_simulators.md", "session.begin(")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    class World(host_environments.Counting):
+        def __init__(self, seed: int) -> None:
+            super().__init__("episode")
+
+        def reset(self) -> Any:
+            return super().reset()[0]
+
+        def step(self, action: int) -> Any:
+            return super().step(action)[:4]
+
+    params = {"observation": "float32[2]", "actions": "3", "listen": str(port)}
+    task = envs.make("external:world", params)
+    assert isinstance(task, envs.HostTask)
+    with contextlib.closing(task.make(np.zeros(1, np.uint32), 1, 20.0)) as environment:
+        code = code.replace("port=5555", f"port={port}")
+        thread = threading.Thread(target=exec, args=(code, {"World": World}), daemon=True)
+        thread.start()
+        assert environment.reset().observation.tolist() == [[0, 0]]
+        rows = [environment.step(np.ones(1, np.int32)) for _ in range(8)]
+    assert [int(row.step_type[0]) for row in rows] == [types.MID] * 6 + [types.LAST, types.FIRST]
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_the_agent_in_one_file_learns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,13 @@ class HostTask(NamedTuple):
         make: (seeds u32 [B], batch_size, timeout_s) -> `HostEnvironment`. Environment i is seeded with `seeds[i]` (31
             bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
             fault.
+        make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
     """
 
     spec: types.EnvironmentSpec
     protocol: str
     make: Callable[[np.ndarray, int, float], HostEnvironment]
+    make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
 
 
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:

@@ -1,5 +1,7 @@
 """Shows only some components of what environments on the CPU observe, as `wrappers.observe` does on the device."""
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 
@@ -19,10 +21,13 @@ def observe(task: base.HostTask, indices: tuple[int, ...]) -> base.HostTask:
     """
     spec = spec_of(task.spec, indices)
 
-    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
-        return _Observed(task.make(seeds, batch_size, timeout_s), spec, indices)
+    def observed(
+        make: Callable[[np.ndarray, int, float], base.HostEnvironment],
+    ) -> Callable[[np.ndarray, int, float], base.HostEnvironment]:
+        return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, indices)
 
-    return task._replace(spec=spec, make=make)
+    make_evaluation = observed(task.make_evaluation or task.make)
+    return task._replace(spec=spec, make=observed(task.make), make_evaluation=make_evaluation)
 
 
 def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:

@@ -11,6 +11,8 @@ from jaxrl_dist import types
 from jaxrl_dist.envs import base
 
 _POLL_S = 0.1
+# Work that looks for a stop itself, between the steps of environments, does so within this time.
+_STOP_WITHIN_S = 2.0
 
 
 def check_waiting(environment: base.HostEnvironment) -> None:
@@ -26,15 +28,20 @@ def check_waiting(environment: base.HostEnvironment) -> None:
         raise overdue(environment.spec, environment.waiting_for, limit)
 
 
-def watched(make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[], base.HostEnvironment]], Any]) -> Any:
+def watched(
+    make: Callable[[], base.HostEnvironment],
+    work: Callable[[Callable[[], base.HostEnvironment]], Any],
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
     """Works in another thread, which is left behind if an environment hangs.
 
     Args:
         make: makes environments.
         work: (a function to make them with) -> result.
+        stopped: whether to stop; work that waits for environments even so is left behind, too.
 
     Returns:
-        What `work` returns.
+        What `work` returns, or None where it was left behind for a stop.
 
     Raises:
         base.EnvironmentFault: an environment that it made hangs, or as the work does.
@@ -55,10 +62,17 @@ def watched(make: Callable[[], base.HostEnvironment], work: Callable[[Callable[[
 
     thread = threading.Thread(target=run, daemon=True, name="watched")
     thread.start()
+    stop_s = 0.0
     while thread.is_alive():
         thread.join(_POLL_S)
         for environment in made:
             check_waiting(environment)
+        if stopped():
+            stop_s = stop_s or time.monotonic()
+            if time.monotonic() - stop_s > _STOP_WITHIN_S:
+                for environment in made:
+                    environment.close()
+                return None
     if errors:
         raise errors[0]
     return results[0]

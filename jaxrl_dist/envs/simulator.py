@@ -1,0 +1,361 @@
+"""What a simulator needs to be trained by jaxrl_dist: a session, in which it asks the trainer what to do.
+
+The simulator owns its loop; the other end is the suite `external`. This file needs NumPy alone and may be copied into a
+simulator's own project; docs/external_simulators.md describes the same bytes for other languages.
+"""
+
+import errno
+import json
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HOST = "127.0.0.1"
+PROTOCOL = 1
+DTYPES = ("float32", "uint8", "int8", "uint16", "int16", "uint32", "int32", "bool")
+# The largest header that a trainer reads, and that a simulator reads.
+ASKING_BYTES, ANSWERING_BYTES = 4096, 1 << 20
+
+_SIZES = struct.Struct("<II")
+# A trainer that replaces lost simulators, or resumes, listens again within this time.
+_AGAIN_S, _POLL_S = 5.0, 0.1
+_LONGEST_REASON = 1000
+# Kinds of numbers that an array of a kind is made of; what is out of range is refused.
+_ADMITTED = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
+
+
+class Ended(Exception):  # noqa: N818
+    """The trainer needs this session no more: an evaluation is over, or training; `with` ends quietly then."""
+
+
+class Refused(RuntimeError):
+    """The trainer does not accept a connection or a message; the message says what it expected."""
+
+
+class ArrayType(NamedTuple):
+    """Type and shape of an array, written like `float32[4]` or `uint8[84,84,3]`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of such an array."""
+        size = np.dtype(self.dtype).itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+    @property
+    def little_endian(self) -> np.dtype[Any]:
+        """The dtype as the bytes have it."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    def read(self, payload: bytes | memoryview) -> np.ndarray:
+        """Returns a copy of the array in the bytes."""
+        # Whatever is not 0 is true, where NumPy would keep a byte that is neither.
+        stored = np.dtype(np.uint8) if self.dtype == "bool" else self.little_endian
+        return np.frombuffer(payload, stored).reshape(self.shape).astype(self.dtype)
+
+
+def parse_type(text: str) -> ArrayType:
+    """Reads such a type.
+
+    Raises:
+        ValueError: the text is none.
+    """
+    match = re.fullmatch(r"(\w+)\[(|\d{1,9}(?:,\d{1,9})*)\]", text.replace(" ", ""))
+    kind = ArrayType(match[1], tuple(map(int, match[2].split(","))) if match[2] else ()) if match else None
+    if kind is None or kind.dtype not in DTYPES or 0 in kind.shape:
+        raise ValueError(f"expected a type and a shape such as float32[4], the types being {', '.join(DTYPES)}")
+    return kind
+
+
+def checked(field: str, kind: ArrayType, value: Any) -> np.ndarray:
+    """Checks an array that is to be sent; real numbers and integers that fit are converted.
+
+    Raises:
+        ValueError: another shape, another kind of numbers, or one that is not finite or out of the type's range.
+    """
+    try:
+        given = np.asarray(value)
+    except ValueError:
+        given = np.asarray(None)
+    wanted = np.dtype(kind.dtype)
+    if given.shape != kind.shape or given.dtype.kind not in _ADMITTED[wanted.kind]:
+        raise ValueError(f"{field}: expected {kind}, given {ArrayType(str(given.dtype), given.shape)}")
+    with np.errstate(over="ignore"):
+        converted = np.asarray(given, wanted, order="C")
+    fits = np.isfinite(converted) if wanted.kind == "f" else converted == given
+    if not fits.all():
+        raise ValueError(f"{field}: expected finite numbers of {wanted}, given {given[~fits].flat[0]}")
+    return converted
+
+
+class Frame(NamedTuple):
+    """A message as it was read; the payload is valid until the next is read."""
+
+    header: dict[str, Any]
+    payload: memoryview
+
+
+def pack(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
+    """Returns the bytes of a message: sizes of header and payload as u32, the header in JSON, the payload."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return b"".join((_SIZES.pack(len(text), len(payload)), text, payload))
+
+
+class Reader:
+    """Reads messages from a socket into memory whose size no peer decides, and never beyond a message's end."""
+
+    def __init__(self, connection: socket.socket, header_bytes: int, payload_bytes: int) -> None:
+        """Reserves the memory.
+
+        Args:
+            connection: blocking or not.
+            header_bytes: of the longest header.
+            payload_bytes: of every payload that is not empty.
+        """
+        self._connection, self._header_bytes, self._payload_bytes = connection, header_bytes, payload_bytes
+        self._memory = memoryview(bytearray(_SIZES.size + header_bytes + payload_bytes))
+        self._filled, self._wanted, self._body = 0, _SIZES.size, 0
+
+    def read(self) -> Frame | None:
+        """Returns the next message; None where the socket does not block and has not got all of it yet.
+
+        Raises:
+            ValueError: the bytes are no message.
+            EOFError: the peer has closed the connection.
+            OSError: the connection is broken.
+        """
+        while self._filled < self._wanted:
+            try:
+                count = self._connection.recv_into(self._memory[self._filled : self._wanted])
+            except BlockingIOError:
+                return None
+            if not count:
+                raise EOFError
+            self._filled += count
+            if self._filled == _SIZES.size:
+                self._measure()
+        payload = self._memory[self._body : self._wanted]
+        try:
+            header = json.loads(bytes(self._memory[_SIZES.size : self._body]).decode())
+        except (ValueError, RecursionError):
+            header = None
+        self._filled, self._wanted = 0, _SIZES.size
+        if not isinstance(header, dict):
+            raise ValueError("header: expected a JSON object, given other bytes")
+        return Frame(header, payload)
+
+    def _measure(self) -> None:
+        header, payload = _SIZES.unpack(self._memory[: _SIZES.size])
+        if not 0 < header <= self._header_bytes:
+            raise ValueError(f"header: expected 1 to {self._header_bytes} bytes, given {header}")
+        if payload not in (0, self._payload_bytes):
+            raise ValueError(f"payload: expected 0 or {self._payload_bytes} bytes, given {payload}")
+        self._body = _SIZES.size + header
+        self._wanted = self._body + payload
+
+
+class Session:
+    """One environment of the trainer, played by this simulator; for one thread at a time.
+
+    `begin` opens an episode, `act` goes on. `with` closes it, and is left quietly when the trainer ends it.
+
+    Attributes:
+        purpose: "training" or "evaluation".
+        slot: number of this environment among those of its purpose.
+        seed: of 31 bits, another for every environment and evaluation.
+        terms: all that the trainer said, among it `environment`, `observation`, `action`, `num_actions` (or `low` and
+            `high`, None where there are no bounds), `reward_range` and `time_limit`.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Waits until the trainer has an environment for this simulator.
+
+        Raises:
+            Ended: it has closed instead.
+            Refused: it does not accept this simulator.
+        """
+        self._connection, self._is_begun = connection, False
+        self._reader = Reader(connection, ANSWERING_BYTES, 0)
+        self.terms: dict[str, Any] = self._receive().header
+        self.purpose: str = self.terms["purpose"]
+        self.slot: int = self.terms["slot"]
+        self.seed: int = self.terms["seed"]
+        self._observation = parse_type(self.terms["observation"])
+        self._action = parse_type(self.terms["action"])
+        self._reader = Reader(connection, ANSWERING_BYTES, self._action.num_bytes)
+
+    def begin(self, observation: Any) -> Any:
+        """Opens an episode with its first observation, and returns the action to take there.
+
+        Returns:
+            int, or f32 [...].
+
+        Raises:
+            ValueError: the observation is not as the trainer expects it.
+            Ended: the trainer needs this session no more.
+            Refused: the trainer does not accept what was sent.
+        """
+        if self._is_begun:
+            raise RuntimeError("begin within an episode: act with terminated=True or truncated=True ends one")
+        return self._exchange({"kind": "begin"}, observation)
+
+    def act(self, observation: Any, reward: float, terminated: bool = False, truncated: bool = False) -> Any:
+        """Tells what the last action led to, and returns the next one; None where the episode ends here.
+
+        Args:
+            observation: the true last one where the episode ends.
+            reward: of the last action.
+            terminated: the task itself has ended.
+            truncated: a time limit, or whatever else cut the episode short; `terminated` wins where both are true.
+
+        Raises:
+            ValueError: the observation or the reward is not as the trainer expects it.
+            Ended: the trainer needs this session no more.
+            Refused: the trainer does not accept what was sent.
+        """
+        if not self._is_begun:
+            raise RuntimeError("act outside an episode: begin opens one with its first observation")
+        number = float(checked("reward", ArrayType("float32", ()), reward))
+        header = {"kind": "act", "reward": number, "terminated": bool(terminated), "truncated": bool(truncated)}
+        return self._exchange(header, observation)
+
+    def close(self) -> None:
+        """Ends the session from this side; the trainer takes it for a fault while it needs this simulator."""
+        self._connection.close()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if error is not None and not isinstance(error, Ended | Refused):
+            try:
+                reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+                self._connection.sendall(pack({"kind": "error", "reason": reason}))
+            except OSError:
+                # The trainer has gone, and what went wrong is raised here.
+                pass
+        self.close()
+        return isinstance(error, Ended)
+
+    def _exchange(self, header: dict[str, Any], observation: Any) -> Any:
+        array = checked("observation", self._observation, observation)
+        payload = array.astype(self._observation.little_endian, copy=False).tobytes()
+        try:
+            self._connection.sendall(pack({**header, "observation": str(self._observation)}, payload))
+        except OSError:
+            # What the trainer said before it closed is still to be read.
+            self._receive()
+            raise Ended("the trainer has closed the connection") from None
+        self._is_begun = not (header.get("terminated") or header.get("truncated"))
+        if not self._is_begun:
+            return None
+        action = self._action.read(self._receive().payload)
+        return action if self._action.shape or self._action.dtype != "int32" else int(action)
+
+    def _receive(self) -> Frame:
+        try:
+            frame = self._reader.read()
+        except (EOFError, OSError):
+            raise Ended("the trainer has closed the connection") from None
+        assert frame is not None
+        reason = str(frame.header.get("reason"))
+        if frame.header["kind"] == "end":
+            raise Ended(reason)
+        if frame.header["kind"] == "refused":
+            raise Refused(reason)
+        return frame
+
+
+def connect(port: int, *, purpose: str | None = None, slot: int | None = None, wait_s: float = 60.0) -> Session:
+    """Connects to a trainer on this machine, and waits, however long, until it has an environment for this simulator.
+
+    Args:
+        port: that the trainer was told by `--env.params.listen`.
+        purpose: "training" or "evaluation", to play nothing else.
+        slot: number of one environment of that purpose, to play no other.
+        wait_s: how long to wait for the trainer to listen.
+
+    Raises:
+        ConnectionRefusedError: nothing listens there.
+        Ended: the trainer ended before it had an environment.
+        Refused: the trainer does not accept this simulator.
+    """
+    until_s = time.monotonic() + wait_s
+    while (connection := _dial(port)) is None:
+        if time.monotonic() > until_s:
+            raise ConnectionRefusedError(f"no trainer listens on {HOST}:{port}")
+        time.sleep(_POLL_S)
+    hello = {"kind": "hello", "protocol": PROTOCOL, "pid": os.getpid(), "purpose": purpose, "slot": slot}
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(pack(hello))
+        return Session(connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, OSError):
+            raise Ended("the trainer has closed the connection") from None
+        raise
+
+
+def serve(
+    play: Callable[[Session], None],
+    port: int,
+    *,
+    purpose: str | None = None,
+    slot: int | None = None,
+    wait_s: float = 60.0,
+) -> None:
+    """Plays one session after the other, as `connect` gives them, until no trainer listens any more, or `play` returns.
+
+    Raises:
+        ConnectionRefusedError: nothing listened from the beginning.
+        Refused: the trainer does not accept this simulator, or what it sent.
+    """
+    has_met_a_trainer = False
+    while True:
+        try:
+            session = connect(port, purpose=purpose, slot=slot, wait_s=_AGAIN_S if has_met_a_trainer else wait_s)
+        except Ended:
+            has_met_a_trainer = True
+            continue
+        except ConnectionRefusedError:
+            if has_met_a_trainer:
+                return
+            raise
+        has_met_a_trainer = True
+        with session:
+            play(session)
+            return
+
+
+def _dial(port: int) -> socket.socket | None:
+    """Opens a connection; None where nothing listens."""
+    connection = socket.socket()
+    try:
+        connection.connect((HOST, port))
+        # A port that nothing listens on may be given to this very socket, which then talks to itself.
+        if connection.getsockname() != connection.getpeername():
+            return connection
+    except OSError as error:
+        # Nothing listens, or what did has closed in this very moment.
+        if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
+            connection.close()
+            raise
+    connection.close()
+    return None
