@@ -76,6 +76,9 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     with pytest.raises(envs.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
         train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
     assert time.monotonic() - hung_s[0] < 15
+    plays(lambda walk: None)
+    resumed = train(tmp_path, steps=3_200, **{"layout.timeout_s": 1.0})
+    assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
 
 
 def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:

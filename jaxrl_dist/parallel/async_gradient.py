@@ -281,7 +281,7 @@ class _AsyncGradient:
                 raise _Stop
 
         if not count:
-            threads.rest(check)
+            threads.warm(check)
         for i in range(iteration, iteration + count):
             try:
                 threads.event(i, total, check)
@@ -295,9 +295,8 @@ class _AsyncGradient:
             return state
         threads = self._crowd
         assert threads is not None and self._schedule is not None
-        sent = threads.rest(lambda: None)
+        sent, status = threads.rest()
         pending = [self._no_pending() if one is None else one for one in sent]
-        status = [crowd.WAITING if one is None else crowd.AT_WORK for one in sent]
         states = [one.state for one in self._workers]
         return state._replace(
             actors=Actors(*zip(*(one.actors for one in states), strict=True)),
@@ -365,15 +364,17 @@ class _AsyncGradient:
             )
         learner = jax.tree.map(lambda x: x[0], state.learner)
         if self._receive is None:
-            self._receive = _make_receive(self._judge, self._mesh, learner)
+            self._receive = server.make_receive(self._judge, self._mesh, learner)
         learner = jax.device_put(learner, jax.tree.map(lambda x: server.sharding(self._mesh, x), learner))
         at_once = self._config.gradients_per_apply == 1
         self._crowd = crowd.Crowd(self._workers, self._schedule, self._receive, learner, state.server, at_once)
         for index, status in enumerate(state.status):
             if status == crowd.FRESH:
                 self._crowd.answer(index, progress)
+            elif status == crowd.WAITING:
+                self._crowd.waiting.append(index)
             else:
-                self._crowd.resume(index, state.pending[index] if status == crowd.AT_WORK else None)
+                self._crowd.resume(index, state.pending[index])
 
     def _light(self, state: State) -> State:
         """Returns the state while workers are at work."""
@@ -398,14 +399,11 @@ class _AsyncGradient:
         return lambda: task.make(seeds, self._width, self._config.timeout_s)
 
     def _make_schedule(self, keys: Array) -> schedules.Schedule:
-        config, count = self._config, self._config.num_workers
+        config = self._config
         if self._recorded is not None:
-            return schedules.Recorded(self._recorded, count)
-        if config.schedule == "virtual":
-            seed = int(jax.random.bits(base.seed_keys(keys[0]).training, dtype=np.uint32))
-            durations = schedules.parse_durations(config.durations, count)
-            return schedules.VirtualClock(durations, config.jitter, seed)
-        return schedules.Free(count) if config.schedule == "free" else schedules.RoundRobin(count)
+            return schedules.Recorded(self._recorded, config.num_workers)
+        seed = int(jax.random.bits(base.seed_keys(keys[0]).training, dtype=np.uint32))
+        return schedules.make(config.schedule, config.num_workers, config.durations, config.jitter, seed)
 
     def _env_ids(self, index: int) -> np.ndarray:
         return np.arange(index * self._width, (index + 1) * self._width, dtype=np.int32)
@@ -424,17 +422,13 @@ class _AsyncGradient:
         return worker.Sent(zeros, jax.tree.map(jnp.asarray, unrolls.no_episodes()), jnp.zeros((), jnp.int32))
 
     def _metrics(self) -> base.Metrics:
-        """Returns the sums of the events since the last call, in NumPy."""
+        """Returns the sums of the events since the last call, and logs these."""
         assert self._crowd is not None
-        events, none, names = self._crowd.take(), unrolls.no_episodes(), self._metric_names
-        total: Any = np.sum([np.zeros(len(none) + len(names)), *(event.sums for event in events)], axis=0)
-        episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
-        learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
-        updates: Any = np.asarray([sum(event.verdict.applied for event in events)], np.int32)
+        events = self._crowd.take()
         for event in events:
             age, *flags = event.verdict
             self._log += logs.encode(event.worker, int(age), [bool(flag) for flag in flags])
-        return base.Metrics(unrolls.EpisodeSums(*episodes), updates, learned, gauges.gradients(events))
+        return gauges.gradients(events, self._metric_names)
 
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:
@@ -445,25 +439,6 @@ class _AsyncGradient:
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
-
-
-def _make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.LearnerState) -> Callable[..., Any]:
-    """Compiles the server's step with its state spread over its devices; workers may hold what it is given."""
-    where = jax.tree.map(lambda x: server.sharding(mesh, x), learner)
-    shared = meshes.sharding(mesh, meshes.SHARED)
-
-    def step(state: Any, served: Any, sent: worker.Sent, progress: Array) -> Any:
-        state, served, verdict, metrics = judge(state, served, sent.gradient, sent.given, progress)
-        return state, served, server.pack(verdict, sent.episodes, metrics)
-
-    program = jax.jit(step, out_shardings=(where, shared, shared))
-
-    def receive(state: Any, served: Any, sent: worker.Sent, progress: Any) -> Any:
-        if sent.gradient.valid.devices() != set(mesh.devices.flat):
-            sent = jax.device_put(sent, shared)
-        return program(state, served, sent, progress)
-
-    return receive
 
 
 def _check(config: Config, agent: agents.Agent, replay: replays.Replay, num_envs: int) -> int:

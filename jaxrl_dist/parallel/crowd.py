@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import learner as learners
+from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import schedules, server, worker
 
 _POLL_S = 0.1
@@ -41,6 +42,7 @@ class Crowd:
     Attributes:
         learner: `LearnerState`, leaves [...], of the server.
         served: `server.Server`.
+        waiting: workers that are answered when the update that their gradient is part of has been made.
     """
 
     def __init__(
@@ -66,18 +68,15 @@ class Crowd:
         self._workers, self._schedule, self._receive = workers, schedule, receive
         self._answers_at_once = answers_at_once
         self._at_work: dict[int, futures.Future[worker.Sent]] = {}
-        self._waiting: list[int] = []
+        self.waiting: list[int] = []
         self._arrived: list[tuple[int, Any]] = []
         self._broken = 0
         threads = min(len(workers), _MOST_THREADS)
         self._pool = _Threads(threads) if threads > 1 else None
 
-    def resume(self, index: int, sent: worker.Sent | None) -> None:
-        """Takes up a gradient that had not arrived when it was saved; None if its worker waited for an update."""
-        if sent is None:
-            self._waiting.append(index)
-        else:
-            self._is_at_work(index, _done(sent))
+    def resume(self, index: int, sent: worker.Sent) -> None:
+        """Takes up a gradient that had not arrived when it was saved."""
+        self._is_at_work(index, _done(sent))
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a worker to work with the newest parameters."""
@@ -131,12 +130,31 @@ class Crowd:
                 )
         return events
 
-    def rest(self, check: Callable[[], None]) -> list[worker.Sent | None]:
-        """Waits until every worker has sent its gradient; returns these, None of workers that wait for an update."""
+    def warm(self, check: Callable[[], None]) -> None:
+        """Waits until every worker has sent a gradient: everything is compiled then.
+
+        Raises:
+            Exception: what a worker raised, or `check`.
+        """
         while futures.wait(self._at_work.values(), _POLL_S).not_done:
             self._look(check)
-        at_work = {index: future.result() for index, future in self._at_work.items()}
-        return [at_work.get(index) for index in range(len(self._workers))]
+        for future in self._at_work.values():
+            future.result()
+
+    def rest(self) -> tuple[list[worker.Sent | None], list[int]]:
+        """Waits until every worker has sent its gradient, but for those that a fault holds.
+
+        Returns:
+            Of each worker its gradient, None where there is none, and what it is to do when the run goes on: `AT_WORK`
+            (it has sent), `WAITING` (for an update), or `FRESH` (begin its unroll anew).
+        """
+        left = dict(self._at_work)
+        while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
+            futures.wait(left.values(), _POLL_S)
+        arrived = {i: future for i, future in self._at_work.items() if future.done() and future.exception() is None}
+        workers = range(len(self._workers))
+        sent = [arrived[i].result() if i in arrived else None for i in workers]
+        return sent, [AT_WORK if i in arrived else WAITING if i in self.waiting else FRESH for i in workers]
 
     def close(self) -> None:
         """Lets the threads go, but for those that an environment holds."""
@@ -150,6 +168,13 @@ class Crowd:
         self._at_work[index] = future
         future.add_done_callback(lambda _: self._schedule.came(index))
 
+    def _hangs(self, index: int) -> bool:
+        try:
+            self._workers[index].check()
+        except envs.EnvironmentFault:
+            return True
+        return False
+
     def _look(self, check: Callable[[], None]) -> None:
         check()
         for one in self._workers:
@@ -160,10 +185,10 @@ class Crowd:
         verdict, _ = server.unpack(packed)
         if not verdict.taken:
             return [index]
-        self._waiting.append(index)
+        self.waiting.append(index)
         if not (verdict.applied or verdict.reverted):
             return []
-        answered, self._waiting = self._waiting, []
+        answered, self.waiting = self.waiting, []
         return answered
 
 

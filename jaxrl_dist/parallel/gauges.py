@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.parallel import channels, crowd, server
+from jaxrl_dist.parallel import base, channels, crowd, server
+from jaxrl_dist.parallel import unroll as unrolls
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
@@ -82,20 +83,27 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     }
 
 
-def gradients(events: Sequence[crowd.Event]) -> dict[str, Any]:
-    """Returns what became of gradients as sums [1, ...] in NumPy."""
-    verdicts = [event.verdict for event in events]
+def gradients(events: Sequence[crowd.Event], names: Sequence[str]) -> base.Metrics:
+    """Sums asynchronous events, in NumPy; `names` are those of the learner's metrics, sorted."""
+    none, verdicts = unrolls.no_episodes(), [event.verdict for event in events]
+    total: Any = np.sum([np.zeros(len(none) + len(names)), *(event.sums for event in events)], axis=0)
+    episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
+    learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
+    updates: Any = np.asarray([sum(bool(one.applied) for one in verdicts)], np.int32)
     ages = np.minimum([int(one.age) for one in verdicts], LARGEST_LAG).astype(int)
-    counts = np.bincount(ages, minlength=LARGEST_LAG + 1)
-    sums = {name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields[1:]}
-    return {"lag_counts": counts[None].astype(np.float64), "gradients": np.asarray([len(events)]), **sums}
+    counts = np.bincount(ages, minlength=LARGEST_LAG + 1)[None].astype(np.float64)
+    flags: Any = {
+        name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields[1:]
+    }
+    own = {"lag_counts": counts, "gradients": np.asarray([len(events)]), **flags}
+    return base.Metrics(unrolls.EpisodeSums(*episodes), updates, learned, own)
 
 
 def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Says what a training record or a summary holds of asynchronous gradients.
 
     Args:
-        sums: of `gradients` under `layout/`.
+        sums: of the layout's own that `gradients` gives, under `layout/`.
 
     Returns:
         Age of gradients in updates; how many there were, how many were dropped and why; versions with the first one.

@@ -162,6 +162,13 @@ class Recorded:
         self._position = int(state[-1])
 
 
+def make(name: str, num_workers: int, durations: str, jitter: float, seed: int) -> Schedule:
+    """Makes the schedule of a name: `round_robin`, `free` or `virtual`, which takes durations, jitter and its seed."""
+    if name == "virtual":
+        return VirtualClock(parse_durations(durations, num_workers), jitter, seed)
+    return Free(num_workers) if name == "free" else RoundRobin(num_workers)
+
+
 def parse_durations(text: str, num_workers: int) -> list[float]:
     """Reads the durations of workers, such as "1,1,10": they are repeated over all.
 

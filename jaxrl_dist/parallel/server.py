@@ -180,6 +180,34 @@ def sharding(mesh: Mesh, leaf: Any) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*("devices" if i == axis else None for i in range(ndim))))
 
 
+def make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.LearnerState) -> Callable[..., Any]:
+    """Compiles the server's step with its state spread over its devices; workers may hold what it is given.
+
+    Args:
+        judge: from `make`.
+        mesh: of the server's devices.
+        learner: leaves [...], for their shapes.
+
+    Returns:
+        (learner, server, `worker.Sent`, progress) -> (learner, server, what `pack` returns).
+    """
+    where = jax.tree.map(lambda x: sharding(mesh, x), learner)
+    shared = NamedSharding(mesh, PartitionSpec())
+
+    def step(state: Any, served: Any, sent: Any, progress: Array) -> Any:
+        state, served, verdict, metrics = judge(state, served, sent.gradient, sent.given, progress)
+        return state, served, pack(verdict, sent.episodes, metrics)
+
+    program = jax.jit(step, out_shardings=(where, shared, shared))
+
+    def receive(state: Any, served: Any, sent: Any, progress: Any) -> Any:
+        if sent.gradient.valid.devices() != set(mesh.devices.flat):
+            sent = jax.device_put(sent, shared)
+        return program(state, served, sent, progress)
+
+    return receive
+
+
 def no_statistics(params: types.Params) -> bool:
     """Whether parameters hold nothing that every learned row would have to move on the server."""
     return not jax.tree.leaves(params.statistics)
