@@ -217,7 +217,7 @@ def test_the_step_size_follows_progress(progress, rate):
     "name,oracle",
     [
         ("adam", lambda: optax.adam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
-        ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=False)),
+        ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
         ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
         ("sgd", lambda: optax.sgd(0.1)),
     ],
