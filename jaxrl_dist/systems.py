@@ -23,6 +23,7 @@ class System(NamedTuple):
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
         summary: one line for `--help`.
+        by_layout: layout -> flag name -> value of the system's paper for a setting that only this layout has.
     """
 
     name: str
@@ -32,6 +33,11 @@ class System(NamedTuple):
     settings: Mapping[str, Setting]
     families: Families
     summary: str
+    by_layout: Mapping[str, Mapping[str, Setting]] = {}
+
+    def settings_in(self, layout: str) -> Mapping[str, Setting]:
+        """Returns the settings of the system's paper, with those that only this layout has."""
+        return {**self.settings, **self.by_layout.get(layout, {})}
 
 
 _ROWS = (

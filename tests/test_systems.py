@@ -19,8 +19,9 @@ def test_a_row_names_modules_that_exist(system: systems.System) -> None:
 
 @pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
 def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
-    settings = system.families[family] if family else system.settings
+    assert set(system.by_layout) <= set(system.layouts)
     for layout in system.layouts:
+        settings = system.families[family] if family else system.settings_in(layout)
         fields = config.fields(system, layout)
         for name, (value, source) in settings.items():
             parsed = declarations.parse(fields[name], value)
