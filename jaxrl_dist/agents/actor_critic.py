@@ -15,7 +15,7 @@ from jaxrl_dist.config import UsageError
 from jaxrl_dist.types import Array, ArrayTree
 
 
-class Config(normalisation.Config, Protocol):
+class Settings(normalisation.Settings, Protocol):
     """What is read here of an agent's settings."""
 
     @property
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
     """What the functions of one agent are bound to.
 
     Attributes:
-        config: its settings, which have those of `Config`.
+        config: its settings, which have those of `Settings`.
         net: network with the heads of the policy and `value`.
         distribution: outputs -> distribution over actions.
     """
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
 
 
 def make_agent(
-    config: Config,
+    config: Settings,
     spec: types.EnvironmentSpec,
     network: networks.Config,
     *,
@@ -258,7 +258,7 @@ def _evaluate(
 
 
 def _adapt(
-    config: Config, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+    config: Settings, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
 ) -> types.Params:
     del metrics
     timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return

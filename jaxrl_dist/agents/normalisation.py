@@ -13,7 +13,7 @@ from jaxrl_dist.agents import base
 from jaxrl_dist.types import Array, ArrayTree
 
 
-class Config(Protocol):
+class Settings(Protocol):
     """What an agent's settings say of it."""
 
     @property
@@ -44,7 +44,7 @@ class Statistics(NamedTuple):
     discounted_return: ArrayTree
 
 
-def initial(config: Config, observation_spec: jax.ShapeDtypeStruct) -> Statistics:
+def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statistics:
     """Returns the statistics of no rows."""
     return Statistics(
         statistics.initial(observation_spec) if config.normalise_observations else (),
@@ -52,26 +52,26 @@ def initial(config: Config, observation_spec: jax.ShapeDtypeStruct) -> Statistic
     )
 
 
-def observed(config: Config, spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
+def observed(config: Settings, spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
     """Returns the environment's spec with observations as the network gets them."""
     if config.normalise_observations or config.clip_observations:
         spec = spec._replace(observation=jax.ShapeDtypeStruct(spec.observation.shape, jnp.float32))
     return spec
 
 
-def initial_return(config: Config, batch_size: int) -> ArrayTree:
+def initial_return(config: Settings, batch_size: int) -> ArrayTree:
     """Returns the discounted return of no rewards, f32 [B], or `()` where rewards are not scaled."""
     return jnp.zeros(batch_size) if config.scale_rewards else ()
 
 
-def next_return(config: Config, discounted_return: ArrayTree, timestep: types.TimeStep) -> ArrayTree:
+def next_return(config: Settings, discounted_return: ArrayTree, timestep: types.TimeStep) -> ArrayTree:
     """Moves the discounted return on by a timestep [B]."""
     if not config.scale_rewards:
         return discounted_return
     return jnp.where(base.is_first(timestep), 0.0, config.discount * discounted_return + timestep.reward)
 
 
-def observation(config: Config, running: Statistics, observation: Array) -> Array:
+def observation(config: Settings, running: Statistics, observation: Array) -> Array:
     """Returns observations [..., *shape] as the network gets them."""
     if config.normalise_observations:
         observation = statistics.normalise(observation, running.observation)
@@ -80,7 +80,7 @@ def observation(config: Config, running: Statistics, observation: Array) -> Arra
     return observation
 
 
-def reward(config: Config, running: Statistics, reward: Array) -> Array:
+def reward(config: Settings, running: Statistics, reward: Array) -> Array:
     """Returns rewards f32 [...] as returns are made of them."""
     if config.scale_rewards:
         reward = reward / statistics.std(running.discounted_return)
@@ -88,7 +88,7 @@ def reward(config: Config, running: Statistics, reward: Array) -> Array:
 
 
 def update(
-    config: Config, running: Statistics, timestep: types.TimeStep, discounted_return: ArrayTree, axis: types.Axis
+    config: Settings, running: Statistics, timestep: types.TimeStep, discounted_return: ArrayTree, axis: types.Axis
 ) -> Statistics:
     """Moves the statistics by an unroll that was just learned from, each taught row once.
 
