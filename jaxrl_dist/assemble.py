@@ -129,6 +129,11 @@ def make_replay(
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = config.find_system(settings["system"])
     if system.replay == "latest":
+        if agent.staleness == "none" and learner_config.epochs * learner_config.minibatches > 1:
+            raise config.UsageError(
+                f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}: after "
+                f"one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or --system=ppo)"
+            )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_devices)
         return replay.latest()

@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import dqn, ppo, r2d2
+from jaxrl_dist.settings import a2c, dqn, ppo, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -49,6 +49,16 @@ _ROWS = (
         settings=ppo.PPO,
         families=ppo.PPO_FAMILIES,
         summary="Proximal policy optimisation (Schulman et al. 2017), feed-forward or recurrent.",
+    ),
+    System(
+        name="a2c",
+        agent="a2c",
+        replay="latest",
+        layouts=("anakin", "sebulba"),
+        settings=a2c.A2C,
+        families=a2c.A2C_FAMILIES,
+        summary="Advantage actor-critic (Mnih et al. 2016) without delay, feed-forward or recurrent.",
+        by_layout=a2c.A2C_BY_LAYOUT,
     ),
     System(
         name="dqn",
