@@ -141,6 +141,11 @@ def make_replay(
     if system.replay == "latest":
         if is_apart and more_than_once:
             raise config.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
+        if agent.staleness == "none" and more_than_once:
+            raise config.UsageError(
+                f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
+                "--system=ppo)"
+            )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_shards)
         return replay.latest()

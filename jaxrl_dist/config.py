@@ -225,7 +225,7 @@ def resolve(
             for name, field in catalogue.items()
         },
         {"layout": (layout, f"system {system.name}")},
-        _published("paper", system.settings),
+        _published("paper", system.settings_in(layout)),
         _published(f"family {family}", system.families.get(family or "", {})),
         {name: (value, f"preset {preset_name}".rstrip()) for name, value in preset.items()},
         {name: (value, "flag") for name, value in flags.items() if (name, value) != ("layout", "")},

@@ -49,9 +49,10 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     system = config.find_system(first.get("system") or config.default_system(root))
     env = first.get("env", str(config.run_default("env", root)))
     check_environment(env, root)
-    fields = config.fields(system, config.choose_layout(system, first.get("layout", ""), env, root), root)
+    layout = config.choose_layout(system, first.get("layout", ""), env, root)
+    fields = config.fields(system, layout, root)
     if "help" in first:
-        return Command(help_text(system, fields), {}, None)
+        return Command(help_text(system, layout, fields), {}, None)
     if "undefok" in _given(arguments):
         # Absl would silently drop the flags it names.
         raise config.unknown_flag(system, fields, "undefok", root)
@@ -134,8 +135,8 @@ def open_folder(command: Command) -> Iterator[pathlib.Path]:
         yield folder
 
 
-def help_text(system: systems.System, fields: dict[str, declarations.Field]) -> str:
-    """Describes every flag of a system: default, range and origin, and the values of task families."""
+def help_text(system: systems.System, layout: str, fields: dict[str, declarations.Field]) -> str:
+    """Describes every flag of a system in a layout: default, range and origin, and the values of task families."""
     lines = [
         f"usage: python scripts/{PROGRAM} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layouts)}.",
@@ -144,7 +145,7 @@ def help_text(system: systems.System, fields: dict[str, declarations.Field]) -> 
     ]
     for owner, names in itertools.groupby(fields, key=lambda name: name.rpartition(".")[0]):
         lines += ["", f"{owner or 'run'}:"]
-        lines += [line for name in names for line in _flag_lines(system, name, fields[name])]
+        lines += [line for name in names for line in _flag_lines(system, layout, name, fields[name])]
         if owner == "env":
             lines += [f"  --{config.PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
     lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in _ACTIONS.items())]
@@ -218,9 +219,9 @@ def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
     return config.resolve(command.flags, family).difference(old)
 
 
-def _flag_lines(system: systems.System, name: str, field: declarations.Field) -> list[str]:
+def _flag_lines(system: systems.System, layout: str, name: str, field: declarations.Field) -> list[str]:
     """Describes one flag: its value where no family or flag sets it, then the families' values."""
-    paper = system.settings.get(name, systems.Setting(field.default, field.source))
+    paper = system.settings_in(layout).get(name, systems.Setting(field.default, field.source))
     origin = f"paper: {paper.source}" if paper.source else "default"
     lines = [
         f"  --{name}={_shown(paper.value)}",

@@ -23,7 +23,8 @@ class Config:
 
     optimizer: str = setting(
         "adam",
-        "Update rule; rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do.",
+        "Update rule; rmsprop is that of Mnih et al. 2016 (ε under the root), rmsprop_centred subtracts the mean "
+        "gradient as Mnih et al. 2015 do.",
         choices=("adam", "rmsprop", "rmsprop_centred", "sgd"),
         source="Schulman et al. 2017, table 5",
     )
@@ -197,7 +198,7 @@ def _optimizer(config: Config) -> optax.GradientTransformation:
     if config.optimizer == "adam":
         rule = optax.scale_by_adam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
     elif config.optimizer == "rmsprop":
-        rule = optax.scale_by_rms(decay=config.decay, eps=config.epsilon, eps_in_sqrt=False)
+        rule = optax.scale_by_rms(decay=config.decay, eps=config.epsilon)
     elif config.optimizer == "rmsprop_centred":
         rule = optax.scale_by_stddev(decay=config.decay, eps=config.epsilon)
     else:

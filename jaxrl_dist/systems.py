@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import dqn, ppo, r2d2
+from jaxrl_dist.settings import a2c, dqn, ppo, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -23,6 +23,7 @@ class System(NamedTuple):
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
         summary: one line for `--help`.
+        by_layout: layout -> flag name -> value of the system's paper for a setting that only this layout has.
     """
 
     name: str
@@ -32,6 +33,11 @@ class System(NamedTuple):
     settings: Mapping[str, Setting]
     families: Families
     summary: str
+    by_layout: Mapping[str, Mapping[str, Setting]] = {}
+
+    def settings_in(self, layout: str) -> Mapping[str, Setting]:
+        """Returns the settings of the system's paper, with those that only this layout has."""
+        return {**self.settings, **self.by_layout.get(layout, {})}
 
 
 _ROWS = (
@@ -43,6 +49,25 @@ _ROWS = (
         settings=ppo.PPO,
         families=ppo.PPO_FAMILIES,
         summary="Proximal policy optimisation (Schulman et al. 2017), feed-forward or recurrent.",
+    ),
+    System(
+        name="a2c",
+        agent="a2c",
+        replay="latest",
+        layouts=("anakin", "sebulba"),
+        settings=a2c.A2C,
+        families=a2c.A2C_FAMILIES,
+        summary="Advantage actor-critic (Mnih et al. 2016) without delay, feed-forward or recurrent.",
+        by_layout=a2c.A2C_BY_LAYOUT,
+    ),
+    System(
+        name="a3c",
+        agent="a2c",
+        replay="latest",
+        layouts=("async_gradient",),
+        settings=a2c.A3C,
+        families=a2c.A3C_FAMILIES,
+        summary="Asynchronous advantage actor-critic (Mnih et al. 2016): every worker plays and takes gradients.",
     ),
     System(
         name="dqn",

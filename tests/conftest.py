@@ -45,6 +45,13 @@ SMALL = {
         "steps": 320,
     },
 }
+SMALL["a2c"] = {
+    "env.num_envs": 8,
+    "layout.unroll_length": 16,
+    "network.hidden_sizes": (16,),
+    "network.torso": "mlp",
+    "steps": 1280,
+}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
 SMALL["apex_dqn"] = SMALL["dqn"] | {"layout": "anakin", "network.head_size": 8}
 SMALL["r2d2"] = SMALL["dqn"] | {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import dqn, ppo, r2d2
+from jaxrl_dist.agents import a2c, dqn, ppo, r2d2
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -18,6 +18,9 @@ VARIANTS = {
     "ppo-continuous": ("ppo", PENDULUM, {}),
     "ppo-lstm": ("ppo", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
     "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
+    "a2c": ("a2c", CARTPOLE, {}),
+    "a2c-continuous": ("a2c", PENDULUM, {}),
+    "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
     "rainbow": ("rainbow", CARTPOLE, {}),
@@ -49,7 +52,7 @@ def test_three_iterations_move_finite_parameters_and_compile_once(small, variant
     assert sum(record.getMessage().startswith("Compiling jit(run)") for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("system", ["ppo", "rainbow"])
+@pytest.mark.parametrize("system", ["ppo", "a2c", "rainbow"])
 def test_replicas_stay_bitwise_equal(small, system):
     run = small(system, CARTPOLE, 4, {}).run(6)
     for leaf in jax.tree.leaves(run.state.learner):
@@ -58,7 +61,7 @@ def test_replicas_stay_bitwise_equal(small, system):
         assert all(np.array_equal(shards[0], shard) for shard in shards[1:])
 
 
-@pytest.mark.parametrize("variant", _variants(quick={"ppo", "ppo-lstm", "dqn", "r2d2"}))
+@pytest.mark.parametrize("variant", _variants(quick={"ppo", "ppo-lstm", "a2c", "dqn", "r2d2"}))
 def test_chunks_of_any_length_give_the_same_run(small, variant):
     system, env, settings = VARIANTS[variant]
     whole = small(system, env, 2, settings).run(7)
@@ -120,6 +123,18 @@ ALTERED = {
         "layout.unroll_length": 8,
         "seed": 1,
     },
+    "a2c": {
+        "agent.discount": 0.9,
+        "agent.gae_lambda": 0.5,
+        "agent.value_cost": 0.1,
+        "agent.entropy_cost": 0.1,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 0.01,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 0.5,
+        "learner.optimizer": "sgd",
+        "learner.decay": 0.9,
+    },
     "dqn": {
         "agent.discount": 0.9,
         "agent.n_step": 2,
@@ -171,12 +186,14 @@ ELSEWHERE = {
     "ppo": {"agent.distribution", "network.torso", "network.core_size", "network.num_frames", "layout.num_devices"}
     | {"network.forget_bias"}
     | {"learner.target_period"},
+    "a2c": {"agent.distribution"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
 }
 BASE = {
     "ppo": {"network.shared": False},
+    "a2c": {},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
@@ -192,7 +209,7 @@ def _reference(small, system):
 def _switches():
     for system, names in ALTERED.items():
         for name in names:
-            marks = () if name.startswith("agent.") and system in ("ppo", "dqn") else pytest.mark.slow
+            marks = () if name.startswith("agent.") and system in ("ppo", "a2c", "dqn") else pytest.mark.slow
             yield pytest.param(system, name, marks=marks, id=f"{system}-{name}")
 
 
@@ -207,6 +224,7 @@ def test_every_switch_bites(small, system, name):
 def test_no_switch_is_missing_from_the_test_above():
     owners = {
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
+        "a2c": {"agent": a2c},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},
     }
@@ -221,12 +239,13 @@ def test_no_switch_is_missing_from_the_test_above():
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 
+@pytest.mark.parametrize("system", ["ppo", "a2c"])
 @pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])
-def test_switches_of_continuous_control_bite(small, name, value):
+def test_switches_of_continuous_control_bite(small, name, value, system):
     # Its actions lie in [-1, 1], as a squashed policy needs.
     env = "gymnax:MountainCarContinuous-v0"
-    reference = small("ppo", env, 1, {}).run(2).params
-    altered = small("ppo", env, 1, {name: value}).run(2).params
+    reference = small(system, env, 1, {}).run(2).params
+    altered = small(system, env, 1, {name: value}).run(2).params
     assert [leaf.shape for leaf in reference] != [leaf.shape for leaf in altered]
 
 

@@ -101,7 +101,7 @@ def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
     assert command.settings["steps"] == 10_000
 
 
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
+@pytest.mark.parametrize("system", ["ppo", "a2c", "dqn"])
 def test_help_lists_every_flag_with_its_origin(system: str) -> None:
     text = flags.parse([f"--system={system}", "--help", "--nonsense"]).text
     settings = config.resolve({"system": system})

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import dqn, ppo, r2d2
+from jaxrl_dist.agents import a2c, dqn, ppo, r2d2
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -19,6 +19,7 @@ SPEC = types.EnvironmentSpec(
 BOX = SPEC._replace(action=types.BoxSpace((2,), -1.0, 1.0))
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
 LSTM = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=4)
+A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
 PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
 SGD = learner.Config(optimizer="sgd", learning_rate=0.1, anneal=False, shuffle=False, max_grad_norm=0.5)
 CASES = {
@@ -27,6 +28,9 @@ CASES = {
     "ppo-gaussian": (ppo, PPO, BOX, NETWORK),
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
+    "a2c": (a2c, A2C, SPEC, NETWORK),
+    "a2c-gaussian": (a2c, a2c.Config(gae_lambda=0.9), BOX, NETWORK),
+    "a2c-lstm": (a2c, A2C, SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),
@@ -217,7 +221,7 @@ def test_the_step_size_follows_progress(progress, rate):
     "name,oracle",
     [
         ("adam", lambda: optax.adam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
-        ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=False)),
+        ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
         ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
         ("sgd", lambda: optax.sgd(0.1)),
     ],

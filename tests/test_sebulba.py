@@ -17,8 +17,8 @@ from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import channels, unroll
 
 LSTM = {"network.core": "lstm", "network.core_size": 8, "learner.minibatches": 2}
-SYSTEMS = [("ppo", {}), ("ppo", LSTM), ("dqn", {})]
-IDS = ["ppo", "lstm", "dqn"]
+SYSTEMS = [("ppo", {}), ("ppo", LSTM), ("a2c", {}), ("dqn", {})]
+IDS = ["ppo", "lstm", "a2c", "dqn"]
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
 PRIORITISED = [("rainbow", RANGE), ("r2d2", {})]
 
@@ -88,7 +88,9 @@ def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
 def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> None:
     plain = {"learner.shuffle": False, "learner.optimizer": "sgd", "learner.minibatches": 1, "learner.epochs": 1}
-    settings = {**settings, **plain, "layout.num_actors": 2, "agent.normalise_advantage": "batch"}
+    settings = {**settings, **plain, "layout.num_actors": 2}
+    if system == "ppo":
+        settings["agent.normalise_advantage"] = "batch"
     if system == "dqn":
         # Devices draw their own windows: all of them, many times over, have the same mean.
         settings = {**plain, "layout.num_actors": 2, "replay.batch_size": 8192, "replay.samples_per_insert": 512.0}
@@ -104,7 +106,7 @@ def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("system", "lag"), [("ppo", 1), ("dqn", 2), ("ppo", 0), pytest.param("r2d2", 1, marks=pytest.mark.slow)]
+    ("system", "lag"), [("ppo", 1), ("dqn", 2), ("ppo", 0), ("a2c", 0), pytest.param("r2d2", 1, marks=pytest.mark.slow)]
 )
 def test_a_resumed_run_is_the_same_bit_by_bit(system: str, lag: int, tmp_path: pathlib.Path) -> None:
     settings = {"layout.policy_lag": str(lag), "layout.num_actors": 2}

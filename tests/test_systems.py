@@ -19,8 +19,9 @@ def test_a_row_names_modules_that_exist(system: systems.System) -> None:
 
 @pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
 def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
-    settings = system.families[family] if family else system.settings
+    assert set(system.by_layout) <= set(system.layouts)
     for layout in system.layouts:
+        settings = system.families[family] if family else system.settings_in(layout)
         fields = config.fields(system, layout)
         for name, (value, source) in settings.items():
             parsed = declarations.parse(fields[name], value)
@@ -62,6 +63,29 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
             "ppo",
             "physics",
             {"env.num_envs": 4096, "layout.unroll_length": 5, "agent.discount": 0.97, "agent.clip_epsilon": 0.3},
+        ),
+        (
+            "a2c",
+            "classic",
+            {"env.num_envs": 8, "layout.unroll_length": 5, "learner.learning_rate": 7e-4, "agent.entropy_cost": 0.0},
+        ),
+        (
+            "a2c",
+            "atari",
+            {
+                "env.num_envs": 16,
+                "layout.unroll_length": 5,
+                "learner.optimizer": "rmsprop",
+                "learner.learning_rate": 7e-4,
+                "learner.decay": 0.99,
+                "learner.epsilon": 1e-5,
+                "learner.max_grad_norm": 0.5,
+                "agent.gae_lambda": 1.0,
+                "agent.entropy_cost": 0.01,
+                "agent.value_cost": 0.5,
+                "agent.clip_rewards": 1.0,
+                "network.core": "frame_stack",
+            },
         ),
         (
             "dqn",

@@ -5,10 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxrl_dist import distributions, networks, types
-from jaxrl_dist.config import UsageError
+from jaxrl_dist import types
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -87,48 +85,3 @@ def taught_rows(step_type: Array) -> Array:
 def clip(x: Array, bound: float) -> Array:
     """Clips to ± `bound`; 0 leaves all as it is."""
     return jnp.clip(x, -bound, bound) if bound else x
-
-
-def policy_head(
-    spec: types.EnvironmentSpec, kind: str
-) -> tuple[Callable[[dict[str, Array]], Any], tuple[networks.Head, ...]]:
-    """Chooses how a network's outputs make a distribution over actions.
-
-    Args:
-        spec: its action space decides between a categorical and a real-valued policy.
-        kind: of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`, squashed to
-            [-1, 1] with deviations softplus(x) + 1e-3 given by the network, as in Brax (Freeman et al. 2021).
-
-    Returns:
-        (outputs [..., size] by name) -> distribution, and the heads that give these outputs.
-
-    Raises:
-        UsageError: actions that the policy cannot give.
-    """
-    action = spec.action
-    if isinstance(action, types.DiscreteSpace):
-        return lambda outputs: distributions.Categorical(outputs["policy"]), (_policy(action.num_values),)
-    if len(action.shape) != 1:
-        raise UsageError(f"--env={spec.name}: policies give real actions of shape [A], not {list(action.shape)}")
-    size = action.shape[0]
-    if kind == "tanh_gaussian" and not (np.all(np.equal(action.low, -1)) and np.all(np.equal(action.high, 1))):
-        raise UsageError(
-            f"--agent.distribution=tanh_gaussian gives actions in [-1, 1], --env={spec.name} takes "
-            f"{action.low} to {action.high}; valid: gaussian"
-        )
-    if kind == "gaussian":
-        return _gaussian, (_policy(size), networks.Head("log_std", size, 0.0, depends_on_input=False))
-    return _tanh_gaussian, (_policy(2 * size),)
-
-
-def _policy(size: int) -> networks.Head:
-    return networks.Head("policy", size, 0.01)
-
-
-def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:
-    return distributions.Gaussian(outputs["policy"], outputs["log_std"])
-
-
-def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
-    mean, raw = jnp.split(outputs["policy"], 2, axis=-1)
-    return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))

@@ -1,0 +1,119 @@
+"""Advantage actor-critic, feed-forward and recurrent: one gradient per unroll, by the policy that acted.
+
+Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, made synchronous as by
+OpenAI Baselines a2c (2017). The workers of A3C use the same agent: what is old there is the gradient, not the rows.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.agents import actor_critic, base
+from jaxrl_dist.config import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of A2C; defaults are those of the paper and of Baselines for Atari."""
+
+    discount: float = setting(
+        0.99,
+        "Discount factor of future rewards (γ).",
+        low=0.0,
+        high=1.0,
+        source="Mnih et al. 2016, supplement (experimental setup)",
+    )
+    gae_lambda: float = setting(
+        1.0,
+        "Trace decay of the advantage estimate (λ); 1 sums all rewards up to the end of the unroll.",
+        low=0.0,
+        high=1.0,
+        source="Mnih et al. 2016, algorithm S3",
+    )
+    value_cost: float = setting(
+        0.5, "Weight of half the squared value error.", low=0.0, source="OpenAI Baselines a2c.py, first release (2017)"
+    )
+    entropy_cost: float = setting(
+        0.01,
+        "Weight of the entropy bonus (β).",
+        low=0.0,
+        source="Mnih et al. 2016, supplement (experimental setup)",
+    )
+    normalise_observations: bool = setting(
+        False,
+        "Normalise observations by running mean and deviation, frozen within an update.",
+        source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)",
+    )
+    clip_observations: float = setting(
+        0.0,
+        "Clip observations to ± this (after any normalisation); 0 is off.",
+        low=0.0,
+        source="OpenAI Baselines vec_normalize.py (10, for MuJoCo only)",
+    )
+    scale_rewards: bool = setting(
+        False,
+        "Divide rewards by the running deviation of the discounted return.",
+        source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)",
+    )
+    clip_rewards: float = setting(
+        0.0,
+        "Clip rewards to ± this (after any scaling); 0 is off.",
+        low=0.0,
+        source="Mnih et al. 2015, methods (1 on Atari)",
+    )
+    distribution: str = setting(
+        "gaussian",
+        "Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
+        "deviations given by the network.",
+        choices=("gaussian", "tanh_gaussian"),
+        source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)",
+    )
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions."""
+    return actor_critic.make_agent(config, spec, network, staleness="none", act=_act, prepare=_prepare, loss=_loss)
+
+
+def _act(
+    parts: actor_critic.Parts,
+    params: types.Params,
+    carry: actor_critic.Carry,
+    timestep: types.TimeStep,
+    key: Array,
+    exploration: Array,
+) -> types.ActOutput:
+    """Acts; no probability needs to be remembered of the policy that is still the one that learns."""
+    output = actor_critic.act(parts, params, carry, timestep, key, exploration)
+    return output._replace(extras=output.extras._replace(log_prob=()))
+
+
+def _prepare(
+    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
+) -> actor_critic.Batch:
+    del axis
+    return actor_critic.items(parts.net, actor_critic.estimate(parts, params, sequences))
+
+
+def _loss(
+    parts: actor_critic.Parts,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: actor_critic.Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """Policy gradient with entropy bonus, and value error (algorithm S3, section 4)."""
+    del target_network, progress, axis
+    config: Config = parts.config
+    policy, value = actor_critic.policy_and_value(parts, params, batch)
+    metrics = {
+        "policy_loss": -policy.log_prob(batch.sample) * batch.advantage,
+        "value_loss": 0.5 * jnp.square(value - batch.target),
+        "entropy": policy.entropy(key),
+    }
+    loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
+    return actor_critic.summed(batch.taught, loss, metrics, {})

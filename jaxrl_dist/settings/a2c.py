@@ -1,0 +1,159 @@
+"""Settings of advantage actor-critic.
+
+`agent.value_cost` weighs half the squared error. The first release of Baselines has it at .5; its later releases and
+Stable-Baselines3 weigh the whole by .5, which is 1 here, and the Zoo's .4 is .8.
+
+The learner's RMSProp adds ε under the root, as the paper's rule and TensorFlow's, which Baselines uses; PyTorch's, and
+so Stable-Baselines3 outside Atari, adds it to the root. With ε = 1e-5 it matters: √ε is 3e-3, as large as the gradient
+of many a weight. TensorFlow's mean square begins at 1, the learner's at 0, so that the first updates are larger here.
+"""
+
+from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+
+_BASELINES = "OpenAI Baselines a2c.py, run_atari.py (2017)"
+_BASELINES_ATARI = "OpenAI Baselines atari_wrappers.py, a2c/policies.py (2017)"
+_ZOO = "RL Baselines3 Zoo a2c.yml (Raffin 2020)"
+_SB3 = "Stable-Baselines3 a2c.py, policies.py (Raffin et al. 2021)"
+_PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
+_BRAX_PPO = "Brax training/agents/ppo (Freeman et al. 2021)"
+
+_SB3_NETWORK = cited(
+    _SB3,
+    {
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+_A2C_CLASSIC = {
+    **cited(f"{_ZOO}, CartPole-v1", {"env.num_envs": 8, "agent.entropy_cost": 0.0}),
+    **cited(
+        _SB3,
+        {
+            "layout.unroll_length": 5,
+            "learner.learning_rate": 7e-4,
+            "learner.anneal": False,
+            "agent.value_cost": 1.0,
+        },
+    ),
+    **_SB3_NETWORK,
+}
+
+_A2C_MINATAR = {
+    **cited(
+        OURS,
+        {
+            "env.num_envs": 64,
+            "layout.unroll_length": 5,
+            "learner.learning_rate": 5e-3,
+            "agent.entropy_cost": 0.1,
+        },
+    ),
+    **cited(
+        _PUREJAXRL_MINATAR,
+        {
+            "network.torso": "mlp",
+            "network.hidden_sizes": (64, 64),
+            "network.activation": "relu",
+            "network.shared": False,
+        },
+    ),
+}
+
+_A2C_ATARI = cited(
+    _BASELINES_ATARI,
+    {
+        "agent.clip_rewards": 1.0,
+        "network.torso": "nature_cnn",
+        "network.core": "frame_stack",
+        "network.num_frames": 4,
+        "network.shared": True,
+    },
+)
+
+_A2C_CONTINUOUS = {
+    **cited(
+        f"{_ZOO}, HalfCheetahBulletEnv-v0",
+        {
+            "env.num_envs": 4,
+            "layout.unroll_length": 8,
+            "learner.learning_rate": 9.6e-4,
+            "learner.anneal": True,
+            "learner.max_grad_norm": 0.5,
+            "agent.discount": 0.99,
+            "agent.gae_lambda": 0.9,
+            "agent.entropy_cost": 0.0,
+            "agent.value_cost": 0.8,
+            "agent.normalise_observations": True,
+            "agent.scale_rewards": True,
+        },
+    ),
+    **cited(
+        "OpenAI Baselines vec_normalize.py (2017)",
+        {"agent.clip_observations": 10.0, "agent.clip_rewards": 10.0},
+    ),
+    "agent.distribution": Setting("gaussian", f"{_SB3}; the Zoo explores by gSDE, which is not here"),
+    **_SB3_NETWORK,
+}
+
+_A2C_PHYSICS = {
+    **cited(
+        OURS,
+        {
+            "env.num_envs": 2048,
+            "layout.unroll_length": 8,
+            "learner.learning_rate": 2e-3,
+            "agent.gae_lambda": 0.95,
+            "agent.scale_rewards": True,
+            "network.hidden_sizes": (256, 256),
+        },
+    ),
+    **cited(
+        _BRAX_PPO,
+        {
+            "agent.value_cost": 0.5,
+            "agent.entropy_cost": 0.01,
+            "agent.normalise_observations": True,
+            "agent.distribution": "tanh_gaussian",
+            "network.torso": "mlp",
+            "network.activation": "swish",
+            "network.orthogonal": False,
+            "network.shared": False,
+        },
+    ),
+}
+
+A2C = cited(
+    _BASELINES,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 5,
+        "learner.optimizer": "rmsprop",
+        "learner.learning_rate": 7e-4,
+        "learner.anneal": True,
+        "learner.decay": 0.99,
+        "learner.epsilon": 1e-5,
+        "learner.max_grad_norm": 0.5,
+    },
+)
+
+A2C_BY_LAYOUT: Families = {
+    "sebulba": {"layout.policy_lag": Setting("0", "Mnih et al. 2016, algorithm S3 (every row is the policy's own)")}
+}
+
+A2C_FAMILIES: Families = {
+    "classic": _A2C_CLASSIC,
+    "minatar": _A2C_MINATAR,
+    "atari": _A2C_ATARI,
+    "continuous": _A2C_CONTINUOUS,
+    "physics": _A2C_PHYSICS,
+}
+
+A3C = {
+    **A2C,
+    "layout.num_workers": Setting(4, f"{OURS} (Mnih et al. 2016: 16 threads of one environment)"),
+}
+
+A3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "minatar", "atari")}
