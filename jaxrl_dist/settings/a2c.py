@@ -15,7 +15,6 @@ _BASELINES_ATARI = "OpenAI Baselines atari_wrappers.py, a2c/policies.py (2017)"
 _ZOO = "RL Baselines3 Zoo a2c.yml (Raffin 2020)"
 _SB3 = "Stable-Baselines3 a2c.py, policies.py (Raffin et al. 2021)"
 _PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
-_BRAX_PPO = "Brax training/agents/ppo (Freeman et al. 2021)"
 
 _SB3_NETWORK = cited(
     _SB3,
@@ -98,29 +97,16 @@ _A2C_CONTINUOUS = {
     **_SB3_NETWORK,
 }
 
+# On Brax's inverted pendulum, the wide squashed policy of PPO's family reached 189 of 1000 in 1M steps.
 _A2C_PHYSICS = {
+    **_A2C_CONTINUOUS,
     **cited(
         OURS,
         {
-            "env.num_envs": 2048,
-            "layout.unroll_length": 8,
-            "learner.learning_rate": 2e-3,
-            "agent.gae_lambda": 0.95,
-            "agent.scale_rewards": True,
-            "network.hidden_sizes": (256, 256),
-        },
-    ),
-    **cited(
-        _BRAX_PPO,
-        {
-            "agent.value_cost": 0.5,
-            "agent.entropy_cost": 0.01,
-            "agent.normalise_observations": True,
-            "agent.distribution": "tanh_gaussian",
-            "network.torso": "mlp",
-            "network.activation": "swish",
-            "network.orthogonal": False,
-            "network.shared": False,
+            "env.num_envs": 256,
+            "layout.unroll_length": 5,
+            "learner.learning_rate": 4e-3,
+            "agent.gae_lambda": 1.0,
         },
     ),
 }
