@@ -42,4 +42,4 @@ def restore_latest(
         return None
     state, meta = found
     empty = parts.layout.init(keys).replay
-    return state._replace(replay=empty, replay_began=np.asarray(meta["iteration"])), meta
+    return state._replace(replay=empty, replay_began=np.asarray(meta["iteration"], np.int32)), meta

@@ -57,7 +57,7 @@ class State(NamedTuple):
         key: typed keys [S], constant; every use folds in what it is for and the iteration.
         actors: `ActorState`, leaves [S, B, ...].
         replay: leaves [S, B, ...].
-        replay_began: i64 [] in NumPy, the iteration at which the replay was empty.
+        replay_began: i32 [] in NumPy, the iteration at which the replay was empty.
     """
 
     learner: learners.LearnerState
@@ -152,12 +152,12 @@ def make(
     def init_state(keys: Array) -> State:
         keys = meshes.put_keys(mesh, keys)
         learner_state, actors, replay_state = init_program(keys)
-        return State(learner_state, keys, actors, replay_state, np.zeros((), int))
+        return State(learner_state, keys, actors, replay_state, np.zeros((), np.int32))
 
     def template(keys: Array) -> State:
         shapes = jax.eval_shape(init_program, keys)
         learner_state, actors, replay_state = meshes.placed(mesh, kinds, shapes)
-        return State(learner_state, meshes.placed(mesh, per_seed, keys), actors, replay_state, np.zeros((), int))
+        return State(learner_state, meshes.placed(mesh, per_seed, keys), actors, replay_state, np.zeros((), np.int32))
 
     def run_arguments(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[Any, ...]:
         began = int(state.replay_began)

@@ -97,7 +97,7 @@ class State(NamedTuple):
         status: i64 [W], `crowd.FRESH`, `AT_WORK` or `WAITING`.
         numbers: i64 [W], the next unroll of each.
         schedule: f64, state of the schedule.
-        replay_began: i64 [], the iteration at which the replay was empty.
+        replay_began: i32 [], the iteration at which the replay was empty.
     """
 
     learner: learners.LearnerState
@@ -239,7 +239,7 @@ class _AsyncGradient:
             status=np.full(count, crowd.FRESH),
             numbers=np.zeros(count, np.int64),
             schedule=self._make_schedule(keys).state(),
-            replay_began=np.zeros((), int),
+            replay_began=np.zeros((), np.int32),
         )
 
     def template(self, keys: Array) -> State:
@@ -264,7 +264,7 @@ class _AsyncGradient:
             status=np.zeros(count, np.int64),
             numbers=np.zeros(count, np.int64),
             schedule=np.zeros(count + 1),
-            replay_began=np.zeros((), int),
+            replay_began=np.zeros((), np.int32),
         )
 
     def run(

@@ -77,13 +77,13 @@ class DeviceTier:
         result = self._compiled(*self._numbers(clock), columns, key, learner, replay, *unrolled)
         if np.asarray(result.sound.addressable_data(0)).all():
             return result, None
-        return result, Failing(result.learner, key, result.replay, unrolled, columns, np.int64(clock.replay_began))
+        return result, Failing(result.learner, key, result.replay, unrolled, columns, np.int32(clock.replay_began))
 
     def failing_template(self, keys: Array) -> Failing:
         learner, replay = self.template(keys)
         columns = jax.ShapeDtypeStruct((self._num_unrolls, self._columns), np.int32)
         key = meshes.placed(self._mesh, meshes.PER_SEED, keys)
-        return Failing(learner, key, replay, self._unrolls(), columns, np.zeros((), int))
+        return Failing(learner, key, replay, self._unrolls(), columns, np.zeros((), np.int32))
 
     def learn_again(self, clock: learning.Clock, failing: Failing) -> learning.Learned:
         columns, clock = np.asarray(failing.columns), clock._replace(replay_began=int(failing.replay_began))

@@ -47,7 +47,7 @@ class State(NamedTuple):
         actors: as of the last finished iteration, or, in a snapshot of what can be saved, after all of `pending`.
         replay: leaves [1, B, ...].
         pending: in such a snapshot, for each actor what the learner has not taken.
-        replay_began: i64 [] in NumPy, the iteration at which the replay was empty.
+        replay_began: i32 [] in NumPy, the iteration at which the replay was empty.
     """
 
     learner: learners.LearnerState

@@ -58,7 +58,7 @@ def template(stage: running.Stage, tier: learning.Tier, keys: Array) -> running.
         acting,
         replay_state,
         pending,
-        np.zeros((), int),
+        np.zeros((), np.int32),
     )
 
 

@@ -190,7 +190,7 @@ class _Sebulba:
         learner_state, replay_state = self._tier.init(keys)
         timesteps = (self._zero_timestep(),) * self._stage.num_actors
         acting = running.Actors((), timesteps, ())
-        return running.State(learner_state, keys, acting, replay_state, (), np.zeros((), int))
+        return running.State(learner_state, keys, acting, replay_state, (), np.zeros((), np.int32))
 
     def failing_template(self, keys: Array) -> Any:
         return self._tier.failing_template(keys)
