@@ -238,7 +238,7 @@ def test_the_optimisers_are_optax_s(name, oracle):
     rng = np.random.default_rng(0)
     for _ in range(3):
         grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
-        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(5), {}, {}, ())
+        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
         state, _ = rules.apply(state, gradient, jnp.float32(0))
         updates, other_state = other.update(grads, other_state, reference)
         reference = optax.apply_updates(reference, updates)
