@@ -1,11 +1,25 @@
 """Simulators for the suite `external`, as a user's own module would define them: functions that play a session."""
 
+import threading
 import time
 
 import host_environments
 import numpy as np
 
 from jaxrl_dist.envs import simulator
+
+
+def threads() -> set[threading.Thread]:
+    """Returns those that play, of earlier tests too."""
+    return {thread for thread in threading.enumerate() if " simulator " in thread.name}
+
+
+def assert_gone(before: set[threading.Thread], within_s: float = 10.0) -> None:
+    """Fails if threads that play are left which were not there before."""
+    until_s = time.monotonic() + within_s
+    while threads() - before and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert not threads() - before
 
 
 def _play_counting(session: simulator.Session, name: str) -> None:

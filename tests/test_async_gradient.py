@@ -17,8 +17,12 @@ LSTM = {**ONCE, "network.core": "lstm", "network.core_size": 8}
 # 32 windows per unroll of 8 × 4 rows.
 DQN = {"replay.samples_per_insert": 1.0}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
-SYSTEMS = [("ppo", ONCE), ("ppo", LSTM), ("dqn", DQN), ("rainbow", {**DQN, **RANGE})]
-IDS = ["ppo", "lstm", "dqn", "rainbow"]
+SYSTEMS = [
+    pytest.param("ppo", ONCE, id="ppo"),
+    pytest.param("ppo", LSTM, id="lstm"),
+    pytest.param("dqn", DQN, id="dqn"),
+    pytest.param("rainbow", {**DQN, **RANGE}, id="rainbow", marks=pytest.mark.slow),
+]
 
 
 def make(
@@ -35,7 +39,7 @@ def equal(one: conftest.Small, other: conftest.Small, atol: float = 0.0) -> None
         np.testing.assert_allclose(x, y, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
 def test_one_worker_learns_what_anakin_learns(system: str, settings: dict[str, Any]) -> None:
     one = conftest.Small(system, "toy:walk", 1, {"layout": "anakin", **settings}).run(6)
     other = make(system, settings, 1).run(6)
@@ -63,7 +67,7 @@ def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, sett
     apart.layout.close()
 
 
-@pytest.mark.parametrize("schedule", ["round_robin", "virtual"])
+@pytest.mark.parametrize("schedule", [pytest.param("round_robin", marks=pytest.mark.slow), "virtual"])
 @pytest.mark.parametrize(("system", "settings"), [("ppo", LSTM), ("dqn", DQN)], ids=["lstm", "dqn"])
 def test_a_resumed_run_is_the_same_bit_by_bit(
     system: str, settings: dict[str, Any], schedule: str, tmp_path: pathlib.Path

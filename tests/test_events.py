@@ -37,7 +37,7 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert len(events.read(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
+@pytest.mark.parametrize("system", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> None:
     train(tmp_path, system, **{"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2})
     log = events.read(tmp_path)

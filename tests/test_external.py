@@ -192,6 +192,7 @@ def test_every_type_crosses(kind: str, make: Any) -> None:
 
 
 def test_each_is_told_its_purpose_its_slot_and_a_seed_of_its_own() -> None:
+    before = simulators.threads()
     made = task("simulators:telling", observation="int32[4]", time_limit="3")
     assert made.make_evaluation is not None
     training = made.make(np.arange(10, 13, dtype=np.uint32), 3, 10.0)
@@ -205,7 +206,7 @@ def test_each_is_told_its_purpose_its_slot_and_a_seed_of_its_own() -> None:
     ]
     for environment in (training, more, evaluation):
         environment.close()
-    assert not [thread for thread in threading.enumerate() if " simulator " in thread.name]
+    simulators.assert_gone(before)
 
 
 def test_the_rules_of_environments_hold() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import conftest
 import jax
 import pytest
+import simulators
 
 from jaxrl_dist import assemble, policy, runner, session
 from jaxrl_dist.envs import base, simulator
@@ -54,7 +55,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     tmp_path: pathlib.Path, example: None
 ) -> None:
-    port = free_port()
+    before, port = simulators.threads(), free_port()
     started = [start_program(port, 2) for _ in range(2)]
     over_port = train(tmp_path / "port", "external:cartpole", port)
     digests = [over_port.summary["params_sha256"]]
@@ -66,7 +67,7 @@ def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     assert over_port.summary["eval_return_mean"] == in_threads.summary["eval_return_mean"] > 5
     results = [policy.evaluate(tmp_path / "threads", 3, 1, "latest", {}) for _ in range(2)]
     assert results[0] == results[1] and results[0]["eval_episodes"] == 3
-    assert not [thread for thread in threading.enumerate() if " simulator " in thread.name]
+    simulators.assert_gone(before)
 
 
 def test_cartpole_is_learned(tmp_path: pathlib.Path, example: None) -> None:

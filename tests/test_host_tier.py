@@ -12,8 +12,11 @@ from jaxrl_dist import blocks, checkpoint, config, memory
 
 HOST = {"layout": "sebulba", "replay.storage": "host"}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
-SYSTEMS = [("dqn", {}), ("rainbow", RANGE), ("r2d2", {})]
-IDS = [system for system, _ in SYSTEMS]
+SYSTEMS = [
+    pytest.param("dqn", {}, id="dqn"),
+    pytest.param("rainbow", RANGE, id="rainbow", marks=pytest.mark.slow),
+    pytest.param("r2d2", {}, id="r2d2"),
+]
 
 
 def make(system: str, settings: dict[str, Any], num_devices: int = 1) -> conftest.Small:
@@ -88,8 +91,8 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
         blocks.check(kept, (projected - kept.packed_bytes) / 2, 120)
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+@pytest.mark.parametrize("num_devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
 def test_without_prefetch_it_learns_what_the_device_tier_learns(
     system: str, settings: dict[str, Any], num_devices: int
 ) -> None:
@@ -106,7 +109,7 @@ def test_without_prefetch_it_learns_what_the_device_tier_learns(
         run.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
 def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
     settings = {**settings, "layout.num_actors": 2, "replay.samples_per_insert": 1.5}
     whole = make(system, settings).run(4).run(3)

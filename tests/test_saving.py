@@ -25,7 +25,10 @@ def learner_steps(folder: pathlib.Path) -> dict[int, int]:
     return {row["env_steps"]: row["learner_steps"] for row in rows if row["kind"] == "train"}
 
 
-@pytest.mark.parametrize(("layout", "storage"), [("anakin", "device"), ("sebulba", "device"), ("sebulba", "host")])
+@pytest.mark.parametrize(
+    ("layout", "storage"),
+    [("anakin", "device"), pytest.param("sebulba", "device", marks=pytest.mark.slow), ("sebulba", "host")],
+)
 def test_a_replay_that_is_not_saved_is_filled_anew(layout: str, storage: str, tmp_path: pathlib.Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     train(one, layout, 320, **{"replay.storage": storage})
