@@ -147,10 +147,6 @@ class Blocks:
         self._heads = np.array(saved.heads)
         self.packed_bytes = offset
 
-    def close(self) -> None:
-        """Ends the threads."""
-        self._pool.shutdown(cancel_futures=True)
-
 
 jax.tree_util.register_pytree_node(Blocks, lambda blocks: ((), blocks), lambda blocks, _: blocks)
 

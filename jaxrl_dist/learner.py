@@ -152,8 +152,7 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
         state: LearnerState, sample: types.Sample, key: Array, progress: Array
     ) -> tuple[LearnerState, Array, dict[str, Array]]:
         batch = agent.prepare(state.params, sample.sequences, axis)
-        # Items are rows of the sequences, time-major, or the sequences themselves.
-        weights = jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
+        weights = item_weights(sample, batch)
         if config.epochs * config.minibatches == 1:
             state, priorities, (metrics, maxima) = step(state, batch, weights, key, progress)
         else:
@@ -179,6 +178,12 @@ def learning_rate(config: Config, progress: Array) -> Array:
     """Returns the step size f32 [] at a share of training in [0, 1]."""
     share = 1.0 - progress if config.anneal else 1.0
     return jnp.asarray(config.learning_rate * share, jnp.float32)
+
+
+def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
+    """Returns the weight f32 [N'] of each item that an agent prepared of a sample's N sequences."""
+    # Items are rows of the sequences, time-major, or the sequences themselves.
+    return jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
 
 
 def check_batch(config: Config, num_items: int, num_devices: int) -> None:

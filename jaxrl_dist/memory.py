@@ -1,5 +1,6 @@
 """Memory: what a replay takes on its devices, known before anything is allocated, and a process that stays flat."""
 
+import collections
 import ctypes
 import math
 import sys
@@ -38,8 +39,14 @@ def replay_parts(state: Any) -> dict[str, int]:
     """Returns the bytes per device of each part of a replay that has any.
 
     Args:
-        state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays.
+        state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays; or a tuple of those of workers, of
+            which the device that holds the most counts.
     """
+    if type(state) is tuple:
+        by_device: dict[Any, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for one in state:
+            by_device[_place_of(one)].update(replay_parts(one))
+        return dict(max(by_device.values(), key=lambda sizes: sizes.total(), default={}))
     state = state.ring if isinstance(state, blocks.Tiered) else state
     if not isinstance(state, ring.RingState):
         return {}
@@ -84,6 +91,11 @@ def check(settings: config.Resolved, parts: Mapping[str, int], devices: Sequence
         f"--replay.capacity={settings['replay.capacity']} takes {_readable(needed)} of each device's memory, "
         f"{_readable(int(free))} are free; {fix}"
     )
+
+
+def _place_of(state: Any) -> Any:
+    """Returns where a worker's replay is, None of one that holds nothing."""
+    return next((leaf.sharding for leaf in jax.tree.leaves(state)), None)
 
 
 def _bytes_on_one(leaf: Any) -> int:

@@ -19,7 +19,6 @@ from jaxrl_dist import (
     differences,
     faults,
     flags,
-    guard,
     loggers,
     memory,
     run_folder,
@@ -85,7 +84,7 @@ def train(
 
     Raises:
         UsageError: settings that cannot be.
-        guard.NonFiniteError: training diverged.
+        FloatingPointError: training diverged.
     """
     named = {"system": system, "env": env, **(settings or {}), **run_settings}
     return drive(named, devices or jax.devices(), faults.StopToken(), display=False)
@@ -101,7 +100,7 @@ def main(named: Mapping[str, Any]) -> int:
     with stop.install():
         try:
             run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
-        except (guard.NonFiniteError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError) as error:
+        except (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError) as error:
             print(f"{flags.PROGRAM}: {error}", file=sys.stderr)
             return 1
     if run.reason == session.STOPPED:

@@ -17,7 +17,7 @@ def snapshot(parts: assemble.Assembly, state: Any) -> Any:
 
 
 def restore_latest(
-    parts: assemble.Assembly, folder: Path, keys: jax.Array, warn: Callable[[str], None]
+    parts: assemble.Assembly, folder: Path, keys: jax.Array, template: Any, warn: Callable[[str], None]
 ) -> tuple[Any, Any] | None:
     """Restores the newest whole checkpoint; a replay that was not saved is empty then.
 
@@ -25,6 +25,7 @@ def restore_latest(
         parts: assembled system.
         folder: where checkpoints are.
         keys: typed keys [S] of the seeds.
+        template: of the layout, for these keys.
         warn: called with one line for each corrupt checkpoint.
 
     Returns:
@@ -34,7 +35,6 @@ def restore_latest(
         CheckpointError: there are some and none is whole.
         ValueError: it is of other shapes.
     """
-    template = parts.layout.template(keys)
     if parts.settings["checkpoint.replay"]:
         return checkpoint.restore_latest(folder, template, warn)
     found = checkpoint.restore_latest(folder, template._replace(replay=()), warn)

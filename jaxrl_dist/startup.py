@@ -24,9 +24,9 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
     clock_s = time.perf_counter()
     keys = session.seed_keys(parts.settings)
     checkpoint.clean(folder / "checkpoints")
-    replay = memory.replay_parts(parts.layout.template(keys).replay)
-    memory.check(parts.settings, replay, parts.layout.mesh.local_devices)
-    found = saving.restore_latest(parts, folder / "checkpoints", keys, warnings.warn)
+    template = parts.layout.template(keys)
+    memory.check(parts.settings, memory.replay_parts(template.replay), parts.layout.mesh.local_devices)
+    found = saving.restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
     if found is None:
         state = _initial_state(parts, keys)
         metrics.truncate_after(folder, -1)

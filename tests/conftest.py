@@ -13,11 +13,13 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_cpu_use_fusion_emitters=false" * importlib.metadata.version("jaxlib").startswith("0.10.")
 )
 
+import fake_host
 import jax
 import numpy as np
 import pytest
 
 from jaxrl_dist import assemble
+from jaxrl_dist.envs import base as envs
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -52,6 +54,7 @@ SMALL["a2c"] = {
     "network.torso": "mlp",
     "steps": 1280,
 }
+SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
 SMALL["apex_dqn"] = SMALL["dqn"] | {"layout": "anakin", "network.head_size": 8}
 SMALL["r2d2"] = SMALL["dqn"] | {
@@ -97,3 +100,15 @@ class Small:
 def small() -> type[Small]:
     """The class `Small(system, env, num_devices, settings)`."""
     return Small
+
+
+@pytest.fixture
+def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
+
+    def use(before_step: Any) -> list[fake_host.Walk]:
+        made: list[fake_host.Walk] = []
+        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
+        return made
+
+    return use

@@ -14,6 +14,10 @@ from jaxrl_dist.envs import base, host
 LENGTH = 7
 
 
+class Broken(RuntimeError):
+    """Raised by an environment."""
+
+
 class Walk:
     """B environments that count; observation [environment's seed, episode, step], reward 1, an episode is 7 steps."""
 

@@ -1,6 +1,8 @@
 """Faults under asynchronous gradients, each made to happen: what ends the run, and in which time."""
 
 import pathlib
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -23,22 +25,6 @@ def train(folder: pathlib.Path, **settings: Any) -> runner.Run:
     return runner.train("ppo", "fake:walk", out=str(folder), settings=named, devices=jax.devices()[:1])
 
 
-@pytest.fixture
-def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
-
-    def use(before_step: Any) -> list[fake_host.Walk]:
-        made: list[fake_host.Walk] = []
-        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
-        return made
-
-    return use
-
-
-class Broken(RuntimeError):
-    """Raised by an environment."""
-
-
 def training(walk: fake_host.Walk) -> bool:
     return threading.current_thread().name.startswith("worker")
 
@@ -52,10 +38,10 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
     def fail(walk: fake_host.Walk) -> None:
         if training(walk) and walk.total_steps == 50 and not raised_s:
             raised_s.append(time.monotonic())
-            raise Broken("the simulator fell over")
+            raise fake_host.Broken("the simulator fell over")
 
     made = plays(fail)
-    with pytest.raises(Broken, match="the simulator fell over"):
+    with pytest.raises(fake_host.Broken, match="the simulator fell over"):
         train(tmp_path, steps=64_000, **{"layout.schedule": schedule})
     assert time.monotonic() - raised_s[0] < 5
     assert all(walk.is_closed for walk in made)
@@ -79,6 +65,18 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     plays(lambda walk: None)
     resumed = train(tmp_path, steps=3_200, **{"layout.timeout_s": 1.0})
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
+
+
+def test_gradients_that_go_on_being_broken_end_the_run_in_one_line(tmp_path: pathlib.Path) -> None:
+    script = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "train.py"
+    flags = ["--system=a3c", "--env=gymnax:CartPole-v1", "--steps=64_000", f"--out={tmp_path / 'run'}"]
+    flags += ["--learner.learning_rate=1e38", "--learner.anneal=false", "--layout.num_workers=2"]
+    done = subprocess.run(
+        [sys.executable, str(script), *flags], capture_output=True, text=True, timeout=120, check=False
+    )
+    error = done.stderr.strip().splitlines()
+    assert done.returncode == 1 and "gradients in a row were not finite" in error[-1]
+    assert "--learner.learning_rate" in error[-1] and "Traceback" not in done.stderr
 
 
 def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,17 @@ def test_a_million_frames_take_seven_gigabytes():
     assert memory.replay_parts(state) == {"observations": 7_056_000_000}
 
 
+def test_replays_of_workers_count_on_their_devices(small):
+    shared, apart = (
+        small("gorila", CARTPOLE, 1, {"layout.worker_devices": devices}) for devices in ("cpu:0", "cpu:0,cpu:1")
+    )
+    one, both = (memory.replay_parts(run.layout.template(run.keys).replay) for run in (apart, shared))
+    assert set(one) == {"observations", "other rows"} and both == {name: 2 * size for name, size in one.items()}
+    # 512 rows of four numbers for two of the four workers.
+    assert one["observations"] == 512 * 16
+    assert memory.replay_parts(shared.state.replay) == both
+
+
 def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(small, monkeypatch):
     run = small("dqn", CARTPOLE, 2, {})
     settings, parts = run.parts.settings, memory.replay_parts(run.layout.template(run.keys).replay)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, checkpoint, config, policy, runner, session, types
+from jaxrl_dist import assemble, checkpoint, config, guard, policy, runner, session, types
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import channels, unroll
@@ -221,7 +221,7 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(
     settings = {**conftest.SMALL[system], "learner.learning_rate": 1e38, "learner.anneal": False}
     settings |= {"layout": "sebulba", "checkpoint.interval_s": 0, "steps": 12_800}
     settings |= {"replay.storage": storage} if storage else {}
-    with pytest.raises(runner.guard.NonFiniteError, match="so in the loss, its gradient or the update"):
+    with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update"):
         runner.train(system, "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
     broken = policy.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()

@@ -21,32 +21,16 @@ def train(tmp_path: pathlib.Path, system: str = "dqn", **settings: Any) -> runne
     return runner.train(system, "fake:walk", out=str(tmp_path), settings=named, devices=jax.devices()[:1])
 
 
-@pytest.fixture
-def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
-
-    def use(before_step: Any) -> list[fake_host.Walk]:
-        made: list[fake_host.Walk] = []
-        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
-        return made
-
-    return use
-
-
-class Broken(RuntimeError):
-    """Raised by an environment."""
-
-
 def raise_once(walk: fake_host.Walk, at_step: int = 30) -> None:
     """Fails in actor 2's first life."""
     if fake_host.in_actor(2) and walk.total_steps == at_step and not hasattr(raise_once, "done"):
         raise_once.done = True  # type: ignore[attr-defined]
-        raise Broken("the simulator fell over")
+        raise fake_host.Broken("the simulator fell over")
 
 
 def raise_always(walk: fake_host.Walk) -> None:
     if fake_host.in_actor(2) and walk.total_steps == 30:
-        raise Broken("the simulator fell over")
+        raise fake_host.Broken("the simulator fell over")
 
 
 def actors() -> set[threading.Thread]:
@@ -59,10 +43,10 @@ def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.P
     def fail(walk: fake_host.Walk) -> None:
         if fake_host.in_actor(2) and walk.total_steps == 30:
             raised_s.append(time.monotonic())
-            raise Broken("the simulator fell over")
+            raise fake_host.Broken("the simulator fell over")
 
     made = plays(fail)
-    with pytest.raises(Broken, match="the simulator fell over") as error:
+    with pytest.raises(fake_host.Broken, match="the simulator fell over") as error:
         train(tmp_path, steps=64_000)
     assert time.monotonic() - raised_s[0] < 5
     assert [entry.name for entry in error.traceback][-1] == "fail"
@@ -115,7 +99,7 @@ def check_ring(ring: Any) -> None:
 
 def test_one_fault_more_than_allowed_ends_the_run(tmp_path: pathlib.Path, plays: Any) -> None:
     plays(raise_always)
-    with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(Broken):
+    with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(fake_host.Broken):
         train(tmp_path, steps=64_000, **{"layout.max_actor_restarts": 2})
 
 

@@ -109,10 +109,8 @@ def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
         Age of gradients in updates; how many there were, how many were dropped and why; versions with the first one.
     """
     values = _own(sums)
-    counts = values.get("lag_counts", np.zeros(1))
     return {
-        "policy_lag_p50": lag_quantile(counts, 0.5),
-        "policy_lag_p99": lag_quantile(counts, 0.99),
+        **_lag(values),
         "gradients": int(values.get("gradients", 0)),
         "gradients_dropped_stale": int(values.get("stale", 0)),
         "gradients_dropped_outlier": int(values.get("outlier", 0)),
@@ -132,13 +130,13 @@ def _own(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {name.removeprefix("layout/"): np.asarray(x)[0] for name, x in sums.items() if name.startswith("layout/")}
 
 
-def _lag_and_drops(values: Mapping[str, Any]) -> dict[str, int]:
+def _lag(values: Mapping[str, Any]) -> dict[str, int]:
     counts = values.get("lag_counts", np.zeros(1))
-    return {
-        "policy_lag_p50": lag_quantile(counts, 0.5),
-        "policy_lag_p99": lag_quantile(counts, 0.99),
-        "dropped_unrolls": int(values.get("dropped_unrolls", 0)),
-    }
+    return {"policy_lag_p50": lag_quantile(counts, 0.5), "policy_lag_p99": lag_quantile(counts, 0.99)}
+
+
+def _lag_and_drops(values: Mapping[str, Any]) -> dict[str, int]:
+    return {**_lag(values), "dropped_unrolls": int(values.get("dropped_unrolls", 0))}
 
 
 def _compression(values: Mapping[str, Any]) -> dict[str, float]:

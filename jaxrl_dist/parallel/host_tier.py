@@ -23,6 +23,8 @@ from jaxrl_dist.storage import AnyLength
 from jaxrl_dist.types import Array, ArrayTree
 
 _CHECK_EVERY = 64
+# Iteration, number of the update and progress, where only their types matter.
+_NO_NUMBERS = (np.int32(0), np.int32(0), np.float32(0))
 
 
 class Failing(NamedTuple):
@@ -124,7 +126,7 @@ class HostTier:
                 live.put(device, item.columns, packed)
         self._check(clock, live)
         age, result = clock.iteration - clock.replay_began, learning.Learned(learner, rows, *self._zeros)
-        due, number_of_next = self._pace.due(age), self._pace.due(age + 1)
+        due, due_next = self._pace.due(age), self._pace.due(age + 1)
         for number in range(due):
             if self._ahead is None:
                 drawn = draw(rows, key, *_numbers(clock, number))
@@ -133,7 +135,7 @@ class HostTier:
             self._ahead, following = None, None
             if number + 1 < due:
                 following = _numbers(clock, number + 1)
-            elif number_of_next:
+            elif due_next:
                 following = _numbers(clock._replace(iteration=clock.iteration + 1), 0)
             if self._prefetch and following:
                 drawn = draw(rows, key, *following)
@@ -217,9 +219,8 @@ class HostTier:
         return blocks.Blocks(self._observations, *self._shape, self._places)
 
     def _sample_struct(self, rows: ArrayTree) -> types.Sample:
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.zeros(1, jnp.uint32)))
-        numbers = (np.int32(0), np.int32(0), np.float32(0))
-        return meshes.placed(self._mesh, meshes.COLUMNS, jax.eval_shape(self._draw, rows, keys, *numbers))
+        drawn = jax.eval_shape(self._draw, rows, learning.keys_struct(), *_NO_NUMBERS)
+        return meshes.placed(self._mesh, meshes.COLUMNS, drawn)
 
     def _windows_struct(self, sample: types.Sample) -> ArrayTree:
         shape = (1, sample.weights.shape[1], self._length)
@@ -228,10 +229,8 @@ class HostTier:
 
     def _totals(self, learner: learners.LearnerState, rows: ArrayTree) -> Any:
         """Returns updates and metrics of `jax.ShapeDtypeStruct`."""
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.zeros(1, jnp.uint32)))
-        sample = self._sample_struct(rows)
-        numbers, count = (np.int32(0), np.int32(0), np.float32(0)), jax.ShapeDtypeStruct((1,), np.int32)
-        arguments: Any = (*numbers, keys, learner, rows, sample, self._windows_struct(sample), (count, {}))
+        sample, keys, count = self._sample_struct(rows), learning.keys_struct(), jax.ShapeDtypeStruct((1,), np.int32)
+        arguments: Any = (*_NO_NUMBERS, keys, learner, rows, sample, self._windows_struct(sample), (count, {}))
         return jax.eval_shape(self._again, *arguments)[3:]
 
 

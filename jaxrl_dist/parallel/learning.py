@@ -158,6 +158,11 @@ def make_publish() -> Any:
     return jax.jit(lambda state: jax.tree.map(lambda x: x[0], (state.params, state.updates)))
 
 
+def keys_struct() -> Any:
+    """Returns the typed keys [1] of a run as `jax.ShapeDtypeStruct`."""
+    return jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.zeros(1, jnp.uint32)))
+
+
 def learning_key(key: Array, iteration: Array) -> Array:
     """Returns this device's key for what is learned in an iteration; call it inside `device_map`."""
     device_key = jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))

@@ -17,13 +17,7 @@ _POLL_S = 0.1
 
 
 class Schedule(Protocol):
-    """Chooses whose gradient is next.
-
-    Attributes:
-        is_exact: whether the order follows from `state` alone.
-    """
-
-    is_exact: bool
+    """Chooses whose gradient is next."""
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         """Returns one of the workers that are at work; `check` is called while it waits."""
@@ -43,8 +37,6 @@ class Schedule(Protocol):
 
 class RoundRobin:
     """Each worker in turn, without those that wait for an update."""
-
-    is_exact = True
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers, self._last = num_workers, -1
@@ -70,8 +62,6 @@ class RoundRobin:
 
 class Free:
     """Whichever comes first."""
-
-    is_exact = False
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers
@@ -99,8 +89,6 @@ class Free:
 
 class VirtualClock:
     """Whose gradient would be the first, if workers took as long as they are said to take."""
-
-    is_exact = True
 
     def __init__(self, durations: Sequence[float], jitter: float, seed: int) -> None:
         """Starts at time 0.
@@ -135,8 +123,6 @@ class VirtualClock:
 
 class Recorded:
     """As a run's event log says."""
-
-    is_exact = True
 
     def __init__(self, workers: Sequence[int], num_workers: int) -> None:
         self._workers, self._num_workers, self._position = workers, num_workers, 0

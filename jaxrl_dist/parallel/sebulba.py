@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -317,8 +316,8 @@ class _Sebulba:
 
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:
-        keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.zeros(1, jnp.uint32)))
-        result = jax.eval_shape(self.program, *self.run_arguments(self.template(keys), 0, 1, 1))
+        state = self.template(learning.keys_struct())
+        result = jax.eval_shape(self.program, *self.run_arguments(state, 0, 1, 1))
         return tuple(result.metrics)
 
 

@@ -98,8 +98,7 @@ def make(
             sample_key, update_key = jax.random.split(key)
             sample = replay.sample(replay_state, sample_key, held.progress)
             batch = agent.prepare(held.params, sample.sequences, types.LOCAL)
-            items = jax.tree.leaves(batch)[0].shape[0]
-            weights = jnp.tile(sample.weights, items // sample.weights.shape[0])
+            weights = learners.item_weights(sample, batch)
             gradient = learner.gradients(held.params, held.target_network, batch, weights, update_key, held.progress)
             kept = replay.update(replay_state, sample.indices, gradient.priorities)
             return kept, server.without_priorities(gradient)
