@@ -49,8 +49,6 @@ study catch_replays 5 --setting="rainbow: --system=rainbow" --setting="apex_dqn:
 breakout="--env=gymnax:Breakout-MinAtar --steps=300_000 --env.num_envs=8 --replay.capacity=96_000"
 breakout+=" --replay.samples_per_insert=8 --network.torso=mlp --network.hidden_sizes=128 --network.head_size=128"
 breakout+=" --network.activation=relu"
-study minatar_replays 5 --setting="Rainbow: --system=rainbow" --setting="DQN: --system=dqn" -- $breakout \
-  --layout.unroll_length=4 --learner.target_period=250
 # Hessel et al. 2018, figures 1 and 3 in small: Rainbow, Rainbow without each part, DQN, DQN with each part.
 no_epsilon="--agent.epsilon_start=0 --agent.epsilon_end=0"
 by_epsilon="--agent.noise=0 --agent.epsilon_start=1 --agent.epsilon_end=0.1"
@@ -70,7 +68,7 @@ study rainbow_parts 5 --setting="Rainbow: --system=rainbow" \
   --setting="DQN with n-step: --system=dqn --agent.n_step=3" \
   --setting="DQN with distribution: --system=dqn --agent.num_atoms=51 $atoms" \
   --setting="DQN with noise: --system=dqn --agent.noise=0.5 $no_epsilon" -- $breakout \
-  --layout.unroll_length=16 --replay.batch_size=128 --learner.learning_rate=5e-4 --learner.target_period=62
+  --layout.unroll_length=4 --learner.target_period=250
 # A memory of 60 steps, longer than the 40 that are taught at once.
 memory="--system=r2d2 --layout=anakin --agent.taught=40 --network.forget_bias=4"
 study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
