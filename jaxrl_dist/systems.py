@@ -70,6 +70,16 @@ _ROWS = (
         summary="Asynchronous advantage actor-critic (Mnih et al. 2016): every worker plays and takes gradients.",
     ),
     System(
+        name="ga3c",
+        agent="a2c",
+        replay="latest",
+        layouts=("sebulba",),
+        settings=a2c.GA3C,
+        families=a2c.GA3C_FAMILIES,
+        summary="Actor-critic with one loop that acts for all environments (Babaeizadeh et al. 2017).",
+        by_layout=a2c.GA3C_BY_LAYOUT,
+    ),
+    System(
         name="dqn",
         agent="dqn",
         replay="uniform",

@@ -113,6 +113,7 @@ def _oracle(settings: a2c.Config, outputs: dict[str, Any], sequences: types.Unro
             advantage = _advantage(settings, rows, outputs["value"][:, b, 0], t)
             log_prob, entropy = _log_prob_and_entropy({k: v[t, b] for k, v in outputs.items()}, action[t, b])
             # The target is the value plus the advantage.
+            log_prob = np.log(np.exp(log_prob) + settings.correction_epsilon)
             terms = (-log_prob * advantage, 0.5 * advantage**2, entropy)
             loss = terms[0] + settings.value_cost * terms[1] - settings.entropy_cost * terms[2]
             for name, term in zip(found, (loss, *terms), strict=True):
@@ -125,7 +126,9 @@ def _learn(agent: Any, params: types.Params, sequences: types.Unroll) -> types.L
     return agent.loss(params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
 
 
-@pytest.mark.parametrize("changes", [{}, {"gae_lambda": 0.7}, {"gae_lambda": 0.0}, {"clip_rewards": 0.5}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"gae_lambda": 0.7}, {"gae_lambda": 0.0}, {"clip_rewards": 0.5}, {"correction_epsilon": 0.3}]
+)
 @pytest.mark.parametrize(
     ("network", "spec"), [(FLAT, SPEC), (STACK, SPEC), (LSTM, SPEC), (FLAT, BOX)], ids=["flat", "stack", "lstm", "box"]
 )
@@ -210,6 +213,39 @@ def test_rows_of_another_policy_are_refused(tmp_path: Any) -> None:
             named = {**conftest.SMALL["a2c"], **settings}
             runner.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=named)
         assert "\n" not in str(error.value)
+
+
+def test_epsilon_bounds_the_gradient_of_what_the_policy_no_longer_does() -> None:
+    """Of an action of probability p, the logarithm's slope is p / (p + ε) of what it was: GA3C, section 5.2."""
+    found = []
+    for epsilon in (0.0, 0.2):
+        agent = a2c.make(a2c.Config(correction_epsilon=epsilon, value_cost=0.0, entropy_cost=0.0), SPEC, FLAT)
+        params = _params(agent)
+        sequences = jax.tree.map(lambda x: x[:2, :1] if x.ndim > 1 else x[:1], _played(agent, params))
+        batch = agent.prepare(params, sequences, types.LOCAL)
+
+        def loss(network: Any, agent: Any = agent, params: Any = params, batch: Any = batch) -> jax.Array:
+            key, progress = jax.random.key(0), jnp.float32(0)
+            return agent.loss(params._replace(network=network), (), batch, key, progress, types.LOCAL).loss.sum()
+
+        found.append(jax.grad(loss)(params.network))
+        net = networks.make(FLAT, SPEC, (networks.Head("policy", A, 0.01), networks.Head("value", 1, 1.0)))
+        outputs = net.apply(params.network, batch.inputs)
+        probability = jax.nn.softmax(outputs["policy"])[0, batch.sample[0]]
+    for plain, bounded in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(bounded, plain * probability / (probability + 0.2), rtol=1e-4, atol=1e-6)
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[0])) > 0.01
+
+
+def test_ga3c_learns_from_rows_of_older_policies(tmp_path: Any) -> None:
+    """One loop acts on whatever is ready, and rows may be old; without ε that is refused."""
+    settings = {**conftest.SMALL["a2c"], "layout.ready_envs": 2}
+    run = runner.train("ga3c", "toy:walk", out=str(tmp_path / "run"), settings=settings)
+    assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] == 10
+    assert run.summary["policy_lag_p99"] > 0
+    off = {**settings, "agent.correction_epsilon": 0.0}
+    with pytest.raises(config.UsageError, match="learns from its own rows only; valid: 0"):
+        runner.train("ga3c", "toy:walk", out=str(tmp_path / "off"), settings=off)
 
 
 def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:

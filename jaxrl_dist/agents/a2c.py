@@ -2,6 +2,7 @@
 
 Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, made synchronous as by
 OpenAI Baselines a2c (2017). The workers of A3C use the same agent: what is old there is the gradient, not the rows.
+With a correction by ε it may learn from the rows of older policies: Babaeizadeh et al. 2017, GA3C.
 """
 
 import dataclasses
@@ -41,6 +42,13 @@ class Config:
         low=0.0,
         source="Mnih et al. 2016, supplement (experimental setup)",
     )
+    correction_epsilon: float = setting(
+        0.0,
+        "Added to the probability of an action before its logarithm (ε), which bounds the gradient of actions that the "
+        "policy no longer takes, so that rows may be an older policy's; 0 is off, and needs the policy's own rows.",
+        low=0.0,
+        source="Babaeizadeh et al. 2017 (GA3C), section 5.2",
+    )
     normalise_observations: bool = setting(
         False,
         "Normalise observations by running mean and deviation, frozen within an update.",
@@ -74,7 +82,8 @@ class Config:
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
     """Builds the agent for an environment; see `base.Agent` for its functions."""
-    return actor_critic.make_agent(config, spec, network, staleness="none", act=_act, prepare=_prepare, loss=_loss)
+    staleness = "corrected" if config.correction_epsilon else "none"
+    return actor_critic.make_agent(config, spec, network, staleness=staleness, act=_act, prepare=_prepare, loss=_loss)
 
 
 def _act(
@@ -85,7 +94,7 @@ def _act(
     key: Array,
     exploration: Array,
 ) -> types.ActOutput:
-    """Acts; no probability needs to be remembered of the policy that is still the one that learns."""
+    """Acts; no loss asks for the probability that an action had."""
     output = actor_critic.act(parts, params, carry, timestep, key, exploration)
     return output._replace(extras=output.extras._replace(log_prob=()))
 
@@ -110,8 +119,11 @@ def _loss(
     del target_network, progress, axis
     config: Config = parts.config
     policy, value = actor_critic.policy_and_value(parts, params, batch)
+    log_prob = policy.log_prob(batch.sample)
+    if config.correction_epsilon:
+        log_prob = jnp.logaddexp(log_prob, jnp.log(config.correction_epsilon))
     metrics = {
-        "policy_loss": -policy.log_prob(batch.sample) * batch.advantage,
+        "policy_loss": -log_prob * batch.advantage,
         "value_loss": 0.5 * jnp.square(value - batch.target),
         "entropy": policy.entropy(key),
     }

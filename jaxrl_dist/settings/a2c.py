@@ -143,3 +143,13 @@ A3C = {
 }
 
 A3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "minatar", "atari")}
+
+_GA3C_SOURCE = "Babaeizadeh et al. 2017 (GA3C)"
+
+GA3C = {**A2C, "agent.correction_epsilon": Setting(1e-6, "GA3C's released code, Config.py (LOG_EPSILON)")}
+
+GA3C_BY_LAYOUT: Families = {
+    "sebulba": cited(f"{_GA3C_SOURCE}, section 4", {"layout.inference": "central", "layout.policy_lag": "free"})
+}
+
+GA3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "minatar", "atari", "continuous")}
