@@ -1,7 +1,8 @@
 """The event log of an asynchronous run, `events.bin`: whose gradient came when, its age, and what became of it.
 
 Five bytes for each event, little-endian: worker u16, age in updates u16, and the verdict's flags u8 (bit 0 stale, 1
-outlier, 2 broken, 3 taken, 4 applied, 5 reverted). Event i is iteration i, so a resumed run cuts the log at its own.
+outlier, 2 broken, 3 taken, 4 applied, 5 reverted; none of an actor's unroll). A resumed run cuts the log at the number
+of events that its checkpoint holds. A rollback on request is the event of no worker, its age the place of the version.
 """
 
 import os
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 FILE_NAME = "events.bin"
+ROLLBACK = 2**16 - 1
 _EVENT = struct.Struct("<HHB")
 _LARGEST_AGE = 2**16 - 1
 
@@ -24,8 +26,8 @@ class Event(NamedTuple):
 
 
 def encode(worker: int, age: int, flags: Sequence[bool]) -> bytes:
-    """Returns an event's bytes; an age beyond 65,535 is written as that."""
-    return _EVENT.pack(worker, min(age, _LARGEST_AGE), sum(int(flag) << bit for bit, flag in enumerate(flags)))
+    """Returns an event's bytes; an age beyond 65,535 is written as that, one below 0 as 0."""
+    return _EVENT.pack(worker, min(max(age, 0), _LARGEST_AGE), sum(int(flag) << bit for bit, flag in enumerate(flags)))
 
 
 def append(folder: str | os.PathLike[str], data: bytes) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, events, records, session, startup, types
+from jaxrl_dist import assemble, checkpoint, config, records, session, startup, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -105,7 +105,7 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
         raise config.UsageError(f"{run} holds no failure")
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
-    parts = _assemble(pathlib.Path(run), {}, num_devices)
+    parts = assemble_run(pathlib.Path(run), {}, num_devices)
     saved, meta = checkpoint.restore(path, parts.layout.failure_template(session.seed_keys(parts.settings)))
     with session.matmul_precision(parts.settings):
         learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
@@ -113,43 +113,19 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in named.items()}
 
 
-def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
-    """Runs an asynchronous run again from its start, its gradients in the order that its event log says.
-
-    Returns:
-        A record that `json` can write: `events`, the digests of the parameters of the run and of its repetition, and
-        whether they `match`, bit for bit.
-
-    Raises:
-        UsageError: it has no event log, or nothing that can be repeated.
-    """
-    folder = pathlib.Path(run)
-    parts = _assemble(folder, {})
-    keys = session.seed_keys(parts.settings)
-    layout = parts.layout
-    if layout.follow is None or not (folder / events.FILE_NAME).exists():
-        raise config.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
-    if isinstance(parts.environment, envs.HostTask):
-        raise config.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
-    params, _ = startup.load_params(folder, "latest", layout.template(keys).learner.params)
-    total = checkpoint.read_meta(checkpoint.latest(folder / "checkpoints")[0])["total"]
-    workers = [event.worker for event in events.read(folder)]
-    layout.follow(workers)
-    with session.matmul_precision(parts.settings):
-        state, _ = layout.run(layout.init(keys), 0, len(workers), total)
-    layout.close()
-    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (params, state.learner.params)]
-    return {"events": len(workers), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
-
-
 def _norms(network: Any) -> Any:
     """Returns f32 [S], the norm of each leaf [S, ...]."""
     return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).reshape(x.shape[0], -1).sum(1)), network)
 
 
-def _assemble(
+def assemble_run(
     folder: pathlib.Path, flags: Mapping[str, Any], num_devices: int = 1, episodes: int = 0
 ) -> assemble.Assembly:
+    """Builds the parts of a run anew, as its `config.json` says, but for these flags.
+
+    Raises:
+        UsageError: the folder is no run folder, or here are fewer devices.
+    """
     path = folder / "config.json"
     if not path.exists():
         raise config.UsageError(f"--run={folder} is no run folder: it has no config.json")
@@ -173,7 +149,7 @@ def _devices(saved: config.Resolved, num_devices: int) -> dict[str, Any]:
 def _restore(
     folder: pathlib.Path, slot: str, flags: Mapping[str, Any], episodes: int = 0
 ) -> tuple[assemble.Assembly, types.Params, int]:
-    parts = _assemble(folder, flags, episodes=episodes)
+    parts = assemble_run(folder, flags, episodes=episodes)
     template = parts.layout.template(session.seed_keys(parts.settings)).learner.params
     try:
         params, meta = startup.load_params(folder, slot, template)

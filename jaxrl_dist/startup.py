@@ -35,7 +35,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
     metrics.truncate_after(folder, steps)
-    events.truncate(folder, progress.iteration)
+    events.truncate(folder, parts.layout.num_events(found[0], progress.iteration))
     return session.Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 

@@ -23,11 +23,11 @@ def main(arguments: list[str]) -> int:
         print(f"replay_schedule.py: {given or 'one argument is needed'}: no run folder; {_USAGE}", file=sys.stderr)
         return 2
     # Imported only now: JAX takes seconds, and a wrong command should fail at once.
-    from jaxrl_dist import policy
+    from jaxrl_dist import histories
 
     logging.set_verbosity(logging.WARNING)
     try:
-        record = policy.replay_schedule(arguments[1])
+        record = histories.replay_schedule(arguments[1])
     except config.UsageError as error:
         print(f"replay_schedule.py: {error}", file=sys.stderr)
         return 2

@@ -67,13 +67,16 @@ def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, sett
     apart.layout.close()
 
 
-@pytest.mark.parametrize("schedule", [pytest.param("round_robin", marks=pytest.mark.slow), "virtual"])
+@pytest.mark.parametrize(
+    ("schedule", "exchange"),
+    [pytest.param("round_robin", "unroll", marks=pytest.mark.slow), ("virtual", "unroll"), ("virtual", "episode")],
+)
 @pytest.mark.parametrize(("system", "settings"), [("ppo", LSTM), ("dqn", DQN)], ids=["lstm", "dqn"])
 def test_a_resumed_run_is_the_same_bit_by_bit(
-    system: str, settings: dict[str, Any], schedule: str, tmp_path: pathlib.Path
+    system: str, settings: dict[str, Any], schedule: str, exchange: str, tmp_path: pathlib.Path
 ) -> None:
     settings = {**settings, "layout.schedule": schedule, "layout.gradients_per_apply": 2, "layout.max_gradient_age": 0}
-    settings |= {"layout.durations": "1,2.5,1.3", "layout.jitter": 0.1}
+    settings |= {"layout.durations": "1,2.5,1.3", "layout.jitter": 0.1, "layout.exchange": exchange}
     whole = make(system, settings, 4).run(9).run(8)
     first = make(system, settings, 4).run(9)
     path = checkpoint.save(tmp_path, 9, first.layout.snapshot(first.state), {})
@@ -230,6 +233,48 @@ def test_turns_pass_over_who_waits() -> None:
     everyone: Any = {0: None, 1: None, 2: None}
     assert [turns.next(everyone, lambda: None) for _ in range(4)] == [0, 1, 2, 0]
     assert turns.next({0: everyone[0], 2: None}, lambda: None) == 2
+
+
+def test_parameters_may_be_held_for_an_episode() -> None:
+    """One environment per worker: what it plays until an episode ends is of one version, and gives one gradient."""
+    settings = {**DQN, "layout.exchange": "episode", "env.num_envs": 2, "replay.min_size": 4, "replay.batch_size": 4}
+    settings |= {"replay.samples_per_insert": 1.0}
+    run = make("dqn", settings, 2).run(40)
+    state = run.layout.snapshot(run.state)
+    run.layout.close()
+    pushes = 0
+    for ring in state.replay:
+        count = int(ring.filled[0])
+        step_type, version = (
+            np.asarray(x)[0, :count].reshape(-1, 4) for x in (ring.rows.timestep.step_type, ring.rows.version)
+        )
+        assert (version == version[:, :1]).all()
+        # Row 0 of an unroll closed the one before it, whose end it may be.
+        ended = (step_type[:-1, 1:] == types.LAST).any(1) | (step_type[1:, 0] == types.LAST)
+        np.testing.assert_array_equal(version[1:, 0] == version[:-1, 0], ~ended)
+        pushes += int(ended.sum())
+        assert 0 < ended.sum() < len(ended)
+    # What the workers hold has not arrived: of each the last unroll.
+    assert abs(int(run.metrics.layout["taken"][0]) - pushes) <= 2
+    assert run.metrics.updates == run.metrics.layout["taken"][0] > 3
+
+
+def test_an_episode_s_gradient_is_the_sum_of_its_unrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With plain steps, and few enough of them, a sum is what several would have been."""
+    plain = {**ONCE, "learner.optimizer": "sgd", "learner.reduction": "sum", "learner.max_grad_norm": 0.0}
+    plain |= {"learner.learning_rate": 1e-7, "learner.anneal": False, "agent.normalise_advantage": "none"}
+    plain |= {"env.num_envs": 1, "layout.unroll_length": 2}
+    start, *runs = (make("ppo", plain | {"layout.exchange": kind}, 1) for kind in ("unroll", "unroll", "episode"))
+    moved = []
+    for run in runs:
+        run.run(60)
+        moved.append([y.astype(np.float64) - x for x, y in zip(start.params, run.params, strict=True)])
+    assert runs[1].metrics.updates < runs[0].metrics.updates == 60
+    for x, y in zip(*moved, strict=True):
+        # The last unrolls ended no episode.
+        assert np.abs(x - y).max() < 0.3 * np.abs(x).max()
+    for run in (start, *runs):
+        run.layout.close()
 
 
 REFUSED = [

@@ -10,7 +10,7 @@ import conftest
 import jax
 import pytest
 
-from jaxrl_dist import config, events, policy, runner
+from jaxrl_dist import config, events, histories, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
@@ -42,7 +42,7 @@ def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> N
     train(tmp_path, system, **{"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2})
     log = events.read(tmp_path)
     assert {event.worker for event in log} == set(range(4))
-    record = policy.replay_schedule(tmp_path)
+    record = histories.replay_schedule(tmp_path)
     assert record["match"] and record["events"] == len(log) > 20
     # In another order something else comes out.
     other = [event._replace(worker=i % 4) for i, event in enumerate(log)]
@@ -50,7 +50,7 @@ def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> N
     (tmp_path / events.FILE_NAME).write_bytes(turns)
     if [event.worker for event in other] != [event.worker for event in log]:
         try:
-            assert not policy.replay_schedule(tmp_path)["match"]
+            assert not histories.replay_schedule(tmp_path)["match"]
         except ValueError as error:
             assert "was not at work" in str(error)
 
@@ -66,8 +66,36 @@ def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
     assert json.loads(done.stdout)["match"]
 
 
+def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) -> None:
+    def rollback(*arguments: str) -> Any:
+        command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    settings = {"learner.anneal": False, "layout.kept_versions": 3, "layout.kept_every": 2}
+    train(tmp_path, "ppo", steps=640, **settings)
+    refused = rollback(str(tmp_path), "7")
+    assert refused.returncode == 2 and "version 7 is not kept; valid: 16, 18, 20" in refused.stderr
+    done = rollback(str(tmp_path), "16")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert (record["updates_before"], record["updates"]) == (20, 16)
+    assert histories.replay_schedule(tmp_path)["match"]
+    train(tmp_path, "ppo", steps=1280, **settings)
+    log = events.read(tmp_path)
+    assert [event.age for event in log if event.worker == events.ROLLBACK] == [0]
+    record = histories.replay_schedule(tmp_path)
+    assert record["match"] and record["events"] == len(log)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [([], "two arguments are needed"), (["here", "1"], "no run folder")])
+def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
 def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:
     flags = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "steps": 128}
     runner.train("ppo", "toy:walk", out=str(tmp_path), settings=flags, devices=jax.devices()[:1])
     with pytest.raises(config.UsageError, match="has no event log: anakin keeps none"):
-        policy.replay_schedule(tmp_path)
+        histories.replay_schedule(tmp_path)

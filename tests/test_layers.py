@@ -30,7 +30,7 @@ LAYERS = (
     {"session"},
     {"startup"},
     {"run_folder", "policy"},
-    {"runner"},
+    {"runner", "histories"},
     {"__init__"},
 )
 FORBIDDEN = {

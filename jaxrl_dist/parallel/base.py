@@ -93,6 +93,9 @@ class Layout(NamedTuple):
         placement: lines that say what runs where.
         close: ends threads and frees environments.
         events: () -> what the event log gets of the iterations since the last call (`events.encode`).
+        num_events: (state, iteration) -> events of a run up to a saved state.
+        roll_back: (saved state, updates) -> saved state with the learner's version of so many updates, if it was kept;
+            None where the layout keeps none.
         follow: (workers by event) makes a run repeat a log's order; None where order is not a matter of the clock.
         program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
         summary: (sums of `Metrics.layout` over the whole run, by path) -> what `summary.json` says of the layout.
@@ -114,6 +117,8 @@ class Layout(NamedTuple):
     program: Any
     run_arguments: Callable[..., tuple[Any, ...]]
     events: Callable[[], bytes] = bytes
+    num_events: Callable[[Any, int], int] = lambda state, iteration: 0
+    roll_back: Callable[[Any, int], Any] | None = None
     follow: Callable[[Sequence[int]], None] | None = None
     summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary
 

@@ -83,19 +83,33 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     }
 
 
-def gradients(events: Sequence[crowd.Event], names: Sequence[str]) -> base.Metrics:
-    """Sums asynchronous events, in NumPy; `names` are those of the learner's metrics, sorted."""
-    none, verdicts = unrolls.no_episodes(), [event.verdict for event in events]
-    total: Any = np.sum([np.zeros(len(none) + len(names)), *(event.sums for event in events)], axis=0)
+def gradients(events: Sequence[crowd.Event], rollbacks: int, names: Sequence[str]) -> base.Metrics:
+    """Sums asynchronous events, in NumPy.
+
+    Args:
+        events: that came.
+        rollbacks: how often the server went back to an earlier version.
+        names: of the learner's metrics, sorted.
+    """
+    none, verdicts = unrolls.no_episodes(), [event.verdict for event in events if event.verdict is not None]
+    total: Any = np.zeros(len(none) + len(names))
+    for event in events:
+        total[: len(event.sums)] += event.sums
     episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
     learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
     updates: Any = np.asarray([sum(bool(one.applied) for one in verdicts)], np.int32)
-    ages = np.minimum([int(one.age) for one in verdicts], LARGEST_LAG).astype(int)
+    # Those of parameters that were rolled back have none.
+    ages = np.minimum([int(one.age) for one in verdicts if one.age >= 0], LARGEST_LAG).astype(int)
     counts = np.bincount(ages, minlength=LARGEST_LAG + 1)[None].astype(np.float64)
     flags: Any = {
         name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields[1:]
     }
-    own = {"lag_counts": counts, "gradients": np.asarray([len(events)]), **flags}
+    own = {
+        "lag_counts": counts,
+        "gradients": np.asarray([len(verdicts)]),
+        "rollbacks": np.asarray([rollbacks]),
+        **flags,
+    }
     return base.Metrics(unrolls.EpisodeSums(*episodes), updates, learned, own)
 
 
@@ -116,6 +130,7 @@ def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "gradients_dropped_outlier": int(values.get("outlier", 0)),
         "gradients_dropped_broken": int(values.get("broken", 0)),
         "updates_reverted": int(values.get("reverted", 0)),
+        "rollbacks": int(values.get("rollbacks", 0)),
         "param_versions_published": int(values.get("applied", 0)) + 1,
     }
 

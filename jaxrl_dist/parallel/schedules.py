@@ -121,6 +121,10 @@ class VirtualClock:
         self._finish, self._now = np.array(state[:-1]), float(state[-1])
 
 
+class EndOfLog(Exception):  # noqa: N818
+    """All that was recorded has come."""
+
+
 class Recorded:
     """As a run's event log says."""
 
@@ -129,6 +133,8 @@ class Recorded:
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         del check
+        if self._position == len(self._workers):
+            raise EndOfLog
         worker = self._workers[self._position]
         if worker not in at_work:
             raise ValueError(f"event {self._position}: worker {worker} was not at work; the log is of another run")

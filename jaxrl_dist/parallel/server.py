@@ -26,7 +26,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         age: i32 [], updates since its parameters.
-        stale: dropped for its age.
+        stale: dropped for its age, or as its parameters were rolled back.
         outlier: dropped for its loss.
         broken: dropped, as it is not finite.
         taken: added to those that make the next update.
@@ -78,6 +78,11 @@ def init(gradient: learners.Gradient) -> Server:
     return Server(Accumulated(zeros, jnp.zeros((), jnp.int32)), losses)
 
 
+def emptied(server: Server) -> Server:
+    """Returns the state without the gradients that waited for others."""
+    return server._replace(accumulated=jax.tree.map(jnp.zeros_like, server.accumulated))
+
+
 def make(
     learner: learners.Learner, per_apply: int, max_age: int, outlier_deviations: float
 ) -> Callable[..., tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]]:
@@ -102,7 +107,8 @@ def make(
         loss, age = gradient.loss / jnp.maximum(gradient.valid, 1.0), state.updates - given
         taught = gradient.valid > 0
         broken = taught & ~base.all_finite((gradient.sums, gradient.loss))
-        stale = taught & ~broken & (age > max_age) if max_age >= 0 else jnp.zeros((), bool)
+        # After a rollback there are gradients of parameters that are no more.
+        stale = taught & ~broken & ((age < 0) | (age > max_age if max_age >= 0 else False))
         arrived = taught & ~broken & ~stale
         outlier = arrived & is_outlier(server.losses, loss, outlier_deviations)
         taken = arrived & ~outlier
@@ -121,9 +127,9 @@ def make(
         (state, metrics), sound = jax.lax.cond(
             due, update, lambda state, gradient: ((state, zeros), jnp.ones((), bool)), state, accumulated.gradient
         )
-        emptied = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
+        left = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
         verdict = Verdict(age, stale, outlier, broken, taken, due & sound, due & ~sound)
-        return state, Server(emptied, losses), verdict, metrics
+        return state, Server(left, losses), verdict, metrics
 
     return receive
 
@@ -132,6 +138,12 @@ def pack(verdict: Verdict, episodes: Any, metrics: dict[str, Array]) -> Array:
     """Returns verdict, sums of episodes and metrics, by name, as one f32 [K], which crosses to the host at once."""
     rows = [*verdict, *jax.tree.leaves(episodes), *(metrics[name] for name in sorted(metrics))]
     return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in rows])
+
+
+@jax.jit
+def pack_episodes(episodes: Any) -> Array:
+    """Returns the sums of episodes as one f32 [K], for what comes without a gradient."""
+    return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in jax.tree.leaves(episodes)])
 
 
 def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
@@ -159,13 +171,16 @@ def _count(losses: Losses, loss: Array) -> Losses:
 
 
 def _accumulate(accumulated: Accumulated, gradient: learners.Gradient, taken: Array) -> Accumulated:
-    def add(old: Array, new: Array) -> Array:
-        return jnp.where(taken, old + new, old)
+    total = jax.tree.map(
+        lambda new, old: jnp.where(taken, new, old), add(accumulated.gradient, gradient), accumulated.gradient
+    )
+    return Accumulated(total, accumulated.number + taken)
 
-    before, maxima = accumulated.gradient, accumulated.gradient.maxima
-    total = jax.tree.map(add, before._replace(maxima={}), gradient._replace(maxima={}))
-    largest = jax.tree.map(lambda old, new: jnp.where(taken, jnp.maximum(old, new), old), maxima, gradient.maxima)
-    return Accumulated(total._replace(maxima=largest), accumulated.number + taken)
+
+def add(one: learners.Gradient, other: learners.Gradient) -> learners.Gradient:
+    """Returns the gradient of the rows of both; priorities must be ()."""
+    total = jax.tree.map(jnp.add, one._replace(maxima={}), other._replace(maxima={}))
+    return total._replace(maxima=jax.tree.map(jnp.maximum, one.maxima, other.maxima))
 
 
 def without_priorities(gradient: learners.Gradient) -> learners.Gradient:

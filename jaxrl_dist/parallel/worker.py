@@ -1,7 +1,7 @@
-"""A worker of the asynchronous layout: plays its own environments, keeps its own replay, and takes a gradient.
+"""A worker of the asynchronous layout: plays environments of its own, or takes gradients, or both.
 
-Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning"; Nair et al. 2015 (Gorila), the bundled
-mode, in which a worker acts with the parameters that it learns with.
+Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning"; Nair et al. 2015 (Gorila): bundled, a
+worker acts with the parameters that it learns with; separate, actors play and learners learn.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,8 @@ from jaxrl_dist.parallel import base, channels, server
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
 
+_NEVER = 2**30
+
 
 class Held(NamedTuple):
     """What the server gave: params and target network, updates i32 [] they had had, and the share of training."""
@@ -32,41 +34,102 @@ class Held(NamedTuple):
     progress: Any
 
 
-class State(NamedTuple):
-    """A worker between unrolls: `unrolls.ActorState` (its environment `()` on the host), and its replay."""
+class Kept(NamedTuple):
+    """What a worker keeps that pulls and pushes by the episode: what it holds, and its gradient since the last push.
 
-    actors: unrolls.ActorState
+    Attributes:
+        held: at the last pull.
+        gradient: summed.
+        pushed: bool [], whether the last unroll pushed, so that the next pulls.
+    """
+
+    held: Held
+    gradient: ArrayTree
+    pushed: Array
+
+
+class State(NamedTuple):
+    """A worker between unrolls.
+
+    Attributes:
+        actors: `unrolls.ActorState`, its environment `()` on the host; `()` where it does not play.
+        replay: its own; `()` where it has none.
+        kept: `Kept`, or `()` where it pulls and pushes with every unroll.
+    """
+
+    actors: Any
     replay: ArrayTree
+    kept: Any
 
 
 class Sent(NamedTuple):
-    """What a worker gives back.
+    """What the server gets of a worker.
 
     Attributes:
-        gradient: without priorities.
-        episodes: sums, leaves [1].
+        gradient: without priorities; `()` of an actor.
+        episodes: sums, leaves [1]; zeros of a learner.
         given: i32 [], updates that its parameters had had.
     """
 
-    gradient: learners.Gradient
+    gradient: Any
     episodes: unrolls.EpisodeSums
     given: Any
+
+
+class Drawn(NamedTuple):
+    """A sample of a shared replay, and of which ring it is, i32 []."""
+
+    sample: types.Sample
+    ring: Any
+
+
+class Work(NamedTuple):
+    """What a worker gives back; `()` where it has no such thing, or keeps it in its own replay.
+
+    Attributes:
+        sent: for the server.
+        unroll: that it played.
+        indices: of the sample that it learned from.
+        priorities: new ones of that sample.
+        ring: i32 [], which that is of; -1 where there was no sample yet.
+    """
+
+    sent: Sent
+    unroll: Any
+    indices: Any
+    priorities: Any
+    ring: Any
 
 
 class Programs(NamedTuple):
     """Programs of every worker.
 
     Attributes:
-        on_device: (held, key, number, ready, env_ids, state) -> (state, gradient, episodes); donates the state.
+        on_device: (held, key, number, ready, env_ids, actors, replay) -> (actors, replay, gradient, episodes), of a
+            worker with a replay of its own; donates the last two.
         on_host: plays environments on the host; None where they are on the device.
         learn: (held, key, number, ready, unroll, replay) -> (replay, gradient), of an unroll on the host.
+        play: (held, key, number, env_ids, actors) -> (actors, unroll, episodes); donates the actors.
+        teach: (held, key, number, sample) -> (gradient, priorities).
+        pull: (kept, newest) -> held.
+        push: (kept, held, gradient, episodes) -> (kept, gradient), zeros where an unroll ended no episode.
         first_ready: unrolls before the first that a worker learns from.
     """
 
     on_device: Any
     on_host: unrolls.HostUnroll | None
     learn: Any
+    play: Any
+    teach: Any
+    pull: Any
+    push: Any
     first_ready: int
+
+
+def draw_key(key: Array, number: Array) -> tuple[Array, Array]:
+    """Returns the keys of a worker's draw and of its gradient; the same as of every layout's first update."""
+    draw, update = jax.random.split(jax.random.fold_in(jax.random.split(jax.random.fold_in(key, number))[1], 0))
+    return draw, update
 
 
 def make(
@@ -81,7 +144,7 @@ def make(
 
     Args:
         agent: acts and defines the loss.
-        replay: a worker's own.
+        replay: a worker's own, or a shared one.
         learner: built with `types.LOCAL`.
         environment: on the device, or of a suite on the CPU.
         num_envs: over all workers, for the agent's exploration.
@@ -89,7 +152,13 @@ def make(
     """
     pace = learning_steps.pace(replay, unroll_length)
 
-    def gradient_of(
+    def gradient_of(held: Held, sample: types.Sample, key: Array) -> tuple[learners.Gradient, Array]:
+        batch = agent.prepare(held.params, sample.sequences, types.LOCAL)
+        weights = learners.item_weights(sample, batch)
+        gradient = learner.gradients(held.params, held.target_network, batch, weights, key, held.progress)
+        return server.without_priorities(gradient), gradient.priorities
+
+    def own(
         held: Held, replay_state: ArrayTree, unroll: types.Unroll, key: Array, ready: Array
     ) -> tuple[ArrayTree, learners.Gradient]:
         replay_state = replay.add(replay_state, unroll, jnp.arange(unroll.steps.version.shape[1], dtype=jnp.int32))
@@ -97,99 +166,147 @@ def make(
         def teach(replay_state: ArrayTree) -> tuple[ArrayTree, learners.Gradient]:
             sample_key, update_key = jax.random.split(key)
             sample = replay.sample(replay_state, sample_key, held.progress)
-            batch = agent.prepare(held.params, sample.sequences, types.LOCAL)
-            weights = learners.item_weights(sample, batch)
-            gradient = learner.gradients(held.params, held.target_network, batch, weights, update_key, held.progress)
-            kept = replay.update(replay_state, sample.indices, gradient.priorities)
-            return kept, server.without_priorities(gradient)
+            gradient, priorities = gradient_of(held, sample, update_key)
+            return replay.update(replay_state, sample.indices, priorities), gradient
 
         if not replay.min_rows:
             return teach(replay_state)
         shapes = jax.eval_shape(teach, replay_state)[1]
-        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.cond(ready, teach, lambda kept: (kept, nothing), replay_state)
+        return jax.lax.cond(ready, teach, lambda kept: (kept, zeros_like(shapes)), replay_state)
 
     def keys_of(key: Array, number: Array) -> tuple[Array, Array]:
         act_key, learn_key = jax.random.split(jax.random.fold_in(key, number))
         # As every layout's first update of an iteration.
         return act_key, jax.random.fold_in(learn_key, 0) if replay.min_rows else learn_key
 
-    def on_device(held: Held, key: Array, number: Array, ready: Array, env_ids: Array, state: State) -> Any:
-        act_key, learn_key = keys_of(key, number)
+    def play(held: Held, key: Array, number: Array, env_ids: Array, actors: unrolls.ActorState) -> Any:
         exploration = agent.exploration(env_ids, num_envs, held.progress)
-        actors, rows, episodes = play(held.params, state.actors, act_key, exploration, held.updates)
-        replay_state, gradient = gradient_of(held, state.replay, rows, learn_key, ready)
-        return State(actors, replay_state), gradient, jax.tree.map(lambda x: x[None], episodes)
+        actors, rows, episodes = unroll(held.params, actors, keys_of(key, number)[0], exploration, held.updates)
+        return actors, rows, jax.tree.map(lambda x: x[None], episodes)
+
+    def on_device(
+        held: Held, key: Array, number: Array, ready: Array, env_ids: Array, actors: Any, replay_state: ArrayTree
+    ) -> Any:
+        actors, rows, episodes = play(held, key, number, env_ids, actors)
+        replay_state, gradient = own(held, replay_state, rows, keys_of(key, number)[1], ready)
+        return actors, replay_state, gradient, episodes
 
     def learn(
         held: Held, key: Array, number: Array, ready: Array, unroll: types.Unroll, replay_state: ArrayTree
     ) -> Any:
-        return gradient_of(held, replay_state, unroll, keys_of(key, number)[1], ready)
+        return own(held, replay_state, unroll, keys_of(key, number)[1], ready)
 
-    on_host = None
+    def teach(held: Held, key: Array, number: Array, sample: types.Sample) -> tuple[learners.Gradient, Array]:
+        return gradient_of(held, sample, draw_key(key, number)[1])
+
+    def pull(kept: Kept, newest: Held) -> Held:
+        held = jax.tree.map(lambda new, old: jnp.where(kept.pushed, new, old), newest, kept.held)
+        # A schedule goes on, whatever the parameters.
+        return held._replace(progress=newest.progress)
+
+    def push(
+        kept: Kept, held: Held, gradient: learners.Gradient, episodes: unrolls.EpisodeSums
+    ) -> tuple[Kept, learners.Gradient]:
+        ended, total = episodes.episodes[0] > 0, server.add(kept.gradient, gradient)
+        sent = jax.tree.map(lambda x: jnp.where(ended, x, jnp.zeros_like(x)), total)
+        left = jax.tree.map(lambda x: jnp.where(ended, jnp.zeros_like(x), x), total)
+        return Kept(held, left, ended), sent
+
+    on_host: unrolls.HostUnroll | None = None
+    unroll: Any = None
     if isinstance(environment, envs.Environment):
-        play = unrolls.device_unroll(agent, environment, unroll_length)
+        unroll = unrolls.device_unroll(agent, environment, unroll_length)
     else:
         on_host = unrolls.host_unroll(agent, num_envs, unroll_length, 1)
-    return Programs(jax.jit(on_device, donate_argnums=5), on_host, jax.jit(learn, donate_argnums=5), pace.first_ready)
+    return Programs(
+        on_device=jax.jit(on_device, donate_argnums=(5, 6)),
+        on_host=on_host,
+        learn=jax.jit(learn, donate_argnums=5),
+        play=jax.jit(play, donate_argnums=4),
+        teach=jax.jit(teach),
+        pull=jax.jit(pull),
+        push=jax.jit(push),
+        first_ready=pace.first_ready,
+    )
+
+
+def void(work: Work) -> Work:
+    """Returns work whose gradient the server will drop, as one of parameters that it does not have."""
+    return work._replace(sent=work.sent._replace(given=jnp.full_like(work.sent.given, _NEVER)))
+
+
+def zeros_like(shapes: ArrayTree) -> Any:
+    """Returns zeros of the shapes and dtypes of a tree."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+class Role(NamedTuple):
+    """Which worker it is.
+
+    Attributes:
+        device: where it computes.
+        key: typed key of its own.
+        env_ids: i32 [B], global indices of its environments; None where it does not play.
+        make_environment: on the host, None where they are on the device.
+        nothing: `Work` of zeros, what it sends where it cannot learn yet.
+        learns: whether it takes gradients.
+        shares: whether its replay is a shared one, which samples come from and unrolls go to.
+        is_alone: whether no other worker is there to be waited for; then nothing need be finished here.
+    """
+
+    device: jax.Device
+    key: Array
+    env_ids: np.ndarray | None
+    make_environment: Callable[[], envs.HostEnvironment] | None
+    nothing: Work
+    learns: bool
+    shares: bool
+    is_alone: bool
 
 
 class Worker:
     """One worker with its state.
 
     Attributes:
-        number: of its next unroll.
-        state: before that unroll.
+        number: of its next unroll or gradient.
+        role: which it is.
+        state: before that.
     """
 
-    def __init__(
-        self,
-        programs: Programs,
-        device: jax.Device,
-        key: Array,
-        env_ids: np.ndarray,
-        state: State,
-        number: int,
-        unroll_length: int,
-        make_environment: Callable[[], envs.HostEnvironment] | None,
-        is_alone: bool,
-    ) -> None:
+    def __init__(self, programs: Programs, role: Role, state: State, number: int, unroll_length: int) -> None:
         """Takes up a state.
 
         Args:
             programs: shared by all workers.
-            device: where it computes.
-            key: typed key of its own.
-            env_ids: i32 [B], global indices of its environments.
+            role: which it is.
             state: to go on from; environments on the host begin anew, so its timestep must be all LAST, or () at the
                 very first.
             number: of its next unroll.
             unroll_length: T.
-            make_environment: on the host, None where they are on the device.
-            is_alone: whether no other worker is there to be waited for; then nothing need be finished here.
         """
-        self.number = number
-        self._programs, self._device, self._is_alone = programs, device, is_alone
-        self._key, self._env_ids = jax.device_put((key, env_ids), device)
-        self.state = jax.device_put(state, device) if make_environment is None else state
+        self.number, self.role = number, role._replace(key=jax.device_put(role.key, role.device))
+        self._programs = programs
+        self._env_ids = None if role.env_ids is None else jax.device_put(role.env_ids, role.device)
+        self.state = jax.device_put(state, role.device) if role.make_environment is None else state
         self._ready_at = number - _unrolls_kept(state.replay, unroll_length) + programs.first_ready
-        self._make = make_environment
         self._environment: envs.HostEnvironment | None = None
         self._player: Any = None
 
-    def work(self, held: Held) -> Sent:
-        """Plays an unroll and takes a gradient; blocks until it is there, unless alone."""
-        if jax.tree.leaves(held.params)[0].devices() != {self._device}:
-            held = jax.device_put(held, self._device)
-        arguments = (held, self._key, np.int32(self.number), np.asarray(self.number >= self._ready_at))
-        if self._programs.on_host is None:
-            self.state, gradient, episodes = self._programs.on_device(*arguments, self._env_ids, self.state)
-        else:
-            gradient, episodes = self._play_on_host(self._programs.on_host, held, arguments)
+    def work(self, newest: Held, drawn: Drawn | None) -> Work:
+        """Plays an unroll, or takes a gradient, or both; blocks until it is there, unless alone."""
+        if jax.tree.leaves(newest.params)[0].devices() != {self.role.device}:
+            newest = jax.device_put(newest, self.role.device)
+        kept = self.state.kept
+        held = self._programs.pull(kept, newest) if kept else newest
+        work = self._with_others(held, drawn) if self.role.shares else self._by_itself(held)
+        if kept:
+            kept, gradient = self._programs.push(kept, held, work.sent.gradient, work.sent.episodes)
+            work = work._replace(sent=work.sent._replace(gradient=gradient))
+            self.state = self.state._replace(kept=kept)
         self.number += 1
-        if not self._is_alone:
-            jax.block_until_ready(gradient)
-        return Sent(gradient, episodes, held.updates)
+        if not self.role.is_alone:
+            jax.block_until_ready(work)
+        return work
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
@@ -201,22 +318,52 @@ class Worker:
         if self._environment is not None:
             self._environment.close()
 
-    def _play_on_host(self, programs: unrolls.HostUnroll, held: Held, arguments: Any) -> Any:
-        actors, replay_state = self.state
+    def _by_itself(self, held: Held) -> Work:
+        """Plays, and learns from its own replay."""
+        number, ready = np.int32(self.number), np.asarray(self.number >= self._ready_at)
+        arguments, (actors, replay_state, kept) = (held, self.role.key, number, ready), self.state
+        if self._programs.on_host is None:
+            actors, replay_state, gradient, episodes = self._programs.on_device(
+                *arguments, self._env_ids, actors, replay_state
+            )
+        else:
+            actors, unroll, episodes = self._play_on_host(self._programs.on_host, held, actors)
+            replay_state, gradient = self._programs.learn(*arguments, unroll, replay_state)
+        self.state = State(actors, replay_state, kept)
+        return Work(Sent(gradient, episodes, held.updates), (), (), (), ())
+
+    def _with_others(self, held: Held, drawn: Drawn | None) -> Work:
+        """Plays for a shared replay, and learns from a sample of one."""
+        work, number = self.role.nothing, np.int32(self.number)
+        gradient, unroll, episodes = work.sent.gradient, work.unroll, work.sent.episodes
+        if self._env_ids is not None:
+            actors = self.state.actors
+            if self._programs.on_host is None:
+                actors, unroll, episodes = self._programs.play(held, self.role.key, number, self._env_ids, actors)
+            else:
+                actors, unroll, episodes = self._play_on_host(self._programs.on_host, held, actors)
+            self.state = self.state._replace(actors=actors)
+        if drawn is not None:
+            drawn = jax.device_put(drawn, self.role.device)
+            gradient, priorities = self._programs.teach(held, self.role.key, number, drawn.sample)
+            work = work._replace(indices=drawn.sample.indices, priorities=priorities, ring=drawn.ring)
+        return work._replace(sent=Sent(gradient, episodes, held.updates), unroll=unroll)
+
+    def _play_on_host(self, programs: unrolls.HostUnroll, held: Held, actors: unrolls.ActorState) -> Any:
         timestep = actors.timestep
         if self._environment is None:
-            assert self._make is not None
-            environment = self._environment = self._make()
+            assert self.role.make_environment is not None
+            environment = self._environment = self.role.make_environment()
             if isinstance(timestep, types.TimeStep):
                 self._player = unrolls.Reborn(environment)
             else:
                 self._player, timestep = environment, environment.reset()._replace(info=())
         published = channels.Published(held.params, held.updates, held.progress)
-        carry = jax.device_put(actors.carry, self._device)
-        (unroll,), rows = programs.run(published, self._key, self.number, self._env_ids, self._player, timestep, carry)
-        replay_state, gradient = self._programs.learn(*arguments, unroll, replay_state)
-        self.state = State(unrolls.ActorState((), rows.timestep, rows.carry), replay_state)
-        return gradient, rows.episodes
+        carry = jax.device_put(actors.carry, self.role.device)
+        (unroll,), rows = programs.run(
+            published, self.role.key, self.number, self._env_ids, self._player, timestep, carry
+        )
+        return unrolls.ActorState((), rows.timestep, rows.carry), unroll, rows.episodes
 
 
 def _unrolls_kept(replay_state: Any, unroll_length: int) -> int:
@@ -225,31 +372,30 @@ def _unrolls_kept(replay_state: Any, unroll_length: int) -> int:
     return 0 if filled is None else int(np.asarray(filled).min()) // unroll_length
 
 
-def init_state(
-    agent: agents.Agent,
-    replay: replays.Replay,
-    environment: envs.Environment | envs.HostTask,
-    zero_timestep: Any,
-    rows: types.Unroll,
-) -> Callable[[Array, Array], State]:
-    """Makes (environment key, env_ids i32 [B]) -> the first state of a worker, on the device.
+def init_actors(
+    agent: agents.Agent, environment: envs.Environment | envs.HostTask, zero_timestep: Any, width: int
+) -> Callable[[Array, Array], unrolls.ActorState]:
+    """Makes (environment key, env_ids i32 [B]) -> the first state of a worker's environments, on the device.
 
     Args:
         agent: whose carry it holds.
-        replay: a worker's own.
         environment: of any kind.
         zero_timestep: leaves [B, ...], for environments on the host.
-        rows: an unroll [T + 1, B] of `jax.ShapeDtypeStruct`.
+        width: B.
     """
-    width = rows.steps.version.shape[1]
 
-    def init(key: Array, env_ids: Array) -> State:
+    def init(key: Array, env_ids: Array) -> unrolls.ActorState:
         carry = agent.init_carry(width)
-        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-        kept = replay.init(step_spec, jax.eval_shape(lambda: agent.init_carry(width)))
         if isinstance(environment, envs.Environment):
             keys = jax.vmap(jax.random.fold_in, (None, 0))(base.seed_keys(key).environment, env_ids)
-            return State(unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry), kept)
-        return State(unrolls.ActorState((), zero_timestep, carry), kept)
+            return unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry)
+        return unrolls.ActorState((), zero_timestep, carry)
 
     return init
+
+
+def init_replay(agent: agents.Agent, replay: replays.Replay, rows: types.Unroll) -> ArrayTree:
+    """Returns an empty replay of unrolls like `rows` [T + 1, B], of `jax.ShapeDtypeStruct`."""
+    step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
+    width = rows.steps.version.shape[1]
+    return replay.init(step_spec, jax.eval_shape(lambda: agent.init_carry(width)))

@@ -1,0 +1,100 @@
+"""The past of an asynchronous run: repeats it by its event log, and takes it back to an earlier version."""
+
+import os
+import pathlib
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import checkpoint, config, events, policy, records, saving, session, startup, types
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import base, schedules
+
+
+def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Runs an asynchronous run again from its start, its events in the order that its log says.
+
+    Returns:
+        A record that `json` can write: `events`, the digests of the parameters of the run and of its repetition, and
+        whether they `match`, bit for bit.
+
+    Raises:
+        UsageError: it has no event log, or nothing that can be repeated.
+    """
+    folder = pathlib.Path(run)
+    parts = policy.assemble_run(folder, {})
+    keys = session.seed_keys(parts.settings)
+    layout = parts.layout
+    if layout.follow is None or not (folder / events.FILE_NAME).exists():
+        raise config.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
+    if isinstance(parts.environment, envs.HostTask):
+        raise config.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
+    params, _ = startup.load_params(folder, "latest", layout.template(keys).learner.params)
+    total = checkpoint.read_meta(checkpoint.latest(folder / "checkpoints")[0])["total"]
+    log = events.read(folder)
+    with session.matmul_precision(parts.settings):
+        repeated = _repeat(layout, layout.init(keys), log, total)
+    layout.close()
+    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (params, repeated)]
+    return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
+
+
+def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
+    """Makes a kept version of the server the one that a run goes on from, bit for bit, and notes it in its event log.
+
+    Args:
+        run: run folder, locked by the caller.
+        updates: that the version had had.
+
+    Returns:
+        A record that `json` can write.
+
+    Raises:
+        UsageError: it keeps no such version; the message names those that it keeps.
+        checkpoint.CheckpointError: its checkpoints are corrupt, or none can be written.
+    """
+    folder = pathlib.Path(run)
+    parts = policy.assemble_run(folder, {})
+    layout, keys = parts.layout, session.seed_keys(parts.settings)
+    if layout.roll_back is None:
+        raise config.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
+    found = saving.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
+    if found is None:
+        raise config.UsageError(f"{run} holds no checkpoint")
+    before, meta = found
+    state = layout.roll_back(before, updates)
+    place = [_updates(one) for one in before.versions].index(updates)
+    events.truncate(folder, layout.num_events(before, meta["iteration"]))
+    events.append(folder, events.encode(events.ROLLBACK, place, []))
+    state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
+    _, latest_meta = startup.load_params(folder, "latest", layout.template(keys).learner.params)
+    checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
+    checkpoint.save(folder / "checkpoints", steps, saving.snapshot(parts, state), meta)
+    return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}
+
+
+def _repeat(layout: base.Layout, state: Any, log: list[events.Event], total: int) -> types.Params:
+    """Returns the parameters after all events of a log."""
+    assert layout.follow is not None and layout.roll_back is not None
+    iteration, workers = 0, []
+    for event in [*log, None]:
+        if event is not None and event.worker != events.ROLLBACK:
+            workers.append(event.worker)
+            continue
+        layout.follow(workers)
+        try:
+            layout.run(state, iteration, len(workers) + 1, total)
+        except base.Interrupted as stop:
+            if not isinstance(stop.fault, schedules.EndOfLog):
+                raise stop.fault or stop from None
+            state, iteration = stop.state, iteration + stop.iterations
+        if event is not None:
+            state = layout.snapshot(state)
+            state = layout.roll_back(state, _updates(state.versions[event.age]))
+    return state.learner.params
+
+
+def _updates(learner: Any) -> int:
+    return int(np.asarray(learner.updates)[0])
