@@ -245,9 +245,8 @@ def test_parameters_may_be_held_for_an_episode() -> None:
     pushes = 0
     for ring in state.replay:
         count = int(ring.filled[0])
-        step_type, version = (
-            np.asarray(x)[0, :count].reshape(-1, 4) for x in (ring.rows.timestep.step_type, ring.rows.version)
-        )
+        stored = ring.rows.timestep.step_type, ring.rows.version
+        step_type, version = (np.asarray(x)[0, :count].reshape(-1, 4) for x in stored)
         assert (version == version[:, :1]).all()
         # Row 0 of an unroll closed the one before it, whose end it may be.
         ended = (step_type[:-1, 1:] == types.LAST).any(1) | (step_type[1:, 0] == types.LAST)
@@ -259,10 +258,10 @@ def test_parameters_may_be_held_for_an_episode() -> None:
     assert run.metrics.updates == run.metrics.layout["taken"][0] > 3
 
 
-def test_an_episode_s_gradient_is_the_sum_of_its_unrolls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_s_gradient_is_the_sum_of_its_unrolls() -> None:
     """With plain steps, and few enough of them, a sum is what several would have been."""
     plain = {**ONCE, "learner.optimizer": "sgd", "learner.reduction": "sum", "learner.max_grad_norm": 0.0}
-    plain |= {"learner.learning_rate": 1e-7, "learner.anneal": False, "agent.normalise_advantage": "none"}
+    plain |= {"learner.learning_rate": 1e-5, "learner.anneal": False, "agent.normalise_advantage": "none"}
     plain |= {"env.num_envs": 1, "layout.unroll_length": 2}
     start, *runs = (make("ppo", plain | {"layout.exchange": kind}, 1) for kind in ("unroll", "unroll", "episode"))
     moved = []
