@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import os
+import pathlib
 from typing import Any
 
 # Small programs spend their time in the compiler, not in the code that it optimises. The second flag ends a process of
@@ -66,6 +67,25 @@ SMALL["r2d2"] = SMALL["dqn"] | {
     "network.head_size": 8,
     "replay.batch_size": 8,
 }
+
+
+LONG = pathlib.Path(__file__).with_name("long.txt")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow what `long.txt` names, and refuses names there of tests that are no more."""
+    lines = LONG.read_text(encoding="utf-8").splitlines()
+    named = {line for line in lines if line and not line.startswith("#")}
+    found = set()
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        for candidate in {name, name.partition("[")[0]} & named:
+            item.add_marker(pytest.mark.slow)
+            found.add(candidate)
+    files = {item.nodeid.removeprefix("tests/").partition("::")[0] for item in items if "::" in item.nodeid}
+    # Only a run of many files is one of all tests.
+    if len(files) > 40 and named - found:
+        raise pytest.UsageError(f"{LONG.name} names no test: {sorted(named - found)[0]}")
 
 
 class Small:

@@ -132,6 +132,7 @@ ALTERED = {
         "agent.clip_observations": 0.01,
         "agent.scale_rewards": True,
         "agent.clip_rewards": 0.5,
+        "agent.correction_epsilon": 0.3,
         "learner.optimizer": "sgd",
         "learner.decay": 0.9,
     },
@@ -209,10 +210,10 @@ def _reference(small, system):
 def _switches():
     for system, names in ALTERED.items():
         for name in names:
-            marks = () if name.startswith("agent.") and system in ("ppo", "a2c", "dqn") else pytest.mark.slow
-            yield pytest.param(system, name, marks=marks, id=f"{system}-{name}")
+            yield pytest.param(system, name, id=f"{system}-{name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "name"), _switches())
 def test_every_switch_bites(small, system, name):
     altered = small(system, CARTPOLE, 1, {**BASE[system], name: ALTERED[system][name]}).run(8).params
