@@ -79,6 +79,13 @@ study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
   --steps=300_000 --layout.unroll_length=20 --replay.samples_per_insert=20 --replay.capacity=96_000
 study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin" --setting="DQN: --system=dqn" -- \
   --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
+# Asynchronous systems: actors apart or not, replays of their own or one for all.
+study cartpole_async 5 --setting="GA3C: --system=ga3c --env=envpool:CartPole-v1" \
+  --setting="A3C: --system=a3c --env=gymnax:CartPole-v1" -- --steps=500_000
+apart="--layout.num_actors=4"
+study cartpole_gorila 5 --setting="bundled, local:" --setting="bundled, global: --layout.replay=global" \
+  --setting="separate, local: $apart" --setting="separate, global: $apart --layout.replay=global" -- \
+  --system=gorila --env=gymnax:CartPole-v1 --steps=500_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"
