@@ -86,6 +86,24 @@ apart="--layout.num_actors=4"
 study cartpole_gorila 5 --setting="bundled, local:" --setting="bundled, global: --layout.replay=global" \
   --setting="separate, local: $apart" --setting="separate, global: $apart --layout.replay=global" -- \
   --system=gorila --env=gymnax:CartPole-v1 --steps=500_000
+# Two environments to each worker of a virtual clock, so that every gradient is of as many rows, whoever sends it.
+settings=()
+for workers in 1 2 4 8 64 512; do
+  settings+=(--setting="$workers: --layout.num_workers=$workers --env.num_envs=$((2 * workers))")
+done
+for workers in 8 64; do
+  in_step="--layout.num_workers=$workers --env.num_envs=$((2 * workers)) --layout.gradients_per_apply=$workers"
+  settings+=(--setting="$workers in step: $in_step")
+done
+for system in a3c gorila; do
+  study "workers_$system" 5 --means=policy_lag_p50,gradients_dropped_stale "${settings[@]}" -- --system=$system \
+    --env=gymnax:CartPole-v1 --layout.schedule=virtual --layout.jitter=0.3 --steps=200_000
+done
+# What comes too late is what is played well: learning with some of it dropped.
+PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setting="quorum of 7: --layout.quorum=7" \
+  --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \
+  --layout.num_actors=8 --env.num_envs=16 --env.params.workers=1 --env.params.pause_ms=0.3 --layout.unroll_length=32 \
+  --steps=100_000 --evaluation.interval_steps=25_000 --evaluation.episodes=16
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"
