@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import a2c, dqn, ppo, r2d2
+from jaxrl_dist.settings import a2c, dqn, impala, ppo, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -80,6 +80,25 @@ _ROWS = (
         by_layout=a2c.GA3C_BY_LAYOUT,
     ),
     System(
+        name="impala",
+        agent="impala",
+        replay="latest",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=impala.IMPALA,
+        families=impala.IMPALA_FAMILIES,
+        summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
+    ),
+    System(
+        name="seed_impala",
+        agent="impala",
+        replay="latest",
+        layouts=("sebulba",),
+        settings=impala.SEED,
+        families=impala.IMPALA_FAMILIES,
+        summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
+        by_layout=impala.SEED_BY_LAYOUT,
+    ),
+    System(
         name="dqn",
         agent="dqn",
         replay="uniform",
@@ -123,6 +142,16 @@ _ROWS = (
         settings=r2d2.R2D2,
         families=r2d2.R2D2_FAMILIES,
         summary="Recurrent Q-learning on prioritised sequences with stored state (Kapturowski et al. 2019).",
+    ),
+    System(
+        name="seed_r2d2",
+        agent="r2d2",
+        replay="prioritised",
+        layouts=("sebulba",),
+        settings=r2d2.R2D2,
+        families=r2d2.R2D2_FAMILIES,
+        summary="R2D2 with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
+        by_layout=impala.SEED_BY_LAYOUT,
     ),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import a2c, dqn, ppo, r2d2
+from jaxrl_dist.agents import a2c, dqn, impala, ppo, r2d2
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -21,6 +21,9 @@ VARIANTS = {
     "a2c": ("a2c", CARTPOLE, {}),
     "a2c-continuous": ("a2c", PENDULUM, {}),
     "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
+    "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
+    "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
     "rainbow": ("rainbow", CARTPOLE, {}),
@@ -136,6 +139,20 @@ ALTERED = {
         "learner.optimizer": "sgd",
         "learner.decay": 0.9,
     },
+    "impala": {
+        "agent.discount": 0.9,
+        "agent.trace_decay": 0.5,
+        "agent.correction": "epsilon",
+        "agent.clip_rho": 0.5,
+        "agent.clip_c": 0.5,
+        "agent.clip_policy_rho": 0.5,
+        "agent.value_cost": 0.1,
+        "agent.entropy_cost": 0.1,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 0.01,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 0.5,
+    },
     "dqn": {
         "agent.discount": 0.9,
         "agent.n_step": 2,
@@ -188,6 +205,7 @@ ELSEWHERE = {
     | {"network.forget_bias"}
     | {"learner.target_period"},
     "a2c": {"agent.distribution"},
+    "impala": {"agent.distribution", "agent.correction_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
@@ -195,6 +213,7 @@ ELSEWHERE = {
 BASE = {
     "ppo": {"network.shared": False},
     "a2c": {},
+    "impala": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
@@ -226,6 +245,7 @@ def test_no_switch_is_missing_from_the_test_above():
     owners = {
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
         "a2c": {"agent": a2c},
+        "impala": {"agent": impala},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},
     }

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import a2c, dqn, ppo, r2d2
+from jaxrl_dist.agents import a2c, dqn, impala, ppo, r2d2
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -31,6 +31,8 @@ CASES = {
     "a2c": (a2c, A2C, SPEC, NETWORK),
     "a2c-gaussian": (a2c, a2c.Config(gae_lambda=0.9), BOX, NETWORK),
     "a2c-lstm": (a2c, A2C, SPEC, LSTM),
+    "impala": (impala, impala.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
+    "impala-lstm": (impala, impala.Config(trace_decay=0.9), SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),

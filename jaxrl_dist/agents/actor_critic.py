@@ -16,11 +16,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Settings(normalisation.Settings, Protocol):
-    """What is read here of an agent's settings."""
-
-    @property
-    def gae_lambda(self) -> float:
-        """Trace decay λ of the advantage estimate."""
+    """What is read here of every agent's settings; `estimate` reads `gae_lambda` too."""
 
     @property
     def distribution(self) -> str:
@@ -76,7 +72,7 @@ def make_agent(
     *,
     staleness: str,
     act: Callable[..., types.ActOutput],
-    prepare: Callable[..., Batch],
+    prepare: Callable[..., ArrayTree],
     loss: Callable[..., types.LossOutput],
 ) -> base.Agent:
     """Builds an agent that learns from whole unrolls.
@@ -141,21 +137,17 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
-    chex.assert_rank(timestep.reward, 2)
-    observation = normalisation.observation(config, params.statistics, timestep.observation)
-    is_first = base.is_first(timestep)
-    inputs = net.stack(sequences.carry.core, observation, is_first)
+    rows, is_first, reward = inputs(parts, params, sequences)
     if net.recurrent:
-        outputs = net.unroll(params.network, sequences.carry.core, inputs, is_first)[0]
+        outputs = net.unroll(params.network, sequences.carry.core, rows, is_first)[0]
     else:
-        outputs = jax.vmap(net.apply, in_axes=(None, 0))(params.network, inputs)
+        outputs = jax.vmap(net.apply, in_axes=(None, 0))(params.network, rows)
     value = outputs["value"][..., 0]
     gae = functools.partial(returns.gae, gamma=config.discount, lambda_=config.gae_lambda)
-    reward = normalisation.reward(config, params.statistics, timestep.reward)
     advantage, target = jax.vmap(gae, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     return Batch(
-        inputs=inputs[:-1],
+        inputs=rows[:-1],
         is_first=is_first[:-1],
         carry=sequences.carry.core,
         sample=steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample,
@@ -167,22 +159,60 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
     )
 
 
+def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
+    """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...]."""
+    config, timestep = parts.config, sequences.steps.timestep
+    chex.assert_rank(timestep.reward, 2)
+    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    is_first = base.is_first(timestep)
+    stacked = parts.net.stack(sequences.carry.core, observation, is_first)
+    return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
+
+
 def items(net: networks.Network, rows: Batch) -> Batch:
     """Makes items of the rows of an unroll: flattens them, or, of a recurrent network, gathers them by column."""
     if net.recurrent:
-        return _swapped(rows._replace(carry=()))._replace(carry=rows.carry)
+        return swapped(rows._replace(carry=()))._replace(carry=rows.carry)
     rows = rows._replace(is_first=(), carry=())
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
 
 def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[Any, Array]:
     """Returns the policy's distribution and the value f32 of items: [N] of rows, [N, T] of sequences."""
+    outputs, value = outputs_and_value(parts, params, batch)
+    return parts.distribution(outputs), value
+
+
+class Inputs(Protocol):
+    """What the network takes of N items, rows or sequences."""
+
+    @property
+    def inputs(self) -> ArrayTree:
+        """Leaves [N, ...] or [N, T, ...]."""
+
+    @property
+    def is_first(self) -> ArrayTree:
+        """Bool [N, T] of sequences."""
+
+    @property
+    def carry(self) -> ArrayTree:
+        """Leaves [N, ...], before the first row of sequences."""
+
+
+def outputs_and_value(parts: Parts, params: types.Params, batch: Inputs) -> tuple[dict[str, Array], Array]:
+    """Returns the network's outputs and the value f32 of items: leaves [N, ...] of rows, [N, T, ...] of sequences."""
     if parts.net.recurrent:
-        inputs, is_first = _swapped((batch.inputs, batch.is_first))
-        outputs = _swapped(parts.net.unroll(params.network, batch.carry, inputs, is_first)[0])
-    else:
+        rows, is_first = swapped((batch.inputs, batch.is_first))
+        outputs = swapped(parts.net.unroll(params.network, batch.carry, rows, is_first)[0])
+    elif isinstance(batch.is_first, tuple):
         outputs = parts.net.apply(params.network, batch.inputs)
-    return parts.distribution(outputs), outputs["value"][..., 0]
+    else:
+        # Sequences of a network that has no memory are so many rows.
+        shape = batch.is_first.shape
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
+        outputs = parts.net.apply(params.network, flat)
+        outputs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), outputs)
+    return outputs, outputs["value"][..., 0]
 
 
 def summed(taught: Array, loss: Array, metrics: dict[str, Array], maxima: dict[str, Array]) -> types.LossOutput:
@@ -266,6 +296,6 @@ def _adapt(
     return params._replace(statistics=running)
 
 
-def _swapped(tree: ArrayTree) -> ArrayTree:
+def swapped(tree: ArrayTree) -> ArrayTree:
     """Exchanges the first two axes of every leaf."""
     return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)

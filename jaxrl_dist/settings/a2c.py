@@ -146,10 +146,28 @@ A3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "mina
 
 _GA3C_SOURCE = "Babaeizadeh et al. 2017 (GA3C)"
 
-GA3C = {**A2C, "agent.correction_epsilon": Setting(1e-6, "GA3C's released code, Config.py (LOG_EPSILON)")}
+GA3C = {
+    **A2C,
+    **cited(
+        f"{_GA3C_SOURCE}, released code Config.py",
+        {
+            "env.num_envs": 32,
+            "learner.learning_rate": 3e-4,
+            "learner.epsilon": 0.1,
+            "learner.max_grad_norm": 0.0,
+            "agent.correction_epsilon": 1e-6,
+        },
+    ),
+}
+
+# The paper's ε is for frames and a network for them.
+_GA3C_SMALL = cited(_BASELINES, {"learner.epsilon": 1e-5, "learner.max_grad_norm": 0.5})
 
 GA3C_BY_LAYOUT: Families = {
     "sebulba": cited(f"{_GA3C_SOURCE}, section 4", {"layout.inference": "central", "layout.policy_lag": "free"})
 }
 
-GA3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "minatar", "atari", "continuous")}
+GA3C_FAMILIES: Families = {
+    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "minatar", "continuous")},
+    "atari": _A2C_ATARI,
+}

@@ -1,0 +1,167 @@
+"""IMPALA, feed-forward and recurrent: an actor-critic that corrects for the older policies that acted.
+
+Source: Espeholt et al. 2018, "IMPALA: scalable distributed deep-RL with importance weighted actor-learner
+architectures".
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import networks, returns, types
+from jaxrl_dist.agents import actor_critic, base
+from jaxrl_dist.config import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of IMPALA; defaults are the paper's for Atari."""
+
+    discount: float = setting(
+        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Espeholt et al. 2018, appendix"
+    )
+    trace_decay: float = setting(
+        1.0, "Trace decay of the returns (λ).", low=0.0, high=1.0, source="Espeholt et al. 2018, remark 2"
+    )
+    correction: str = setting(
+        "vtrace",
+        "For rows of an older policy: V-trace; its weight on the policy gradient alone, with returns as they are "
+        "(one_step); a small number added to the probabilities of actions (epsilon); or none.",
+        choices=("vtrace", "one_step", "epsilon", "none"),
+        source="Espeholt et al. 2018, section 5.2.2",
+    )
+    clip_rho: float = setting(
+        1.0,
+        "Upper limit of the weight of a temporal difference (ρ̄).",
+        above=0.0,
+        source="Espeholt et al. 2018, appendix",
+    )
+    clip_c: float = setting(
+        1.0, "Upper limit of the weight of a trace (c̄).", above=0.0, source="Espeholt et al. 2018, appendix"
+    )
+    clip_policy_rho: float = setting(
+        1.0,
+        "Upper limit of the weight of the policy gradient.",
+        above=0.0,
+        source="Espeholt et al. 2018, section 4.2; released code (clip_pg_rho_threshold)",
+    )
+    correction_epsilon: float = setting(
+        1e-6, "What the correction by epsilon adds (ε).", above=0.0, source="Espeholt et al. 2018, section 5.2.2"
+    )
+    value_cost: float = setting(
+        0.5,
+        "Weight of half the squared value error.",
+        low=0.0,
+        source="Espeholt et al. 2018, appendix",
+    )
+    entropy_cost: float = setting(
+        0.01, "Weight of the entropy bonus.", low=0.0, source="Espeholt et al. 2018, appendix"
+    )
+    normalise_observations: bool = setting(
+        False, "Normalise observations by running mean and deviation, frozen within an update."
+    )
+    clip_observations: float = setting(0.0, "Clip observations to ± this (after any normalisation); 0 is off.", low=0.0)
+    scale_rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
+    clip_rewards: float = setting(
+        0.0,
+        "Clip rewards to ± this (after any scaling); 0 is off.",
+        low=0.0,
+        source="Espeholt et al. 2018, appendix (1 on Atari)",
+    )
+    distribution: str = setting(
+        "gaussian",
+        "Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
+        "deviations given by the network.",
+        choices=("gaussian", "tanh_gaussian"),
+        source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)",
+    )
+
+
+class Batch(NamedTuple):
+    """N unrolls: leaves [N, T + 1, ...], of actions and what they had been [N, T, ...], carry [N, ...]."""
+
+    inputs: ArrayTree
+    is_first: Array
+    carry: ArrayTree
+    sample: Array
+    log_prob: Array
+    reward: Array
+    discount: Array
+    step_type: Array
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions."""
+    agent = actor_critic.make_agent(
+        config, spec, network, staleness="any", act=actor_critic.act, prepare=_prepare, loss=_loss
+    )
+    return agent._replace(keeps_sequences=True)
+
+
+def _prepare(parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+    """Gathers columns: values and probabilities are the loss's to compute, once."""
+    del axis
+    timestep, extras = sequences.steps.timestep, sequences.steps.extras
+    inputs, is_first, reward = actor_critic.inputs(parts, params, sequences)
+    action = sequences.steps.action if isinstance(extras.sample, tuple) else extras.sample
+    acted = jax.tree.map(lambda x: x[:-1], (action, extras.log_prob))
+    rows = (inputs, is_first, *acted, reward, timestep.discount, timestep.step_type)
+    inputs, is_first, sample, log_prob, *rest = actor_critic.swapped(rows)
+    return Batch(inputs, is_first, sequences.carry.core, sample, log_prob, *rest)
+
+
+def _loss(
+    parts: actor_critic.Parts,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """Policy gradient with corrected advantages, value error and entropy bonus (section 4.2)."""
+    del target_network, progress, axis
+    config: Config = parts.config
+    outputs, value = actor_critic.outputs_and_value(parts, params, batch)
+    policy = parts.distribution(jax.tree.map(lambda x: x[:, :-1], outputs))
+    log_prob = policy.log_prob(batch.sample)
+    estimate = functools.partial(_estimate, config)
+    fixed = jax.lax.stop_gradient((value, log_prob - batch.log_prob))
+    target, advantage = jax.vmap(estimate)(batch.reward, batch.discount, batch.step_type, *fixed)
+    if config.correction == "epsilon":
+        log_prob = jnp.logaddexp(log_prob, jnp.log(config.correction_epsilon))
+    metrics = {
+        "policy_loss": -log_prob * advantage,
+        "value_loss": 0.5 * jnp.square(value[:, :-1] - target),
+        "entropy": policy.entropy(key),
+        "importance_weight": jnp.exp(jnp.minimum(fixed[1], 0.0)),
+    }
+    loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
+    return actor_critic.summed(base.taught_rows(batch.step_type[:, :-1]), loss, metrics, {})
+
+
+def _estimate(
+    config: Config, reward: Array, discount: Array, step_type: Array, value: Array, log_rho: Array
+) -> tuple[Array, Array]:
+    """Returns value targets and advantages f32 [T] of one sequence; `log_rho` [T] is log π − log μ of what was done."""
+    corrects = config.correction == "vtrace"
+    found = returns.vtrace(
+        reward,
+        discount,
+        step_type,
+        value,
+        log_rho if corrects else jnp.zeros_like(log_rho),
+        config.discount,
+        config.trace_decay,
+        config.clip_rho,
+        config.clip_c,
+        config.clip_policy_rho,
+    )
+    advantage = found.advantage
+    if config.correction == "one_step":
+        advantage = advantage * jnp.minimum(jnp.exp(log_rho), config.clip_policy_rho)
+    return found.target, advantage

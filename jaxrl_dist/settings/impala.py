@@ -1,0 +1,119 @@
+"""Settings of IMPALA and of SEED RL's form of it."""
+
+from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+
+_IMPALA = "Espeholt et al. 2018 (IMPALA), appendix (Atari)"
+_IMPALA_CODE = "IMPALA's released code, experiment.py (2018)"
+_SEED = "SEED RL's released code, dmlab/vtrace_main.py and agents/vtrace/learner.py (2020)"
+_PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
+
+_CLASSIC = cited(
+    OURS,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 10,
+        "learner.learning_rate": 1.5e-3,
+        "learner.epsilon": 1e-5,
+        "agent.entropy_cost": 0.0,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+_MINATAR = {
+    **cited(
+        OURS,
+        {"env.num_envs": 64, "layout.unroll_length": 10, "learner.learning_rate": 3e-3, "learner.epsilon": 1e-5},
+    ),
+    **cited(
+        _PUREJAXRL_MINATAR,
+        {
+            "network.torso": "mlp",
+            "network.hidden_sizes": (64, 64),
+            "network.activation": "relu",
+            "network.shared": False,
+        },
+    ),
+}
+
+_ATARI = {
+    **cited(_IMPALA, {"agent.clip_rewards": 1.0}),
+    **cited(
+        "Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.1 (deep, feed-forward)",
+        {
+            "network.torso": "impala_resnet",
+            "network.core": "frame_stack",
+            "network.num_frames": 4,
+            "network.shared": True,
+        },
+    ),
+}
+
+_CONTINUOUS = cited(
+    OURS,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 32,
+        "learner.learning_rate": 7e-4,
+        "learner.epsilon": 1e-5,
+        "agent.entropy_cost": 0.0,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 10.0,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 10.0,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+IMPALA = {
+    **cited(
+        _IMPALA,
+        {
+            "env.num_envs": 32,
+            "layout.unroll_length": 20,
+            "learner.optimizer": "rmsprop",
+            "learner.learning_rate": 6e-4,
+            "learner.anneal": True,
+            "learner.decay": 0.99,
+            "learner.epsilon": 0.01,
+            "learner.max_grad_norm": 40.0,
+        },
+    ),
+    **cited(f"{_IMPALA_CODE}: losses are summed", {"learner.reduction": "sum"}),
+}
+
+IMPALA_FAMILIES: Families = {
+    "classic": _CLASSIC,
+    "minatar": _MINATAR,
+    "atari": _ATARI,
+    "continuous": _CONTINUOUS,
+    "physics": {**_CONTINUOUS, **cited(OURS, {"env.num_envs": 256, "layout.unroll_length": 16})},
+}
+
+SEED = {
+    **IMPALA,
+    **cited(
+        _SEED,
+        {
+            "layout.unroll_length": 100,
+            "learner.optimizer": "adam",
+            "learner.learning_rate": 4.8e-4,
+            "learner.momentum": 0.0,
+            "learner.decay": 0.999,
+            "learner.epsilon": 3.125e-7,
+            "agent.entropy_cost": 2.5e-4,
+        },
+    ),
+}
+
+SEED_BY_LAYOUT: Families = {
+    "sebulba": {
+        "layout.inference": Setting("central", "Espeholt et al. 2020 (SEED RL), section 3"),
+        "layout.policy_lag": Setting("free", "Espeholt et al. 2020 (SEED RL), section 3"),
+    }
+}
