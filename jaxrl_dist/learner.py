@@ -66,6 +66,25 @@ class Config:
     target_period: int = setting(
         10_000, "Updates between copies into the target network.", low=1, source="Mnih et al. 2015, extended table 1"
     )
+    target_rate: float = setting(
+        1.0,
+        "Share of the way that a copy moves the target network (τ); 1 replaces it.",
+        above=0.0,
+        high=1.0,
+        source="Lillicrap et al. 2016, section 3",
+    )
+    policy_learning_rate: float = setting(
+        0.0,
+        "Step size of the policy, of agents that have it apart from their critic; 0: that of the critic.",
+        low=0.0,
+        source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)",
+    )
+    policy_period: int = setting(
+        1,
+        "Updates of the critic for each of the policy, of such agents.",
+        low=1,
+        source="Fujimoto et al. 2018, section 5.2 (d = 2)",
+    )
 
 
 class LearnerState(NamedTuple):
@@ -112,9 +131,11 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
     optimizer = _optimizer(config)
 
     def init(params: types.Params) -> LearnerState:
-        return LearnerState(
-            params, agent.target(params.network), optimizer.init(params.network), jnp.zeros((), jnp.int32)
-        )
+        network = params.network
+        opt_state: Any = {name: optimizer.init(network[name]) for name in agent.parts}
+        if not agent.parts:
+            opt_state = optimizer.init(network)
+        return LearnerState(params, agent.target(network), opt_state, jnp.zeros((), jnp.int32))
 
     def gradients(
         params: types.Params, target_network: ArrayTree, batch: ArrayTree, weights: Array, key: Array, progress: Array
@@ -130,16 +151,37 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
     def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
         valid = jnp.maximum(gradient.valid, 1.0)
         scale = 1 / valid if config.reduction == "mean" else 1.0
-        grads = jax.tree.map(lambda g: g * scale, gradient.sums)
-        norm = optax.global_norm(grads)
-        if config.max_grad_norm:
-            clip = jnp.minimum(1.0, config.max_grad_norm / jnp.maximum(norm, 1e-12))
-            grads = jax.tree.map(lambda g: g * clip, grads)
-        directions, opt_state = optimizer.update(grads, state.opt_state, state.params.network)
+        grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
         rate = learning_rate(config, progress)
-        network = jax.tree.map(lambda p, d: p - rate * d, state.params.network, directions)
-        metrics = {name: value / valid for name, value in gradient.metrics.items()} | {"gradient_norm": norm}
+        if agent.parts:
+            rest = [name for name in agent.parts if name != "policy"]
+            moved = {name: move(grads[name], state.opt_state[name], network[name], rate) for name in rest}
+            moved["policy"] = policy_moved(grads, state, rate)
+            network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
+        else:
+            network, opt_state = move(grads, state.opt_state, network, rate)
+        metrics = {name: value / valid for name, value in gradient.metrics.items()}
+        metrics["gradient_norm"] = optax.global_norm(grads)
         return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+
+    def move(grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array) -> tuple[ArrayTree, ArrayTree]:
+        """Clips gradients by their norm, and makes a step."""
+        if config.max_grad_norm:
+            clip = jnp.minimum(1.0, config.max_grad_norm / jnp.maximum(optax.global_norm(grads), 1e-12))
+            grads = jax.tree.map(lambda g: g * clip, grads)
+        directions, opt_state = optimizer.update(grads, opt_state, network)
+        return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
+
+    def policy_moved(grads: ArrayTree, state: LearnerState, rate: Array) -> tuple[ArrayTree, ArrayTree]:
+        """Moves the policy by its own step size, in the updates that are its own."""
+        before = state.params.network["policy"], state.opt_state["policy"]
+        if config.policy_learning_rate:
+            rate = rate * (config.policy_learning_rate / config.learning_rate)
+        after = move(grads["policy"], before[1], before[0], rate)
+        if config.policy_period == 1:
+            return after
+        due = (state.updates + 1) % config.policy_period == 0
+        return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, before)
 
     def step(
         state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
@@ -169,6 +211,8 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             return state
         due = state.updates % config.target_period == 0
         fresh, present = agent.target(state.params.network), state.target_network
+        if config.target_rate < 1:
+            fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
         return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
 
     return Learner(init, gradients, apply, advance, update)

@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import a2c, dqn, impala, ppo, r2d2
+from jaxrl_dist.settings import a2c, dpg, dqn, impala, ppo, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -115,6 +115,42 @@ _ROWS = (
         settings=dqn.GORILA,
         families=dqn.GORILA_FAMILIES,
         summary="DQN of asynchronous workers and a parameter server (Nair et al. 2015), each with a replay of its own.",
+    ),
+    System(
+        name="ddpg",
+        agent="dpg",
+        replay="uniform",
+        layouts=("anakin", "sebulba", "async_gradient"),
+        settings=dpg.DDPG,
+        families=dpg.FAMILIES,
+        summary="Deep deterministic policy gradient (Lillicrap et al. 2016) for real actions.",
+    ),
+    System(
+        name="td3",
+        agent="dpg",
+        replay="uniform",
+        layouts=("anakin", "sebulba"),
+        settings=dpg.TD3,
+        families=dpg.FAMILIES,
+        summary="DDPG with two critics, a delayed policy and smoothed targets (Fujimoto et al. 2018).",
+    ),
+    System(
+        name="d4pg",
+        agent="dpg",
+        replay="prioritised",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=dpg.D4PG,
+        families=dpg.FAMILIES,
+        summary="DDPG with a distribution of returns of n steps and many actors (Barth-Maron et al. 2018).",
+    ),
+    System(
+        name="apex_dpg",
+        agent="dpg",
+        replay="prioritised",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=dpg.APE_X_DPG,
+        families=dpg.FAMILIES,
+        summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
     ),
     System(
         name="rainbow",

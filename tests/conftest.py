@@ -89,6 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"{LONG.name} names no test: {sorted(named - found)[0]}")
 
 
+SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
+SMALL["td3"] = SMALL["ddpg"]
+SMALL["d4pg"] = SMALL["dqn"] | {"layout": "anakin", "agent.num_atoms": 11}
+SMALL["apex_dpg"] = SMALL["dqn"] | {"layout": "anakin"}
+
+
 class Small:
     """A small assembled run with its state."""
 

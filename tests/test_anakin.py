@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import a2c, dqn, impala, ppo, r2d2
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -26,6 +26,9 @@ VARIANTS = {
     "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
+    "td3": ("td3", PENDULUM, {}),
+    "d4pg": ("d4pg", PENDULUM, {}),
+    "apex_dpg": ("apex_dpg", PENDULUM, {}),
     "rainbow": ("rainbow", CARTPOLE, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
     "r2d2": ("r2d2", CARTPOLE, {}),
@@ -183,6 +186,21 @@ ALTERED = {
         "replay.smallest_error": 1.0,
     },
     "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0},
+    "d4pg": {
+        "agent.discount": 0.9,
+        "agent.n_step": 1,
+        "agent.num_atoms": 5,
+        "agent.value_low": -500.0,
+        "agent.value_high": 5.0,
+        "agent.num_critics": 2,
+        "agent.exploration_noise": 0.9,
+        "agent.target_noise": 0.2,
+        "agent.clip_rewards": 0.5,
+        "learner.target_rate": 0.5,
+        "learner.policy_learning_rate": 0.1,
+        "learner.policy_period": 2,
+    },
+    "td3": {"agent.target_noise_clip": 0.01},
     "r2d2": {
         "agent.discount": 0.9,
         "agent.n_step": 1,
@@ -203,18 +221,21 @@ ALTERED = {
 ELSEWHERE = {
     "ppo": {"agent.distribution", "network.torso", "network.core_size", "network.num_frames", "layout.num_devices"}
     | {"network.forget_bias"}
-    | {"learner.target_period"},
+    | {f"learner.{name}" for name in ("target_period", "target_rate", "policy_learning_rate", "policy_period")},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
+    "d4pg": {"agent.target_noise_clip"},
 }
 BASE = {
     "ppo": {"network.shared": False},
     "a2c": {},
     "impala": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
+    "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
@@ -223,7 +244,7 @@ BASE = {
 
 @functools.cache
 def _reference(small, system):
-    return small(system, CARTPOLE, 1, BASE[system]).run(8).params
+    return small(system, BASE[system].get("env", CARTPOLE), 1, BASE[system]).run(8).params
 
 
 def _switches():
@@ -235,7 +256,8 @@ def _switches():
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "name"), _switches())
 def test_every_switch_bites(small, system, name):
-    altered = small(system, CARTPOLE, 1, {**BASE[system], name: ALTERED[system][name]}).run(8).params
+    settings = {**BASE[system], name: ALTERED[system][name]}
+    altered = small(system, settings.get("env", CARTPOLE), 1, settings).run(8).params
     reference = _reference(small, system)
     same_shapes = [leaf.shape for leaf in altered] == [leaf.shape for leaf in reference]
     assert not (same_shapes and _equal(altered, reference)), f"{name} changes nothing"
@@ -246,6 +268,7 @@ def test_no_switch_is_missing_from_the_test_above():
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
         "a2c": {"agent": a2c},
         "impala": {"agent": impala},
+        "d4pg": {"agent": dpg},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},
     }

@@ -9,7 +9,7 @@ import pytest
 import rlax
 
 from jaxrl_dist import config, networks, q_values, types
-from jaxrl_dist.agents import dqn
+from jaxrl_dist.agents import dqn, transitions
 
 A, D, N = 3, 5, 40
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), head_size=6, activation="relu")
@@ -21,7 +21,7 @@ def _batch(seed=0):
     normal = functools.partial(rng.normal, size=N)
     taught = (rng.random(N) < 0.8).astype(np.float32)
     rows = (rng.normal(size=(N, D)), rng.integers(0, A, N), normal(), rng.random(N), rng.normal(size=(N, D)), taught)
-    return dqn.Batch(*(jnp.asarray(x, jnp.int32 if x.dtype == np.int64 else jnp.float32) for x in rows))
+    return transitions.Batch(*(jnp.asarray(x, jnp.int32 if x.dtype == np.int64 else jnp.float32) for x in rows))
 
 
 def _values(settings, params, inputs):
@@ -144,7 +144,7 @@ def test_the_ladder_of_epsilon_is_the_paper_s():
 )
 def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expected):
     spec = SPEC._replace(reward_range=reward_range, time_limit=time_limit)
-    support = dqn._support(dqn.Config(num_atoms=51, **changes), spec)
+    support = transitions.support(dqn.Config(num_atoms=51, **changes), spec)
     np.testing.assert_allclose((support[0], support[-1]), expected, rtol=1e-5)
     assert support.shape == (51,)
 

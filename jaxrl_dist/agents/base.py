@@ -30,6 +30,8 @@ class Agent(NamedTuple):
         target: (network) -> target network; `()` for an agent without one.
         first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows by
             what acting remembers of them; None leaves it to the replay.
+        parts: keys of the network, a dict, whose values have an optimiser each; none have one for all. `policy` must be
+            one of them, and has a step size and a period of its own (`learner.Config`).
     """
 
     context: int
@@ -47,6 +49,7 @@ class Agent(NamedTuple):
     adapt: Callable[..., types.Params]
     target: Callable[[ArrayTree], ArrayTree]
     first_error: Callable[[types.Unroll], Array] | None = None
+    parts: tuple[str, ...] = ()
 
 
 def no_exploration(env_index: Array, num_envs: int, progress: Array) -> Array:

@@ -6,15 +6,13 @@ Horgan et al. 2018, "Distributed prioritized experience replay". Prioritised rep
 
 import dataclasses
 import functools
-import math
 from typing import Any, NamedTuple
 
-import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, q_values, returns, types, values
-from jaxrl_dist.agents import base
+from jaxrl_dist import networks, q_values, types, values
+from jaxrl_dist.agents import base, transitions
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -105,22 +103,12 @@ class Config:
     )
 
 
-class Batch(NamedTuple):
-    """N transitions of up to n steps: leaves [N, ...]; `discount` is γ^k·∏discount, `reward` the discounted sum."""
-
-    inputs: Array
-    action: Array
-    reward: Array
-    discount: Array
-    next_inputs: Array
-    taught: Array
-
-
 class _Static(NamedTuple):
     config: Config
     net: networks.Network
     num_actions: int
     support: Any
+    rule: transitions.Rule
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
@@ -134,7 +122,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     net = networks.make(network, spec, heads)
     if net.recurrent:
         raise UsageError("--network.core=lstm: dqn replays single steps; use identity or frame_stack, or --system=r2d2")
-    static = _Static(config, net, num_actions, _support(config, spec))
+    rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
+    static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
     return base.Agent(
         context=net.context,
         taught=1,
@@ -152,28 +141,6 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         target=base.copy_target,
         first_error=functools.partial(_first_error, static) if config.actor_errors else None,
     )
-
-
-def _support(config: Config, spec: types.EnvironmentSpec) -> Any:
-    """Places the atoms: where they are not given, between the discounted sums of the lowest and the highest reward."""
-    if config.num_atoms == 1:
-        return None
-    low, high = config.value_low, config.value_high
-    if low == high:
-        bound = config.clip_rewards or math.inf
-        rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
-        # An episode may end at any step, so that 0 is always within.
-        horizon = 1 / (1 - config.discount) if config.discount < 1 else math.inf
-        if spec.time_limit:
-            steps = spec.time_limit
-            horizon = float(steps) if config.discount == 1 else (1 - config.discount**steps) / (1 - config.discount)
-        low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UsageError(
-            f"--agent.num_atoms={config.num_atoms}: atoms from {low:g} to {high:g}, by the rewards of "
-            f"--env={spec.name}; give --agent.value_low and --agent.value_high, the first the lower"
-        )
-    return values.support(low, high, config.num_atoms)
 
 
 def _exploration(config: Config, env_index: Array, num_envs: int, progress: Array) -> Array:
@@ -230,46 +197,21 @@ def _mean(static: _Static, q: Array) -> Array:
 def _first_error(static: _Static, sequences: types.Unroll) -> Array:
     """Returns |δ| of the taught rows by the values that the actors saw (Horgan et al. 2018, algorithm 1)."""
     context, (taken, best) = static.net.context, sequences.steps.extras
-    reward, offset, discount = _transitions(static, sequences.steps.timestep)
+    reward, offset, discount = transitions.join(static.rule, sequences.steps.timestep)
     target = reward + discount * jnp.take_along_axis(best[context:], offset[None], axis=0)[0]
     return jnp.abs(target - taken[context])
 
 
-def _transitions(static: _Static, timestep: types.TimeStep) -> Any:
-    """Joins n steps from the taught row of each window [context + 1 + n, N]: reward, offset, discount [N]."""
-    config, context = static.config, static.net.context
-    chex.assert_axis_dimension(timestep.reward, 0, context + 1 + config.n_step)
-    reward = base.clip(timestep.reward, config.clip_rewards)
-    rows = jax.tree.map(lambda x: x[context:], (reward, timestep.discount, timestep.step_type))
-    transitions = functools.partial(returns.n_step_transitions, gamma=config.discount, n=config.n_step)
-    return jax.tree.map(lambda x: x[0], jax.vmap(transitions, in_axes=1, out_axes=1)(*rows))
-
-
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
-    """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows."""
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
     del params, axis
-    context, timestep = static.net.context, sequences.steps.timestep
-    reward, offset, discount = _transitions(static, timestep)
-    inputs = static.net.stack(sequences.carry, timestep.observation, base.is_first(timestep))[context:]
-    next_inputs = inputs[1]
-    if static.config.n_step > 1:
-        index = offset.reshape(1, -1, *(1,) * (inputs.ndim - 2))
-        next_inputs = jnp.take_along_axis(inputs, index, axis=0)[0]
-    return Batch(
-        inputs[0],
-        sequences.steps.action[context],
-        reward,
-        discount,
-        next_inputs,
-        base.taught_rows(timestep.step_type[context]),
-    )
+    return transitions.prepare(static.rule, static.net.stack, sequences)
 
 
 def _loss(
     static: _Static,
     params: types.Params,
     target_network: ArrayTree,
-    batch: Batch,
+    batch: transitions.Batch,
     key: Array,
     progress: Array,
     axis: types.Axis,
@@ -293,22 +235,9 @@ def _loss(
         loss = values.huber(error, config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
         value, priority = predicted, jnp.abs(error)
     else:
-        loss, value = _divergence(static, predicted, batch, bootstrap)
+        loss, value = transitions.divergence(static.support, predicted, batch, bootstrap)
         error = priority = loss
     taught = batch.taught > 0
     loss, priority, error, value = (jnp.where(taught, x, 0.0) for x in (loss, priority, jnp.abs(error), value))
     metrics: dict[str, Any] = {"td_error": error, "q_value": value, "loss": loss}
     return types.LossOutput(loss, batch.taught, priority, metrics, {})
-
-
-def _divergence(static: _Static, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
-    """Returns f32 [N], the Kullback-Leibler divergence of the projected target from the prediction, and its mean.
-
-    Source: Bellemare et al. 2017, algorithm 1; the divergence as priority: Hessel et al. 2018, section "Rainbow".
-    """
-    atoms = batch.reward[:, None] + batch.discount[:, None] * static.support
-    project = jax.vmap(values.categorical_projection, in_axes=(0, 0, None))
-    target = jax.lax.stop_gradient(project(atoms, jax.nn.softmax(bootstrap), static.support))
-    log_prob = jax.nn.log_softmax(predicted)
-    divergence = (jax.scipy.special.xlogy(target, target) - target * log_prob).sum(-1)
-    return jnp.maximum(divergence, 0.0), jax.lax.stop_gradient(jnp.exp(log_prob)) @ static.support

@@ -1,0 +1,246 @@
+"""Deterministic policy gradients, with the parts of D4PG and TD3 as switches: n-step, atoms, two critics, smoothing.
+
+Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning" (DDPG); Barth-Maron et al. 2018,
+"Distributed distributional deterministic policy gradients" (D4PG); Fujimoto et al. 2018, "Addressing function
+approximation error in actor-critic methods" (TD3). Prioritised replay (Horgan et al. 2018) is a matter of the replay,
+the delay of the policy one of the learner.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.agents import base, transitions
+from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.types import Array, ArrayTree
+
+PARTS = ("policy", "critic")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the family; defaults are DDPG's."""
+
+    discount: float = setting(
+        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Lillicrap et al. 2016, section 7"
+    )
+    n_step: int = setting(
+        1, "Rewards summed before bootstrapping (n).", low=1, source="Barth-Maron et al. 2018, section 3 (5)"
+    )
+    num_atoms: int = setting(
+        1,
+        "Atoms of the distribution of returns; 1 learns their mean alone.",
+        low=1,
+        source="Barth-Maron et al. 2018, section 3 (51)",
+    )
+    value_low: float = setting(
+        0.0, "Lowest atom; equal to the highest, both follow from the reward's range, γ and the time limit."
+    )
+    value_high: float = setting(0.0, "Highest atom.")
+    num_critics: int = setting(
+        1,
+        "Critics, the lower of whose values is the target.",
+        low=1,
+        high=2,
+        source="Fujimoto et al. 2018, section 4.2",
+    )
+    exploration_noise: float = setting(
+        0.2, "Deviation of the noise on actions, in halves of their range.", low=0.0, source="Lillicrap et al. 2016"
+    )
+    target_noise: float = setting(
+        0.0,
+        "Deviation of the noise on the target policy's actions, in halves of their range; 0 is off.",
+        low=0.0,
+        source="Fujimoto et al. 2018, section 5.3 (.2)",
+    )
+    target_noise_clip: float = setting(
+        0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
+    )
+    clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
+
+
+class _Static(NamedTuple):
+    config: Config
+    policy: networks.Network
+    critic: networks.Network
+    centre: Any
+    half: Any
+    support: Any
+    rule: transitions.Rule
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions.
+
+    Raises:
+        UsageError: actions that are no bounded vector, observations that are none, a memory, or atoms without a range.
+    """
+    low, high = bounds(spec)
+    policy, critic = policy_and_critic(spec, network, config.num_atoms, len(low))
+    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
+    centre, half = (high + low) / 2, (high - low) / 2
+    static = _Static(config, policy, critic, centre, half, transitions.support(config, spec), rule)
+    return base.Agent(
+        context=0,
+        taught=1,
+        lookahead=config.n_step,
+        keeps_sequences=False,
+        staleness="any",
+        init=functools.partial(_init, static),
+        init_carry=policy.initial,
+        exploration=base.no_exploration,
+        act=functools.partial(_act, static),
+        evaluate=functools.partial(_evaluate, static),
+        prepare=functools.partial(_prepare, static),
+        loss=functools.partial(_loss, static),
+        adapt=base.no_adaptation,
+        target=base.copy_target,
+        parts=PARTS,
+    )
+
+
+def bounds(spec: types.EnvironmentSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lowest and the highest action f32 [A].
+
+    Raises:
+        UsageError: actions that are no bounded vector.
+    """
+    action = spec.action
+    if not isinstance(action, types.BoxSpace) or len(action.shape) != 1:
+        raise UsageError(f"--env={spec.name}: this agent needs real actions of shape [A]; valid: --system=dqn or ppo")
+    low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
+    if not np.isfinite(low).all() or not np.isfinite(high).all():
+        raise UsageError(f"--env={spec.name}: its actions have no bounds; valid: --system=ppo")
+    return low, high
+
+
+def policy_and_critic(
+    spec: types.EnvironmentSpec, network: networks.Config, num_atoms: int, action_size: int
+) -> tuple[networks.Network, networks.Network]:
+    """Builds a policy, and a critic of observations joined with actions of so many numbers.
+
+    Raises:
+        UsageError: observations that are no vector, or a memory.
+    """
+    observation = spec.observation
+    if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:
+        raise UsageError(f"--env={spec.name}: this agent takes observations that are vectors; valid: --system=ppo")
+    if network.core != "identity":
+        raise UsageError(f"--network.core={network.core}: this agent replays single steps; valid: identity")
+    joined = jax.ShapeDtypeStruct((observation.shape[0] + action_size,), jnp.float32)
+    policy = networks.make(network, spec, (networks.Head("policy", action_size, 0.01),))
+    critic = networks.make(network, spec._replace(observation=joined), (networks.Head("value", num_atoms, 1.0),))
+    return policy, critic
+
+
+def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: Array, action: Array) -> Array:
+    """Returns f32 [C, N, atoms] of all critics; actions f32 [N, A] lie in [-1, 1]."""
+    joined = jnp.concatenate([observation.astype(jnp.float32), action], -1)
+    return jax.vmap(lambda one: critic.apply(one, joined)["value"])(params)
+
+
+def init_critics(critic: networks.Network, key: Array, count: int) -> ArrayTree:
+    """Returns the parameters of critics, leaves [C, ...]."""
+    return jax.vmap(critic.init)(jax.random.split(key, count))
+
+
+def _init(static: _Static, key: Array) -> types.Params:
+    policy_key, critic_key = jax.random.split(key)
+    critics = init_critics(static.critic, critic_key, static.config.num_critics)
+    return types.Params({"policy": static.policy.init(policy_key), "critic": critics}, ())
+
+
+def _policy(static: _Static, network: ArrayTree, observation: Array) -> Array:
+    """Returns actions f32 [N, A] in [-1, 1]."""
+    return jnp.tanh(static.policy.apply(network["policy"], observation)["policy"])
+
+
+def _act(
+    static: _Static,
+    params: types.Params,
+    carry: ArrayTree,
+    timestep: types.TimeStep,
+    key: Array,
+    exploration: Array,
+) -> types.ActOutput:
+    del exploration
+    action = _policy(static, params.network, timestep.observation)
+    noise = static.config.exploration_noise * jax.random.normal(key, action.shape)
+    return types.ActOutput(_scaled(static, jnp.clip(action + noise, -1.0, 1.0)), (), carry)
+
+
+def _evaluate(
+    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
+) -> types.ActOutput:
+    del key
+    return types.ActOutput(_scaled(static, _policy(static, params.network, timestep.observation)), (), carry)
+
+
+def _scaled(static: _Static, action: Array) -> Array:
+    return static.centre + static.half * action
+
+
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
+    """Cuts out transitions; actions come to [-1, 1]."""
+    del params, axis
+    batch = transitions.prepare(static.rule, static.policy.stack, sequences)
+    return batch._replace(action=(batch.action - static.centre) / static.half)
+
+
+def _loss(
+    static: _Static,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: transitions.Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """The critics' errors, and for the policy the negative value of what it does; each moves its own part."""
+    del progress, axis
+    config, network = static.config, params.network
+    next_action = _policy(static, target_network, batch.next_inputs)
+    if config.target_noise:
+        noise = config.target_noise * jax.random.normal(key, next_action.shape)
+        bound = config.target_noise_clip
+        next_action = jnp.clip(next_action + jnp.clip(noise, -bound, bound), -1.0, 1.0)
+    ahead = evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
+    bootstrap = _lowest(static, ahead)
+    predicted = evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
+    critic_loss, value, priority = _critic_loss(static, predicted, batch, bootstrap)
+    fixed = jax.lax.stop_gradient(network["critic"])
+    done = _policy(static, network, batch.inputs)
+    policy_loss = -_mean(static, evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
+    metrics = {"critic_loss": critic_loss, "policy_loss": policy_loss, "q_value": value, "td_error": priority}
+    loss, priority, metrics = jax.tree.map(
+        lambda x: jnp.where(batch.taught > 0, x, 0.0), (critic_loss + policy_loss, priority, metrics)
+    )
+    return types.LossOutput(loss, batch.taught, priority, metrics, {})
+
+
+def _critic_loss(
+    static: _Static, predicted: Array, batch: transitions.Batch, bootstrap: Array
+) -> tuple[Array, Array, Array]:
+    """Returns the loss f32 [N] summed over critics [C, N, atoms], the first one's value, and the priority."""
+    if static.support is None:
+        target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap[..., 0])
+        error = target - predicted[..., 0]
+        return 0.5 * jnp.square(error).sum(0), predicted[0, :, 0], jnp.abs(error).mean(0)
+    losses, means = jax.vmap(lambda logits: transitions.divergence(static.support, logits, batch, bootstrap))(predicted)
+    return losses.sum(0), means[0], losses.mean(0)
+
+
+def _mean(static: _Static, values: Array) -> Array:
+    """Returns f32 [...] of values [..., 1], or of a distribution's logits [..., atoms]."""
+    return values[..., 0] if static.support is None else jax.nn.softmax(values) @ static.support
+
+
+def _lowest(static: _Static, values: Array) -> Array:
+    """Returns of critics [C, N, atoms] for each row those [N, atoms] of the lower mean."""
+    index = jnp.argmin(_mean(static, values), axis=0)
+    return jnp.take_along_axis(values, index[None, :, None], axis=0)[0]
