@@ -51,6 +51,16 @@ _ROWS = (
         summary="Proximal policy optimisation (Schulman et al. 2017), feed-forward or recurrent.",
     ),
     System(
+        name="dppo",
+        agent="ppo",
+        replay="latest",
+        layouts=("anakin", "sebulba"),
+        settings=ppo.DPPO,
+        families=ppo.DPPO_FAMILIES,
+        summary="PPO of many workers with a penalty on the divergence that adapts (Heess et al. 2017).",
+        by_layout=ppo.DPPO_BY_LAYOUT,
+    ),
+    System(
         name="a2c",
         agent="a2c",
         replay="latest",

@@ -55,6 +55,7 @@ SMALL["a2c"] = {
     "network.torso": "mlp",
     "steps": 1280,
 }
+SMALL["dppo"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}

@@ -17,6 +17,7 @@ VARIANTS = {
     "ppo": ("ppo", CARTPOLE, {}),
     "ppo-continuous": ("ppo", PENDULUM, {}),
     "ppo-lstm": ("ppo", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "dppo": ("dppo", CARTPOLE, {}),
     "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
     "a2c": ("a2c", CARTPOLE, {}),
     "a2c-continuous": ("a2c", PENDULUM, {}),
@@ -129,6 +130,7 @@ ALTERED = {
         "layout.unroll_length": 8,
         "seed": 1,
     },
+    "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
     "a2c": {
         "agent.discount": 0.9,
         "agent.gae_lambda": 0.5,
@@ -219,7 +221,15 @@ ALTERED = {
 }
 # Read in evaluation only, needed for a choice that is not the default, or without effect on one device's arithmetic.
 ELSEWHERE = {
-    "ppo": {"agent.distribution", "network.torso", "network.core_size", "network.num_frames", "layout.num_devices"}
+    "ppo": {
+        "agent.kl_penalty",
+        "agent.kl_target",
+        "agent.distribution",
+        "network.torso",
+        "network.core_size",
+        "network.num_frames",
+        "layout.num_devices",
+    }
     | {"network.forget_bias"}
     | {f"learner.{name}" for name in ("target_period", "target_rate", "policy_learning_rate", "policy_period")},
     "a2c": {"agent.distribution"},
@@ -231,6 +241,7 @@ ELSEWHERE = {
 }
 BASE = {
     "ppo": {"network.shared": False},
+    "dppo": {},
     "a2c": {},
     "impala": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},

@@ -27,6 +27,7 @@ CASES = {
     "ppo-batch-advantage": (ppo, ppo.Config(normalise_advantage="batch"), SPEC, NETWORK),
     "ppo-gaussian": (ppo, PPO, BOX, NETWORK),
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
+    "dppo": (ppo, ppo.Config(clip_epsilon=0.0, clip_value=0.0, kl_penalty=2.0, kl_target=1e-3), SPEC, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
     "a2c": (a2c, A2C, SPEC, NETWORK),
     "a2c-gaussian": (a2c, a2c.Config(gae_lambda=0.9), BOX, NETWORK),

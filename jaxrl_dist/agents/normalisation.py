@@ -38,10 +38,17 @@ class Settings(Protocol):
 
 
 class Statistics(NamedTuple):
-    """Running moments of observations and of discounted returns; `()` where the switch is off."""
+    """Running moments of observations and of discounted returns; `()` where the switch is off.
+
+    Attributes:
+        observation: of taught rows.
+        discounted_return: likewise.
+        own: what an agent keeps of its own, else ().
+    """
 
     observation: ArrayTree
     discounted_return: ArrayTree
+    own: ArrayTree = ()
 
 
 def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statistics:

@@ -1,11 +1,14 @@
 """Proximal policy optimisation, feed-forward and recurrent, each code-level detail its own switch.
 
 Source: Schulman et al. 2017, "Proximal policy optimization algorithms"; the details as listed by Engstrom et al. 2020,
-"Implementation matters in deep policy gradients".
+"Implementation matters in deep policy gradients"; the penalty that adapts as in Heess et al. 2017, "Emergence of
+locomotion behaviours in rich environments" (DPPO).
 """
 
 import dataclasses
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
@@ -42,6 +45,18 @@ class Config:
     entropy_cost: float = setting(
         0.01, "Weight of the entropy bonus.", low=0.0, source="Schulman et al. 2017, table 5 (c2)"
     )
+    kl_penalty: float = setting(
+        0.0,
+        "First weight of the divergence from the policy that acted (λ), which adapts after each update; 0 is off.",
+        low=0.0,
+        source="Heess et al. 2017, algorithms 1 and 2",
+    )
+    kl_target: float = setting(
+        0.01,
+        "Divergence that the weight keeps to: it grows above twice as much and falls below half.",
+        above=0.0,
+        source="Schulman et al. 2017, section 4 and table 1",
+    )
     normalise_advantage: str = setting(
         "minibatch",
         "Rows over which advantages get mean 0 and deviation 1, on all devices together.",
@@ -74,13 +89,36 @@ class Config:
 
 
 _LARGEST_LOG_RATIO = 20.0
+# Heess et al. 2017, algorithm 2: when the weight changes, and by how much; the hinge's weight and the bounds are ours.
+_HIGH, _LOW, _FACTOR, _HINGE = 2.0, 0.5, 1.5, 50.0
+_SMALLEST, _LARGEST = 1e-4, 1e4
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
     """Builds the agent for an environment; see `base.Agent` for its functions."""
-    return actor_critic.make_agent(
+    agent = actor_critic.make_agent(
         config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss
     )
+    if not config.kl_penalty:
+        return agent
+
+    def init(key: Array) -> types.Params:
+        params = agent.init(key)
+        return params._replace(statistics=params.statistics._replace(own=jnp.float32(config.kl_penalty)))
+
+    def adapt(params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis) -> types.Params:
+        params = agent.adapt(params, sequences, metrics, axis)
+        weight = _adapted(config, params.statistics.own, metrics["approx_kl"])
+        return params._replace(statistics=params.statistics._replace(own=weight))
+
+    return agent._replace(init=init, adapt=adapt)
+
+
+def _adapted(config: Config, weight: Array, divergence: Array) -> Array:
+    """Returns the penalty's weight f32 [] after an update whose mean divergence was so large."""
+    grown = jnp.where(divergence > _HIGH * config.kl_target, weight * _FACTOR, weight)
+    changed = jnp.where(divergence < _LOW * config.kl_target, weight / _FACTOR, grown)
+    return jnp.clip(changed, _SMALLEST, _LARGEST)
 
 
 def _prepare(
@@ -122,15 +160,31 @@ def _loss(
         error = jnp.maximum(error, jnp.square(moved - batch.target))
     entropy = policy.entropy(key)
     loss = -surrogate + config.value_cost * 0.5 * error - config.entropy_cost * entropy
+    # Its mean over actions of the policy that acted is the divergence, and so is its gradient's (Schulman 2020).
+    divergence = ratio - 1 - log_ratio
+    if config.kl_penalty:
+        loss += _penalty(config, params.statistics.own, divergence, batch.taught, axis)
     metrics = {
         "policy_loss": -surrogate,
         "value_loss": 0.5 * error,
         "entropy": entropy,
-        "approx_kl": ratio - 1 - log_ratio,
+        "approx_kl": divergence,
         "clip_fraction": (jnp.abs(ratio - 1) > config.clip_epsilon).astype(jnp.float32),
         "ratio_deviation": jnp.abs(ratio - 1),
     }
     return actor_critic.summed(batch.taught, loss, metrics, {"largest_ratio": ratio})
+
+
+def _penalty(config: Config, weight: Array, divergence: Array, taught: Array, axis: types.Axis) -> Array:
+    """Weighs divergences [N] or [N, T], more steeply where their mean over all devices is above the hinge.
+
+    The hinge is the square of what the mean is above twice the target: its gradient is that of the divergence, times
+    twice the excess (Heess et al. 2017, algorithm 1).
+    """
+    total = jax.lax.stop_gradient((taught * divergence).sum())
+    count, total = axis.sum((taught.sum(), total))
+    excess = jnp.maximum(total / jnp.maximum(count, 1.0) - _HIGH * config.kl_target, 0.0)
+    return (weight + 2 * _HINGE * excess) * divergence
 
 
 def _standardised(advantage: Array, taught: Array, axis: types.Axis) -> Array:

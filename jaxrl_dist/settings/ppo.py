@@ -144,3 +144,19 @@ PPO_FAMILIES: Families = {
     "continuous": _PPO_CONTINUOUS,
     "physics": _PPO_PHYSICS,
 }
+
+_DPPO = "Heess et al. 2017 (DPPO), algorithms 1 and 2"
+
+DPPO = {
+    **PPO,
+    "agent.clip_epsilon": Setting(0.0, f"{_DPPO} (a penalty instead)"),
+    "agent.clip_value": Setting(0.0, _DPPO),
+    "agent.kl_penalty": Setting(1.0, f"{OURS} (Schulman et al. 2017, section 4: soon of no importance)"),
+}
+
+_DPPO_OWN = {name: DPPO[name] for name in ("agent.clip_epsilon", "agent.clip_value")}
+DPPO_FAMILIES: Families = {name: {**family, **_DPPO_OWN} for name, family in PPO_FAMILIES.items()}
+
+DPPO_BY_LAYOUT: Families = {
+    "sebulba": {"layout.policy_lag": Setting("0", f"{_DPPO} (workers wait for the new parameters)")}
+}
