@@ -145,6 +145,15 @@ _ROWS = (
         summary="DDPG with two critics, a delayed policy and smoothed targets (Fujimoto et al. 2018).",
     ),
     System(
+        name="sac",
+        agent="sac",
+        replay="uniform",
+        layouts=("anakin", "sebulba", "async_gradient"),
+        settings=dpg.SAC,
+        families=dpg.FAMILIES,
+        summary="Soft actor-critic (Haarnoja et al. 2018) with a temperature that learns.",
+    ),
+    System(
         name="d4pg",
         agent="dpg",
         replay="prioritised",

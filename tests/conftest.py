@@ -91,6 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
+SMALL["sac"] = SMALL["ddpg"]
 SMALL["td3"] = SMALL["ddpg"]
 SMALL["d4pg"] = SMALL["dqn"] | {"layout": "anakin", "agent.num_atoms": 11}
 SMALL["apex_dpg"] = SMALL["dqn"] | {"layout": "anakin"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2, sac
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -28,6 +28,7 @@ VARIANTS = {
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
     "td3": ("td3", PENDULUM, {}),
+    "sac": ("sac", PENDULUM, {}),
     "d4pg": ("d4pg", PENDULUM, {}),
     "apex_dpg": ("apex_dpg", PENDULUM, {}),
     "rainbow": ("rainbow", CARTPOLE, {}),
@@ -203,6 +204,14 @@ ALTERED = {
         "learner.policy_period": 2,
     },
     "td3": {"agent.target_noise_clip": 0.01},
+    "sac": {
+        "agent.discount": 0.9,
+        "agent.n_step": 3,
+        "agent.temperature": 0.1,
+        "agent.learn_temperature": False,
+        "agent.target_entropy": -5.0,
+        "agent.clip_rewards": 0.5,
+    },
     "r2d2": {
         "agent.discount": 0.9,
         "agent.n_step": 1,
@@ -238,6 +247,7 @@ ELSEWHERE = {
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
     "d4pg": {"agent.target_noise_clip"},
+    "sac": set(),
 }
 BASE = {
     "ppo": {"network.shared": False},
@@ -247,6 +257,7 @@ BASE = {
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
@@ -280,6 +291,7 @@ def test_no_switch_is_missing_from_the_test_above():
         "a2c": {"agent": a2c},
         "impala": {"agent": impala},
         "d4pg": {"agent": dpg},
+        "sac": {"agent": sac},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},
     }

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2, sac
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -37,6 +37,7 @@ CASES = {
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
+    "sac": (sac, sac.Config(), BOX, NETWORK),
     "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),
     "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),
 }

@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import base, transitions
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.agents import base, continuous, transitions
+from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
-
-PARTS = ("policy", "critic")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +77,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     Raises:
         UsageError: actions that are no bounded vector, observations that are none, a memory, or atoms without a range.
     """
-    low, high = bounds(spec)
-    policy, critic = policy_and_critic(spec, network, config.num_atoms, len(low))
+    low, high = continuous.bounds(spec)
+    policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, len(low))
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
     centre, half = (high + low) / 2, (high - low) / 2
     static = _Static(config, policy, critic, centre, half, transitions.support(config, spec), rule)
@@ -100,58 +97,13 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         loss=functools.partial(_loss, static),
         adapt=base.no_adaptation,
         target=base.copy_target,
-        parts=PARTS,
+        parts=("policy", "critic"),
     )
-
-
-def bounds(spec: types.EnvironmentSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lowest and the highest action f32 [A].
-
-    Raises:
-        UsageError: actions that are no bounded vector.
-    """
-    action = spec.action
-    if not isinstance(action, types.BoxSpace) or len(action.shape) != 1:
-        raise UsageError(f"--env={spec.name}: this agent needs real actions of shape [A]; valid: --system=dqn or ppo")
-    low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
-    if not np.isfinite(low).all() or not np.isfinite(high).all():
-        raise UsageError(f"--env={spec.name}: its actions have no bounds; valid: --system=ppo")
-    return low, high
-
-
-def policy_and_critic(
-    spec: types.EnvironmentSpec, network: networks.Config, num_atoms: int, action_size: int
-) -> tuple[networks.Network, networks.Network]:
-    """Builds a policy, and a critic of observations joined with actions of so many numbers.
-
-    Raises:
-        UsageError: observations that are no vector, or a memory.
-    """
-    observation = spec.observation
-    if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:
-        raise UsageError(f"--env={spec.name}: this agent takes observations that are vectors; valid: --system=ppo")
-    if network.core != "identity":
-        raise UsageError(f"--network.core={network.core}: this agent replays single steps; valid: identity")
-    joined = jax.ShapeDtypeStruct((observation.shape[0] + action_size,), jnp.float32)
-    policy = networks.make(network, spec, (networks.Head("policy", action_size, 0.01),))
-    critic = networks.make(network, spec._replace(observation=joined), (networks.Head("value", num_atoms, 1.0),))
-    return policy, critic
-
-
-def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: Array, action: Array) -> Array:
-    """Returns f32 [C, N, atoms] of all critics; actions f32 [N, A] lie in [-1, 1]."""
-    joined = jnp.concatenate([observation.astype(jnp.float32), action], -1)
-    return jax.vmap(lambda one: critic.apply(one, joined)["value"])(params)
-
-
-def init_critics(critic: networks.Network, key: Array, count: int) -> ArrayTree:
-    """Returns the parameters of critics, leaves [C, ...]."""
-    return jax.vmap(critic.init)(jax.random.split(key, count))
 
 
 def _init(static: _Static, key: Array) -> types.Params:
     policy_key, critic_key = jax.random.split(key)
-    critics = init_critics(static.critic, critic_key, static.config.num_critics)
+    critics = continuous.init_critics(static.critic, critic_key, static.config.num_critics)
     return types.Params({"policy": static.policy.init(policy_key), "critic": critics}, ())
 
 
@@ -209,13 +161,13 @@ def _loss(
         noise = config.target_noise * jax.random.normal(key, next_action.shape)
         bound = config.target_noise_clip
         next_action = jnp.clip(next_action + jnp.clip(noise, -bound, bound), -1.0, 1.0)
-    ahead = evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
+    ahead = continuous.evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
     bootstrap = _lowest(static, ahead)
-    predicted = evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
+    predicted = continuous.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
     critic_loss, value, priority = _critic_loss(static, predicted, batch, bootstrap)
     fixed = jax.lax.stop_gradient(network["critic"])
     done = _policy(static, network, batch.inputs)
-    policy_loss = -_mean(static, evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
+    policy_loss = -_mean(static, continuous.evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
     metrics = {"critic_loss": critic_loss, "policy_loss": policy_loss, "q_value": value, "td_error": priority}
     loss, priority, metrics = jax.tree.map(
         lambda x: jnp.where(batch.taught > 0, x, 0.0), (critic_loss + policy_loss, priority, metrics)

@@ -1,4 +1,4 @@
-"""Settings of deterministic policy gradients: DDPG, TD3, D4PG, and Ape-X's."""
+"""Settings of agents that replay real actions: DDPG, TD3, D4PG, Ape-X's form of it, and SAC."""
 
 from jaxrl_dist.settings.base import OURS, Families, Setting, cited
 
@@ -97,6 +97,20 @@ APE_X_DPG = {
     ),
     **cited(OURS, {"replay.samples_per_insert": 64.0}),
     "replay.capacity": Setting(999_936, f"{_APE_X} (1M), in whole unrolls of 32 environments"),
+}
+
+SAC = {
+    **_COMMON,
+    **cited(
+        "Haarnoja et al. 2018 (SAC), table 1",
+        {
+            "replay.batch_size": 256,
+            "replay.samples_per_insert": 256.0,
+            "learner.learning_rate": 3e-4,
+            "learner.target_period": 1,
+            "learner.target_rate": 0.005,
+        },
+    ),
 }
 
 # What has real actions is of these families; the papers' settings serve both.

@@ -1,0 +1,61 @@
+"""What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.config import UsageError
+from jaxrl_dist.types import Array, ArrayTree
+
+
+def bounds(spec: types.EnvironmentSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lowest and the highest action f32 [A].
+
+    Raises:
+        UsageError: actions that are no bounded vector.
+    """
+    action = spec.action
+    if not isinstance(action, types.BoxSpace) or len(action.shape) != 1:
+        raise UsageError(f"--env={spec.name}: this agent needs real actions of shape [A]; valid: --system=dqn or ppo")
+    low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
+    if not np.isfinite(low).all() or not np.isfinite(high).all():
+        raise UsageError(f"--env={spec.name}: its actions have no bounds; valid: --system=ppo")
+    return low, high
+
+
+def policy_and_critic(
+    spec: types.EnvironmentSpec, network: networks.Config, num_atoms: int, action_size: int, per_action: int = 1
+) -> tuple[networks.Network, networks.Network]:
+    """Builds a policy, and a critic of observations joined with actions.
+
+    Args:
+        spec: of the environment.
+        network: settings of both.
+        num_atoms: numbers that a critic gives.
+        action_size: A.
+        per_action: numbers of the policy for each of A.
+
+    Raises:
+        UsageError: observations that are no vector, or a memory.
+    """
+    observation = spec.observation
+    if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:
+        raise UsageError(f"--env={spec.name}: this agent takes observations that are vectors; valid: --system=ppo")
+    if network.core != "identity":
+        raise UsageError(f"--network.core={network.core}: this agent replays single steps; valid: identity")
+    joined = jax.ShapeDtypeStruct((observation.shape[0] + action_size,), jnp.float32)
+    policy = networks.make(network, spec, (networks.Head("policy", per_action * action_size, 0.01),))
+    critic = networks.make(network, spec._replace(observation=joined), (networks.Head("value", num_atoms, 1.0),))
+    return policy, critic
+
+
+def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: Array, action: Array) -> Array:
+    """Returns f32 [C, N, atoms] of all critics; actions f32 [N, A] lie in [-1, 1]."""
+    joined = jnp.concatenate([observation.astype(jnp.float32), action], -1)
+    return jax.vmap(lambda one: critic.apply(one, joined)["value"])(params)
+
+
+def init_critics(critic: networks.Network, key: Array, count: int) -> ArrayTree:
+    """Returns the parameters of critics, leaves [C, ...]."""
+    return jax.vmap(critic.init)(jax.random.split(key, count))

@@ -1,0 +1,173 @@
+"""Soft actor-critic, with a temperature that learns.
+
+Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications".
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import distributions, networks, types
+from jaxrl_dist.agents import base, continuous, transitions
+from jaxrl_dist.config import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+_LOG_STD = (-5.0, 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of SAC; defaults are the paper's."""
+
+    discount: float = setting(
+        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Haarnoja et al. 2018, table 1"
+    )
+    n_step: int = setting(
+        1, "Rewards summed before bootstrapping (n).", low=1, source="Haarnoja et al. 2018, equation 3"
+    )
+    temperature: float = setting(
+        1.0, "First weight of the entropy (α).", above=0.0, source="Haarnoja et al. 2018, released code"
+    )
+    learn_temperature: bool = setting(
+        True, "Move the weight until the policy has the target entropy.", source="Haarnoja et al. 2018, section 5"
+    )
+    target_entropy: float = setting(
+        -1.0, "Target of the policy's entropy for each dimension of an action.", source="Haarnoja et al. 2018, table 1"
+    )
+    clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
+
+
+class _Static(NamedTuple):
+    config: Config
+    policy: networks.Network
+    critic: networks.Network
+    size: int
+    centre: Any
+    half: Any
+    rule: transitions.Rule
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions.
+
+    Raises:
+        UsageError: actions that are no bounded vector, observations that are none, or a memory.
+    """
+    low, high = continuous.bounds(spec)
+    policy, critic = continuous.policy_and_critic(spec, network, 1, len(low), per_action=2)
+    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
+    static = _Static(config, policy, critic, len(low), (high + low) / 2, (high - low) / 2, rule)
+    return base.Agent(
+        context=0,
+        taught=1,
+        lookahead=config.n_step,
+        keeps_sequences=False,
+        staleness="any",
+        init=functools.partial(_init, static),
+        init_carry=policy.initial,
+        exploration=base.no_exploration,
+        act=functools.partial(_act, static),
+        evaluate=functools.partial(_evaluate, static),
+        prepare=functools.partial(_prepare, static),
+        loss=functools.partial(_loss, static),
+        adapt=base.no_adaptation,
+        target=base.copy_target,
+        parts=("policy", "critic", "temperature"),
+    )
+
+
+def _init(static: _Static, key: Array) -> types.Params:
+    policy_key, critic_key = jax.random.split(key)
+    network = {
+        "policy": static.policy.init(policy_key),
+        "critic": continuous.init_critics(static.critic, critic_key, 2),
+        "temperature": {"log": jnp.log(jnp.float32(static.config.temperature))},
+    }
+    return types.Params(network, ())
+
+
+def _policy(static: _Static, network: ArrayTree, observation: Array) -> distributions.TanhGaussian:
+    """Returns the distribution of actions [N, A] in [-1, 1]; deviations as in Kostrikov's and CleanRL's SAC."""
+    mean, raw = jnp.split(static.policy.apply(network["policy"], observation)["policy"], 2, axis=-1)
+    low, high = _LOG_STD
+    return distributions.TanhGaussian(mean, low + 0.5 * (high - low) * (jnp.tanh(raw) + 1))
+
+
+def _act(
+    static: _Static,
+    params: types.Params,
+    carry: ArrayTree,
+    timestep: types.TimeStep,
+    key: Array,
+    exploration: Array,
+) -> types.ActOutput:
+    del exploration
+    policy = _policy(static, params.network, timestep.observation)
+    return types.ActOutput(static.centre + static.half * policy.action(policy.sample(key)), (), carry)
+
+
+def _evaluate(
+    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
+) -> types.ActOutput:
+    del key
+    policy = _policy(static, params.network, timestep.observation)
+    return types.ActOutput(static.centre + static.half * policy.action(policy.mode()), (), carry)
+
+
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
+    """Cuts out transitions; actions come to [-1, 1]."""
+    del params, axis
+    batch = transitions.prepare(static.rule, static.policy.stack, sequences)
+    return batch._replace(action=(batch.action - static.centre) / static.half)
+
+
+def _loss(
+    static: _Static,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: transitions.Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """Soft errors of both critics, the policy's objective and the temperature's (equations 5, 9 and 18)."""
+    del progress, axis
+    config, network = static.config, params.network
+    next_key, key = jax.random.split(key)
+    log_weight = network["temperature"]["log"]
+    weight = jax.lax.stop_gradient(jnp.exp(log_weight))
+    ahead = _policy(static, jax.lax.stop_gradient(network), batch.next_inputs)
+    next_sample = ahead.sample(next_key)
+    bootstrap = _lowest(static, target_network["critic"], batch.next_inputs, ahead.action(next_sample))
+    bootstrap -= weight * ahead.log_prob(next_sample)
+    target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
+    predicted = continuous.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]
+    policy = _policy(static, network, batch.inputs)
+    sample = policy.sample(key)
+    log_prob = policy.log_prob(sample)
+    value = _lowest(static, jax.lax.stop_gradient(network["critic"]), batch.inputs, policy.action(sample))
+    metrics = {
+        "critic_loss": 0.5 * jnp.square(target - predicted).sum(0),
+        "policy_loss": weight * log_prob - value,
+        "temperature_loss": -log_weight * jax.lax.stop_gradient(log_prob + config.target_entropy * static.size),
+        "entropy": -log_prob,
+        "temperature": jnp.broadcast_to(weight, log_prob.shape),
+        "q_value": predicted[0],
+    }
+    loss = metrics["critic_loss"] + metrics["policy_loss"]
+    if config.learn_temperature:
+        loss += metrics["temperature_loss"]
+    else:
+        # A part has a gradient, be it of nothing.
+        loss += 0.0 * log_weight
+    priority = jnp.abs(target - predicted).mean(0)
+    loss, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), (loss, priority, metrics))
+    return types.LossOutput(loss, batch.taught, priority, metrics, {})
+
+
+def _lowest(static: _Static, critics: ArrayTree, observation: Array, action: Array) -> Array:
+    """Returns the lower value f32 [N] of both critics."""
+    return continuous.evaluate_critics(static.critic, critics, observation, action)[..., 0].min(0)
