@@ -61,6 +61,15 @@ _ROWS = (
         by_layout=ppo.DPPO_BY_LAYOUT,
     ),
     System(
+        name="gpu_sim",
+        agent="ppo",
+        replay="latest",
+        layouts=("anakin",),
+        settings=ppo.GPU_SIM,
+        families=ppo.GPU_SIM_FAMILIES,
+        summary="PPO on bodies that the accelerator simulates by the thousand (Liang et al. 2018).",
+    ),
+    System(
         name="a2c",
         agent="a2c",
         replay="latest",

@@ -138,7 +138,7 @@ def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> learner.Gra
 
 
 def judge(**settings: Any) -> Any:
-    agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ())})
+    agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ()), "parts": ()})
     rule = learner.Config(optimizer="sgd", learning_rate=1.0, anneal=False, max_grad_norm=0.0)
     built = learner.make(rule, agent, types.LOCAL)
     defaults = {"per_apply": 1, "max_age": -1, "outlier_deviations": 0.0}

@@ -160,3 +160,10 @@ DPPO_FAMILIES: Families = {name: {**family, **_DPPO_OWN} for name, family in PPO
 DPPO_BY_LAYOUT: Families = {
     "sebulba": {"layout.policy_lag": Setting("0", f"{_DPPO} (workers wait for the new parameters)")}
 }
+
+GPU_SIM = {
+    **PPO,
+    "env.num_envs": Setting(1024, "Liang et al. 2018, GPU-accelerated robotic simulation (1024 humanoids)"),
+}
+
+GPU_SIM_FAMILIES: Families = {"physics": {**_PPO_PHYSICS, "env.num_envs": GPU_SIM["env.num_envs"]}}
