@@ -113,7 +113,7 @@ _ROWS = (
         replay="latest",
         layouts=("sebulba",),
         settings=impala.SEED,
-        families=impala.IMPALA_FAMILIES,
+        families=impala.SEED_FAMILIES,
         summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
         by_layout=impala.SEED_BY_LAYOUT,
     ),
