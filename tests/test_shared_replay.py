@@ -131,11 +131,14 @@ def test_the_rate_counts_from_the_first_unroll_that_may_be_drawn_from() -> None:
 class Scripted:
     """A server whose gradients are as a list says: what the learner's updates are, and whether they are sound."""
 
-    def __init__(self, sound: list[bool]) -> None:
+    def __init__(self, sound: list[bool | None]) -> None:
         self.sound, self.seen = sound, []
 
     def __call__(self, learner: Any, served: Any, sent: Any, progress: Any) -> Any:
         good = self.sound.pop(0) if self.sound else True
+        if good is None:
+            nothing: Any = server.Verdict(0, *(False,) * 6)  # type: ignore[arg-type]
+            return learner, served, server.pack(nothing, [], {})
         self.seen.append(int(learner.updates))
         verdict = server.Verdict(0, False, False, not good, good, good, False)  # type: ignore[arg-type]
         return learner._replace(updates=learner.updates + good), served, server.pack(verdict, [], {})
@@ -155,7 +158,7 @@ class Fake:
         pass
 
 
-def crowded(sound: list[bool], kept: int, every: int = 1) -> tuple[crowd.Crowd, Scripted]:
+def crowded(sound: list[bool | None], kept: int, every: int = 1) -> tuple[crowd.Crowd, Scripted]:
     from jaxrl_dist import learner as learners
     from jaxrl_dist.parallel import schedules
 
@@ -177,6 +180,17 @@ def test_gradients_that_go_on_being_broken_take_the_server_back() -> None:
     assert judge.seen == [*range(7), *[7] * 10, 5, 6, 7]
     assert threads.take()[1] == 1 and [int(one.updates) for one in threads.versions.kept] == [6, 7, 8]
     assert threads.events == 20
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> None:
+    """As between the ends of episodes, where workers exchange by these."""
+    threads, _ = crowded([False, None, None] * 12, kept=kept)
+    with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
+        for i in range(36):
+            threads.iterate(i, 100, lambda: None)
+            if not kept:
+                threads.take()
 
 
 def test_a_version_that_stays_broken_ends_the_run() -> None:

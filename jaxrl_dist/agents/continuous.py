@@ -1,16 +1,35 @@
 """What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import networks, types
+from jaxrl_dist.agents import transitions
 from jaxrl_dist.config import UsageError
 from jaxrl_dist.types import Array, ArrayTree
 
 
-def bounds(spec: types.EnvironmentSpec) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lowest and the highest action f32 [A].
+class Range(NamedTuple):
+    """Centre and half of the range of actions, f32 [A]: agents choose in [-1, 1]."""
+
+    centre: np.ndarray
+    half: np.ndarray
+
+    def scaled(self, action: Array) -> Array:
+        """Returns actions as the environment takes them."""
+        return self.centre + self.half * action
+
+    def prepare(self, rule: transitions.Rule, policy: networks.Network, sequences: types.Unroll) -> transitions.Batch:
+        """Cuts out transitions; actions come to [-1, 1]."""
+        batch = transitions.prepare(rule, policy.stack, sequences)
+        return batch._replace(action=(batch.action - self.centre) / self.half)
+
+
+def action_range(spec: types.EnvironmentSpec) -> Range:
+    """Returns the range of an environment's actions.
 
     Raises:
         UsageError: actions that are no bounded vector.
@@ -21,7 +40,7 @@ def bounds(spec: types.EnvironmentSpec) -> tuple[np.ndarray, np.ndarray]:
     low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
     if not np.isfinite(low).all() or not np.isfinite(high).all():
         raise UsageError(f"--env={spec.name}: its actions have no bounds; valid: --system=ppo")
-    return low, high
+    return Range((high + low) / 2, (high - low) / 2)
 
 
 def policy_and_critic(

@@ -65,8 +65,7 @@ class _Static(NamedTuple):
     config: Config
     policy: networks.Network
     critic: networks.Network
-    centre: Any
-    half: Any
+    actions: continuous.Range
     support: Any
     rule: transitions.Rule
 
@@ -77,11 +76,11 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     Raises:
         UsageError: actions that are no bounded vector, observations that are none, a memory, or atoms without a range.
     """
-    low, high = continuous.bounds(spec)
-    policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, len(low))
+    actions = continuous.action_range(spec)
+    size = len(actions.centre)
+    policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, size)
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
-    centre, half = (high + low) / 2, (high - low) / 2
-    static = _Static(config, policy, critic, centre, half, transitions.support(config, spec), rule)
+    static = _Static(config, policy, critic, actions, transitions.support(config, spec), rule)
     return base.Agent(
         context=0,
         taught=1,
@@ -123,25 +122,19 @@ def _act(
     del exploration
     action = _policy(static, params.network, timestep.observation)
     noise = static.config.exploration_noise * jax.random.normal(key, action.shape)
-    return types.ActOutput(_scaled(static, jnp.clip(action + noise, -1.0, 1.0)), (), carry)
+    return types.ActOutput(static.actions.scaled(jnp.clip(action + noise, -1.0, 1.0)), (), carry)
 
 
 def _evaluate(
     static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
 ) -> types.ActOutput:
     del key
-    return types.ActOutput(_scaled(static, _policy(static, params.network, timestep.observation)), (), carry)
-
-
-def _scaled(static: _Static, action: Array) -> Array:
-    return static.centre + static.half * action
+    return types.ActOutput(static.actions.scaled(_policy(static, params.network, timestep.observation)), (), carry)
 
 
 def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
-    """Cuts out transitions; actions come to [-1, 1]."""
     del params, axis
-    batch = transitions.prepare(static.rule, static.policy.stack, sequences)
-    return batch._replace(action=(batch.action - static.centre) / static.half)
+    return static.actions.prepare(static.rule, static.policy, sequences)
 
 
 def _loss(

@@ -5,7 +5,7 @@ Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications".
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +45,7 @@ class _Static(NamedTuple):
     policy: networks.Network
     critic: networks.Network
     size: int
-    centre: Any
-    half: Any
+    actions: continuous.Range
     rule: transitions.Rule
 
 
@@ -56,10 +55,11 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     Raises:
         UsageError: actions that are no bounded vector, observations that are none, or a memory.
     """
-    low, high = continuous.bounds(spec)
-    policy, critic = continuous.policy_and_critic(spec, network, 1, len(low), per_action=2)
+    actions = continuous.action_range(spec)
+    size = len(actions.centre)
+    policy, critic = continuous.policy_and_critic(spec, network, 1, size, per_action=2)
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
-    static = _Static(config, policy, critic, len(low), (high + low) / 2, (high - low) / 2, rule)
+    static = _Static(config, policy, critic, size, actions, rule)
     return base.Agent(
         context=0,
         taught=1,
@@ -106,7 +106,7 @@ def _act(
 ) -> types.ActOutput:
     del exploration
     policy = _policy(static, params.network, timestep.observation)
-    return types.ActOutput(static.centre + static.half * policy.action(policy.sample(key)), (), carry)
+    return types.ActOutput(static.actions.scaled(policy.action(policy.sample(key))), (), carry)
 
 
 def _evaluate(
@@ -114,14 +114,12 @@ def _evaluate(
 ) -> types.ActOutput:
     del key
     policy = _policy(static, params.network, timestep.observation)
-    return types.ActOutput(static.centre + static.half * policy.action(policy.mode()), (), carry)
+    return types.ActOutput(static.actions.scaled(policy.action(policy.mode())), (), carry)
 
 
 def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
-    """Cuts out transitions; actions come to [-1, 1]."""
     del params, axis
-    batch = transitions.prepare(static.rule, static.policy.stack, sequences)
-    return batch._replace(action=(batch.action - static.centre) / static.half)
+    return static.actions.prepare(static.rule, static.policy, sequences)
 
 
 def _loss(
@@ -139,7 +137,7 @@ def _loss(
     next_key, key = jax.random.split(key)
     log_weight = network["temperature"]["log"]
     weight = jax.lax.stop_gradient(jnp.exp(log_weight))
-    ahead = _policy(static, jax.lax.stop_gradient(network), batch.next_inputs)
+    ahead = _policy(static, network, batch.next_inputs)
     next_sample = ahead.sample(next_key)
     bootstrap = _lowest(static, target_network["critic"], batch.next_inputs, ahead.action(next_sample))
     bootstrap -= weight * ahead.log_prob(next_sample)
@@ -160,9 +158,6 @@ def _loss(
     loss = metrics["critic_loss"] + metrics["policy_loss"]
     if config.learn_temperature:
         loss += metrics["temperature_loss"]
-    else:
-        # A part has a gradient, be it of nothing.
-        loss += 0.0 * log_weight
     priority = jnp.abs(target - predicted).mean(0)
     loss, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), (loss, priority, metrics))
     return types.LossOutput(loss, batch.taught, priority, metrics, {})

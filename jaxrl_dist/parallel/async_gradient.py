@@ -150,7 +150,7 @@ def make(
         events=layout.take_events,
         num_events=lambda state, iteration: int(state.events),
         follow=layout.follow,
-        roll_back=functools.partial(async_state.roll_back, plan),
+        roll_back=async_state.roll_back,
     )
 
 

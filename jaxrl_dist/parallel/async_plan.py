@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     def init_actors(self, key: Array, env_ids: Array) -> unrolls.ActorState:
         """Returns the first state of a player's environments."""
         zero = learning.zero_timestep(self.environment.spec, self.width)
-        return worker.init_actors(self.agent, self.environment, zero, self.width)(key, env_ids)
+        return worker.init_actors(self.agent, self.environment, zero, key, env_ids)
 
     def actors_struct(self) -> unrolls.ActorState:
         """Returns the state of a player's environments, of `jax.ShapeDtypeStruct`."""

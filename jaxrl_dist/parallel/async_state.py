@@ -144,18 +144,16 @@ def snapshot(
     )
 
 
-def roll_back(plan: async_plan.Plan, state: State, updates: int) -> State:
+def roll_back(state: State, updates: int) -> State:
     """Returns a snapshot whose server is that of a kept version, bit for bit; gradients since then will be dropped.
 
     Args:
-        plan: of the run.
         state: a snapshot.
         updates: that the version had had.
 
     Raises:
         UsageError: it is not kept; the message names those that are.
     """
-    del plan
     kept = {int(np.asarray(one.updates)[0]): one for one in state.versions}
     if updates not in kept:
         valid = ", ".join(map(str, sorted(kept))) or "none, as --layout.kept_versions=0"

@@ -272,7 +272,9 @@ class Crowd:
         return answered
 
     def _goes_on_being_broken(self, verdict: server.Verdict) -> bool:
-        """Counts gradients that are not finite, and whether there were too many in a row."""
+        """Counts gradients that are not finite, and whether there were too many in a row; of no rows says nothing."""
+        if not any(verdict[1:]):
+            return False
         self._broken = self._broken + 1 if verdict.broken or verdict.reverted else 0
         return self._broken >= _BROKEN_IN_A_ROW * sum(one.role.learns for one in self._workers)
 

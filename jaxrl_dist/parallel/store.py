@@ -107,10 +107,7 @@ class Store:
         """Draws a sample of the ring that is next for a learner: of each in turn, from its own place on."""
         ring = (place + number) % len(self.rings)
         self.drawn += 1
-        where = next(iter(jax.tree.leaves(self.rings[ring])[0].devices()))
-        sample = self._programs.draw(
-            self.rings[ring], jax.device_put(key, where), np.int32(number), np.float32(progress)
-        )
+        sample = self._programs.draw(self.rings[ring], self._near(key, ring), np.int32(number), np.float32(progress))
         return worker.Drawn(sample, np.int32(ring))
 
     def add(self, player: int, unroll: types.Unroll) -> None:

@@ -373,25 +373,26 @@ def _unrolls_kept(replay_state: Any, unroll_length: int) -> int:
 
 
 def init_actors(
-    agent: agents.Agent, environment: envs.Environment | envs.HostTask, zero_timestep: Any, width: int
-) -> Callable[[Array, Array], unrolls.ActorState]:
-    """Makes (environment key, env_ids i32 [B]) -> the first state of a worker's environments, on the device.
+    agent: agents.Agent,
+    environment: envs.Environment | envs.HostTask,
+    zero_timestep: Any,
+    key: Array,
+    env_ids: Array,
+) -> unrolls.ActorState:
+    """Returns the first state of a worker's environments, on the device.
 
     Args:
         agent: whose carry it holds.
         environment: of any kind.
         zero_timestep: leaves [B, ...], for environments on the host.
-        width: B.
+        key: of the run.
+        env_ids: i32 [B].
     """
-
-    def init(key: Array, env_ids: Array) -> unrolls.ActorState:
-        carry = agent.init_carry(width)
-        if isinstance(environment, envs.Environment):
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(base.seed_keys(key).environment, env_ids)
-            return unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry)
-        return unrolls.ActorState((), zero_timestep, carry)
-
-    return init
+    carry = agent.init_carry(env_ids.shape[0])
+    if isinstance(environment, envs.Environment):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(base.seed_keys(key).environment, env_ids)
+        return unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry)
+    return unrolls.ActorState((), zero_timestep, carry)
 
 
 def init_replay(agent: agents.Agent, replay: replays.Replay, rows: types.Unroll) -> ArrayTree:
