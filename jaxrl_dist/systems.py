@@ -18,7 +18,7 @@ class System(NamedTuple):
     Attributes:
         name: as in `--system`.
         agent: module under `agents/`.
-        replay: `latest`, `uniform` or `prioritised`.
+        replay: `latest`, `mixed`, `uniform` or `prioritised`.
         layouts: layouts that it can run in, its own first.
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
@@ -106,6 +106,15 @@ _ROWS = (
         settings=impala.IMPALA,
         families=impala.IMPALA_FAMILIES,
         summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
+    ),
+    System(
+        name="impala_replay",
+        agent="impala",
+        replay="mixed",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=impala.IMPALA,
+        families=impala.IMPALA_FAMILIES,
+        summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
     ),
     System(
         name="seed_impala",

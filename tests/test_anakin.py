@@ -23,6 +23,7 @@ VARIANTS = {
     "a2c-continuous": ("a2c", PENDULUM, {}),
     "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
     "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
+    "impala_replay": ("impala_replay", CARTPOLE, {"layout": "anakin"}),
     "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
     "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
     "dqn": ("dqn", CARTPOLE, {}),
@@ -159,6 +160,7 @@ ALTERED = {
         "agent.scale_rewards": True,
         "agent.clip_rewards": 0.5,
     },
+    "impala_replay": {"replay.capacity": 256, "replay.fraction": 0.2},
     "dqn": {
         "agent.discount": 0.9,
         "agent.n_step": 2,
@@ -254,6 +256,7 @@ BASE = {
     "dppo": {},
     "a2c": {},
     "impala": {"layout": "anakin"},
+    "impala_replay": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
@@ -303,6 +306,8 @@ def test_no_switch_is_missing_from_the_test_above():
     # Where observations are kept changes no number (test_host_tier.py).
     fields -= {"replay.storage", "replay.prefetch"}
     assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
+    mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
+    assert mixed == {*ALTERED["impala_replay"]}
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 
