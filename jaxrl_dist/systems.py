@@ -186,7 +186,7 @@ _ROWS = (
         replay="prioritised",
         layouts=("sebulba", "anakin", "async_gradient"),
         settings=dpg.APE_X_DPG,
-        families=dpg.FAMILIES,
+        families=dpg.APE_X_DPG_FAMILIES,
         summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
     ),
     System(

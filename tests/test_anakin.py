@@ -201,6 +201,7 @@ ALTERED = {
         "agent.exploration_noise": 0.9,
         "agent.target_noise": 0.2,
         "agent.clip_rewards": 0.5,
+        "agent.actor_errors": True,
         "learner.target_rate": 0.5,
         "learner.policy_learning_rate": 0.1,
         "learner.policy_period": 2,
