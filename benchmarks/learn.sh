@@ -110,6 +110,21 @@ study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="S
   --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
 study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
   --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+# Barth-Maron et al. 2018, figure 2 in small: DDPG with D4PG's settings, and its parts one after the other.
+ddpg="--agent.n_step=1 --agent.num_atoms=1 --replay.priority_exponent=0"
+parts=(--setting="DDPG: $ddpg" --setting="with n-step: $ddpg --agent.n_step=5" \
+  --setting="with n-step and distribution: --replay.priority_exponent=0" --setting="D4PG:")
+study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+study d4pg_parts_hopper 5 "${parts[@]}" -- --system=d4pg --layout=sebulba --env=envpool:Hopper-v4 --steps=200_000 \
+  --agent.value_low=0 --agent.value_high=500
+# Every system of the canon on one task for as many steps.
+study canon_cartpole 5 --setting="DQN: --system=dqn" --setting="Rainbow: --system=rainbow" \
+  --setting="Gorila: --system=gorila" --setting="A3C: --system=a3c" --setting="A2C: --system=a2c" \
+  --setting="GA3C: --system=ga3c" --setting="Ape-X DQN: --system=apex_dqn --layout=anakin" \
+  --setting="IMPALA: --system=impala --layout=anakin" --setting="IMPALA with replay: --system=impala_replay --layout=anakin" \
+  --setting="SEED IMPALA: --system=seed_impala" --setting="R2D2: --system=r2d2 --layout=anakin" \
+  --setting="SEED R2D2: --system=seed_r2d2" --setting="PPO: --system=ppo" --setting="DPPO: --system=dppo" \
+  --setting="PQN: --system=pqn" -- --env=gymnax:CartPole-v1 --steps=250_000
 # Espeholt et al. 2018, table 2 in small: the corrections at exact lags.
 settings=()
 for lag in 1 4 16; do
