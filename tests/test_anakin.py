@@ -124,6 +124,7 @@ ALTERED = {
         "network.hidden_sizes": (8,),
         "network.activation": "relu",
         "network.orthogonal": False,
+        "network.layer_norm": True,
         "network.shared": True,
         "network.core": "frame_stack",
         "network.head_size": 8,

@@ -227,6 +227,7 @@ def test_the_step_size_follows_progress(progress, rate):
     "name,oracle",
     [
         ("adam", lambda: optax.adam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
+        ("radam", lambda: optax.radam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
         ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
         ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
         ("sgd", lambda: optax.sgd(0.1)),
@@ -242,7 +243,8 @@ def test_the_optimisers_are_optax_s(name, oracle):
     other = oracle()
     other_state = other.init(reference)
     rng = np.random.default_rng(0)
-    for _ in range(3):
+    # RAdam's steps are those of adam after the fifth only.
+    for _ in range(8):
         grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
         gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
         state, _ = rules.apply(state, gradient, jnp.float32(0))
