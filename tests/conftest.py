@@ -56,6 +56,7 @@ SMALL["a2c"] = {
     "steps": 1280,
 }
 SMALL["dppo"] = SMALL["ppo"]
+SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -18,6 +18,7 @@ SPEC = types.EnvironmentSpec(
 )
 BOX = SPEC._replace(action=types.BoxSpace((2,), -1.0, 1.0))
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
+NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
 LSTM = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=4)
 A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
 PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
@@ -34,6 +35,8 @@ CASES = {
     "a2c-lstm": (a2c, A2C, SPEC, LSTM),
     "impala": (impala, impala.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
     "impala-lstm": (impala, impala.Config(trace_decay=0.9), SPEC, LSTM),
+    "pqn": (pqn, pqn.Config(clip_rewards=1.0, reward_scale=0.5), SPEC, NORMALISED),
+    "pqn-lstm": (pqn, pqn.Config(trace_decay=0.9), SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
