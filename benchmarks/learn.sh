@@ -106,12 +106,12 @@ PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setti
   --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \
   --layout.num_actors=8 --env.num_envs=16 --env.params.workers=1 --env.params.pause_ms=0.3 --layout.unroll_length=32 \
   --steps=100_000 --evaluation.interval_steps=25_000 --evaluation.episodes=16
-study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" -- \
-  --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" \
+  --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
-  --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
+  --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
 study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
-  --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+  --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
 # Espeholt et al. 2018, table 2 in small: the corrections at exact lags.
 settings=()
 for lag in 1 4 16; do
@@ -121,6 +121,12 @@ for lag in 1 4 16; do
 done
 study corrections_catch 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
   --env=gymnax:Catch-bsuite --steps=100_000
+settings=()
+for correction in vtrace one_step epsilon none; do
+  settings+=(--setting="$correction, with replay: --agent.correction=$correction")
+done
+study corrections_catch_replay 5 --means=importance_weight "${settings[@]}" -- --system=impala_replay --layout=sebulba \
+  --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=100_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"

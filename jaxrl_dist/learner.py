@@ -202,7 +202,7 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             # Data that is gone over more than once comes from no replay that keeps priorities.
             priorities = jnp.zeros_like(weights)
         metrics |= axis.max(maxima)
-        params = agent.adapt(state.params, sample.sequences, metrics, axis)
+        params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
         return advance(state._replace(params=params)), priorities, metrics
 
     def advance(state: LearnerState) -> LearnerState:

@@ -18,7 +18,7 @@ class System(NamedTuple):
     Attributes:
         name: as in `--system`.
         agent: module under `agents/`.
-        replay: `latest`, `uniform` or `prioritised`.
+        replay: `latest`, `mixed`, `uniform` or `prioritised`.
         layouts: layouts that it can run in, its own first.
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
@@ -108,6 +108,15 @@ _ROWS = (
         summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
     ),
     System(
+        name="impala_replay",
+        agent="impala",
+        replay="mixed",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=impala.IMPALA,
+        families=impala.IMPALA_FAMILIES,
+        summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
+    ),
+    System(
         name="seed_impala",
         agent="impala",
         replay="latest",
@@ -187,7 +196,7 @@ _ROWS = (
         replay="prioritised",
         layouts=("sebulba", "anakin", "async_gradient"),
         settings=dpg.APE_X_DPG,
-        families=dpg.FAMILIES,
+        families=dpg.APE_X_DPG_FAMILIES,
         summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
     ),
     System(

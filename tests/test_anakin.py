@@ -23,6 +23,7 @@ VARIANTS = {
     "a2c-continuous": ("a2c", PENDULUM, {}),
     "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
     "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
+    "impala_replay": ("impala_replay", CARTPOLE, {"layout": "anakin"}),
     "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
     "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
     "pqn": ("pqn", CARTPOLE, {}),
@@ -177,6 +178,7 @@ ALTERED = {
         "learner.epsilon": 1e-2,
         "network.layer_norm": False,
     },
+    "impala_replay": {"replay.capacity": 256, "replay.fraction": 0.2},
     "dqn": {
         "agent.discount": 0.9,
         "agent.n_step": 2,
@@ -217,6 +219,7 @@ ALTERED = {
         "agent.exploration_noise": 0.9,
         "agent.target_noise": 0.2,
         "agent.clip_rewards": 0.5,
+        "agent.actor_errors": True,
         "learner.target_rate": 0.5,
         "learner.policy_learning_rate": 0.1,
         "learner.policy_period": 2,
@@ -274,6 +277,7 @@ BASE = {
     "a2c": {},
     "impala": {"layout": "anakin"},
     "pqn": {"learner.learning_rate": 0.03},
+    "impala_replay": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
@@ -324,6 +328,8 @@ def test_no_switch_is_missing_from_the_test_above():
     # Where observations are kept changes no number (test_host_tier.py).
     fields -= {"replay.storage", "replay.prefetch"}
     assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
+    mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
+    assert mixed == {*ALTERED["impala_replay"]}
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 

@@ -16,7 +16,7 @@ LAYERS = (
     {"networks", "priorities", "blocks"},
     {"q_values", "replay"},
     {"ring", "agents"},
-    {"learner"},
+    {"learner", "mixed"},
     {"learn", "memory"},
     {"envs"},
     {"parallel"},
@@ -34,7 +34,7 @@ LAYERS = (
     {"__init__"},
 )
 FORBIDDEN = {
-    "agents": {"parallel", "envs", "replay", "ring"},
+    "agents": {"parallel", "envs", "replay", "ring", "mixed"},
     "envs": set().union(*LAYERS[4:9]),
     "parallel": {"agents"},
 }

@@ -140,7 +140,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         loss=functools.partial(_loss, static),
         adapt=base.no_adaptation,
         target=base.copy_target,
-        first_error=functools.partial(_first_error, static) if config.actor_errors else None,
+        first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
 
 
@@ -195,14 +195,6 @@ def _act_by_values(
 def _mean(static: _Static, q: Array) -> Array:
     """Returns values f32 [..., A]: of a distribution's logits [..., A, atoms] their means."""
     return q if static.support is None else jax.nn.softmax(q) @ static.support
-
-
-def _first_error(static: _Static, sequences: types.Unroll) -> Array:
-    """Returns |δ| of the taught rows by the values that the actors saw (Horgan et al. 2018, algorithm 1)."""
-    context, (taken, best) = static.net.context, sequences.steps.extras
-    reward, offset, discount = transitions.join(static.rule, sequences.steps.timestep)
-    target = reward + discount * jnp.take_along_axis(best[context:], offset[None], axis=0)[0]
-    return jnp.abs(target - taken[context])
 
 
 def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
