@@ -19,6 +19,8 @@ only=("$@")
 study cartpole_ppo 10 -- --system=ppo --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_dqn 10 -- --system=dqn --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
+study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
 study catch_a2c 10 -- --system=a2c --env=gymnax:Catch-bsuite --steps=100_000
 study catch 10 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn" -- --env=gymnax:Catch-bsuite --steps=100_000
 study memory_chain 5 --setting="lstm: --network.core=lstm --network.core_size=64" --setting="feed-forward: --network.core=identity" -- \

@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import a2c, dpg, dqn, impala, ppo, r2d2
+from jaxrl_dist.settings import a2c, dpg, dqn, impala, ppo, pqn, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -125,6 +125,16 @@ _ROWS = (
         families=impala.SEED_FAMILIES,
         summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
         by_layout=impala.SEED_BY_LAYOUT,
+    ),
+    System(
+        name="pqn",
+        agent="pqn",
+        replay="latest",
+        layouts=("anakin", "sebulba", "async_gradient"),
+        settings=pqn.PQN,
+        families=pqn.PQN_FAMILIES,
+        summary="Q-learning without replay or target network (Gallici et al. 2024), feed-forward or recurrent.",
+        by_layout=pqn.PQN_BY_LAYOUT,
     ),
     System(
         name="dqn",

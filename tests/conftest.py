@@ -56,6 +56,7 @@ SMALL["a2c"] = {
     "steps": 1280,
 }
 SMALL["dppo"] = SMALL["ppo"]
+SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
 SMALL["impala_replay"] = SMALL["impala"] | {"replay.capacity": 512}
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}

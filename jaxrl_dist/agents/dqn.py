@@ -6,6 +6,7 @@ Horgan et al. 2018, "Distributed prioritized experience replay". Prioritised rep
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -132,7 +133,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
-        exploration=functools.partial(_exploration, config),
+        exploration=_exploration(config),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
@@ -143,14 +144,16 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     )
 
 
-def _exploration(config: Config, env_index: Array, num_envs: int, progress: Array) -> Array:
-    """Returns ε: a linear schedule, the same for every environment, or its place on the ladder."""
+def _exploration(config: Config) -> Callable[..., Array]:
+    """Returns what gives ε: a linear schedule, the same for every environment, or its place on the ladder."""
     if config.exploration == "ladder":
-        ladder = functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
-        return ladder(env_index, num_envs, progress)
-    share = jnp.clip(progress / config.epsilon_fraction, 0.0, 1.0)
-    epsilon = config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
-    return jnp.broadcast_to(epsilon, env_index.shape).astype(jnp.float32)
+        return functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
+    return functools.partial(
+        q_values.epsilon_schedule,
+        start=config.epsilon_start,
+        end=config.epsilon_end,
+        fraction=config.epsilon_fraction,
+    )
 
 
 def _act(

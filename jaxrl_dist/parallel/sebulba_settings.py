@@ -69,7 +69,7 @@ def _parse_lag(text: str, staleness: str) -> int | None:
     """Reads a policy lag: a number, or None for free."""
     if text != "free" and not (text.isdecimal() and int(text) <= _LARGEST_LAG):
         raise UsageError(f"--layout.policy_lag={text}: expected a whole number from 0 to {_LARGEST_LAG}, or free")
-    if staleness == "none" and text != "0":
+    if staleness in ("none", "own") and text != "0":
         raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
     return None if text == "free" else int(text)
 
