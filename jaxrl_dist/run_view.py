@@ -82,10 +82,10 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     try:
         values = {name: entry["value"] for name, entry in contents["settings"].items()}
         origins = {name: str(entry["origin"]) for name, entry in contents["settings"].items()}
-        system_and_env = values["system"], values["env"]
     except (KeyError, TypeError, AttributeError):
-        raise config.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings") from None
-    assert all(system_and_env)
+        values, origins = {}, {}
+    if not {"system", "env"} <= values.keys():
+        raise config.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
     records, summary = metrics.read(folder), _json(folder / "summary.json")
     state = _state(folder, records, summary)
     sessions = software.recorded(contents)
