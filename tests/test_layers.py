@@ -25,6 +25,7 @@ LAYERS = (
     {"published", "band"},
     {"panels"},
     {"plots"},
+    {"scores"},
     {"assemble", "study_table", "run_view"},
     {"report", "reference"},
     {"comparison"},
