@@ -35,7 +35,12 @@ class Config:
 
     system: str = setting("ppo", "System to train; --list names them.")
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
-    layout: str = setting("", "How data moves between environments and learners; empty takes the system's own.")
+    layout: str = setting(
+        "",
+        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
+        "the same, measured.",
+    )
+    preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
         1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
     )
