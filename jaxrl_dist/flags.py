@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from absl import flags as absl_flags
 from jaxrl_dist import config, declarations, differences, faults, software, systems
 from jaxrl_dist.presets import base as presets
 
-PROGRAM = "train.py"
+CONSOLE = "jaxrl-dist"
+_SCRIPT = "train.py"
 _ACTIONS = {
     "help": "Print the flags of the chosen system, and exit.",
     "list": "Print the systems, the environments, the layouts and the presets, and exit.",
@@ -33,6 +35,11 @@ class Command(NamedTuple):
     flags: dict[str, str]
     settings: config.Resolved | None
     dry_run: bool = False
+
+
+def program() -> str:
+    """Returns the name by which this program was called: that of the script, or of the installed command."""
+    return CONSOLE if pathlib.Path(sys.argv[0]).stem == CONSOLE else _SCRIPT
 
 
 def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
@@ -109,14 +116,11 @@ def run_folder(settings: config.Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
 
 
-@contextlib.contextmanager
-def open_folder(command: Command) -> Iterator[pathlib.Path]:
-    """Makes the run folder where it is missing, and checks that this run may write to it.
-
-    A run that is refused within the context leaves no folder that was not there before.
+def check_folder(command: Command) -> pathlib.Path:
+    """Returns the run folder, which may be missing, unless it holds another run.
 
     Raises:
-        config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
+        config.UsageError: it holds a run of another configuration.
     """
     assert command.settings is not None
     folder = run_folder(command.settings)
@@ -126,6 +130,19 @@ def open_folder(command: Command) -> Iterator[pathlib.Path]:
             f"--out={folder} holds a run of another configuration ({differences.describe(changes)}); "
             "give its settings to resume it, or another --out"
         )
+    return folder
+
+
+@contextlib.contextmanager
+def open_folder(command: Command) -> Iterator[pathlib.Path]:
+    """Makes the run folder where it is missing, and checks that this run may write to it.
+
+    A run that is refused within the context leaves no folder that was not there before.
+
+    Raises:
+        config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
+    """
+    folder = check_folder(command)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(faults.made(folder))
@@ -148,8 +165,9 @@ def help_text(
     preset: presets.Preset = presets.NONE,
 ) -> str:
     """Describes every flag of a system in a layout: default, range and origin, the values of families and preset."""
+    usage = CONSOLE if program() == CONSOLE else f"python scripts/{_SCRIPT}"
     lines = [
-        f"usage: python scripts/{PROGRAM} --system={system.name} --env=suite:name [--flag=value ...]",
+        f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layouts)}.",
         "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
         *preset.head,
@@ -200,7 +218,7 @@ def _parse_known(arguments: Sequence[str], names: Mapping[str, bool]) -> tuple[d
     for name, is_switch in names.items():
         values[name] = absl_flags.Flag(absl_flags.ArgumentParser(), None, name, None, name, boolean=is_switch)
     try:
-        rest = values([PROGRAM, *arguments], known_only=True)[1:]
+        rest = values([program(), *arguments], known_only=True)[1:]
     except (absl_flags.Error, ValueError) as error:
         raise config.UsageError(str(error)) from None
     return {name: str(values[name].value) for name in names if values[name].present}, rest
