@@ -106,9 +106,10 @@ def _speeds(
     with contextlib.ExitStack() as stack:
         probes = [_probe(named, measured, option, devices, on_devices, stack) for option in options]
         for _ in range(_ROUNDS):
-            # Where an iteration takes long, one round is enough.
-            for one in filter(lambda one: one and one.seconds < _ROUNDS * _SLICE_S, probes):
-                one.run(_SLICE_S)
+            for one in probes:
+                # Where an iteration takes long, one round is enough.
+                if one is not None and one.seconds < _ROUNDS * _SLICE_S:
+                    one.run(_SLICE_S)
         return [statistics.median(one.rates) if one else 0.0 for one in probes]
 
 

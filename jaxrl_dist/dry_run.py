@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import assemble, auto, config, faults, flags, learner, loggers, memory, probe, records, runner, session
@@ -160,7 +161,7 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
 def schedules(settings: config.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
     """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %."""
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
-    rows = {"step size": [f"{float(learner.learning_rate(rules, np.float32(share))):.3g}" for share in _SHARES]}
+    rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
     exploring = [
         np.asarray(parts.agent.exploration(np.arange(num_envs), num_envs, np.float32(share))) for share in _SHARES
     ]

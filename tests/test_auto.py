@@ -113,19 +113,18 @@ def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = measure_as(monkeypatch, lambda s: 100.0 + 10 * (s.settings.get("layout.num_devices") == 2))
-    small = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False}
+    small = {**conftest.SMALL["ppo"], "steps": 256, "evaluation.episodes": 2, "log.tensorboard": False}
 
-    def train(steps: int) -> jaxrl_dist.Run:
-        settings = {**small, "steps": steps}
-        return jaxrl_dist.train("ppo", CARTPOLE, settings=settings, layout="auto", out=str(tmp_path))
+    def train() -> jaxrl_dist.Run:
+        return jaxrl_dist.train("ppo", CARTPOLE, settings=small, layout="auto", out=str(tmp_path))
 
-    first = train(256)
+    first = train()
     saved = json.loads((tmp_path / "config.json").read_text())["settings"]
     assert first.summary["num_devices"] == 2 and saved["layout.num_devices"]["value"] == 2
     assert saved["layout"] == {"value": "anakin", "origin": saved["layout"]["origin"]}
     assert saved["layout"]["origin"].startswith("auto: ") and saved["layout.num_devices"]["origin"].startswith("auto: ")
     tried.clear()
-    second = train(512)
+    second = train()
     assert not tried and second.summary["resumed_from"] == 256 and second.summary["num_devices"] == 2
     again = json.loads((tmp_path / "config.json").read_text())["settings"]
     assert again["layout.num_devices"] == saved["layout.num_devices"]
