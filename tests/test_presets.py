@@ -120,9 +120,8 @@ def test_list_and_help_show_presets_and_layouts() -> None:
 
 def tiny(system: str, settings: config.Resolved) -> dict[str, Any]:
     """Returns flags that make a preset small, without touching what it is."""
-    kept = {"network.torso"} | ({"layout"} if system in ("apex_dqn", "r2d2", "d4pg", "apex_dpg") else set())
     like = {"seed_impala": "impala", "seed_r2d2": "r2d2", "a3c": "a2c", "ga3c": "a2c", "gpu_sim": "ppo"}
-    small = {k: v for k, v in conftest.SMALL[like.get(system, system)].items() if k not in kept}
+    small = {k: v for k, v in conftest.SMALL[like.get(system, system)].items() if k not in ("network.torso", "layout")}
     small |= {"network.core_size": 8, "network.head_size": 8, "steps": 2 * 8 * small["layout.unroll_length"]}
     if "replay.min_size" in small:
         small |= {"replay.min_size": 32, "steps": 3 * 8 * small["layout.unroll_length"]}
