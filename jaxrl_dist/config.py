@@ -138,7 +138,7 @@ def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Pat
         UsageError: the system does not run in it, or it cannot serve the environment.
     """
     if name and name not in system.layouts:
-        hint = declarations.nearest(name, system.layouts)
+        hint = declarations.nearest(name, (*system.layouts, AUTO))
         raise UsageError(f"--layout={name}: {system.name} runs in {', '.join(system.layouts)} or {AUTO}{hint}")
     suite = root / "envs" / f"{env.partition(':')[0]}.py"
     runs_on = declarations.constant(suite, "RUNS_ON") if suite.is_file() else None

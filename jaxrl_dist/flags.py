@@ -69,7 +69,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         # Absl would silently drop the flags it names.
         raise config.unknown_flag(system, fields, "undefok", root)
     values, rest = _parse_known(arguments, {**_names(arguments, fields), "dry_run": True})
-    dry_run = values.pop("dry_run", "false") == "true"
+    dry_run = _truth("dry_run", values.pop("dry_run", "false"))
     if rest:
         raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
@@ -222,6 +222,14 @@ def _parse_known(arguments: Sequence[str], names: Mapping[str, bool]) -> tuple[d
     except (absl_flags.Error, ValueError) as error:
         raise config.UsageError(str(error)) from None
     return {name: str(values[name].value) for name in names if values[name].present}, rest
+
+
+def _truth(name: str, text: str) -> bool:
+    """Reads a switch that is no setting."""
+    try:
+        return bool(declarations.parse(declarations.Field(name, "bool", False, ""), text))
+    except ValueError as error:
+        raise config.UsageError(f"--{name}={text}: {error}") from None
 
 
 def _with_flag_files(argv: Sequence[str]) -> list[str]:

@@ -83,6 +83,7 @@ def test_the_switch_is_no_setting() -> None:
     command = flags.parse(["--dry_run", f"--env={CARTPOLE}"])
     assert command.dry_run and "dry_run" not in command.flags
     assert not flags.parse([f"--env={CARTPOLE}"]).dry_run
+    assert flags.parse(["--dry_run=1", f"--env={CARTPOLE}"]).dry_run
     assert not flags.parse(["--nodry_run", f"--env={CARTPOLE}"]).dry_run
 
 
