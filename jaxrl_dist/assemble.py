@@ -36,15 +36,21 @@ class Assembly(NamedTuple):
         return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
 
 
-def resolve(flags: Mapping[str, Any]) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
+def resolve(
+    flags: Mapping[str, Any], measured: Mapping[str, tuple[Any, str]] | None = None
+) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
     """Resolves settings for the task family of the environment that the flags name, and makes that environment.
+
+    Args:
+        flags: settings by flag name.
+        measured: what `--layout=auto` has chosen, by flag name with its origin.
 
     Raises:
         UsageError: a value that does not fit.
     """
-    checked = config.resolve(flags)
+    checked = config.resolve(flags, measured=measured or {})
     environment = envs.make(checked["env"], checked.env_params)
-    return config.resolve(flags, environment.spec.family), environment
+    return config.resolve(flags, environment.spec.family, measured=measured or {}), environment
 
 
 def assemble(

@@ -1,20 +1,24 @@
 """Declares settings and resolves their values, each with its origin.
 
 A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
-family, a preset's, a flag's. Nothing here imports JAX, so that wrong flags are refused within milliseconds.
+family, a preset's, what `--layout=auto` measured, a flag's. Nothing here imports JAX, so that wrong flags are refused
+within milliseconds.
 """
 
 import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from jaxrl_dist import declarations, differences, systems
+from jaxrl_dist.presets import base as presets
 
 PACKAGE = pathlib.Path(__file__).resolve().parent
 PARAMS = "env.params."
 ALIASES = {"network": "network.torso"}
+AUTO = "auto"
 
 ConfigT = TypeVar("ConfigT")
 
@@ -82,9 +86,43 @@ def fields(system: systems.System, layout: str, root: pathlib.Path = PACKAGE) ->
     }
 
 
-def default_system(root: pathlib.Path = PACKAGE) -> str:
-    """Returns the system that is trained where no flag names one."""
-    return str(run_default("system", root))
+class Choice(NamedTuple):
+    """What the other settings depend on: the row of the table, the environment, and the layout."""
+
+    system: systems.System
+    env: str
+    layout: str
+
+
+def choose(flags: Mapping[str, Any], preset: presets.Preset, root: pathlib.Path = PACKAGE) -> Choice:
+    """Returns what flags name, or else a preset, or else the defaults.
+
+    Raises:
+        UsageError: there is no such system or layout, or the preset is of another system.
+    """
+    named = {name: str(flags.get(name) or "") for name in ("system", "env", "layout")}
+    beneath = {name: str(preset.settings[name].value) for name in named if name in preset.settings}
+    if beneath and named["system"] not in ("", beneath["system"]):
+        raise UsageError(
+            f"--system={named['system']}: --preset={preset.name} is of {beneath['system']}; leave out one of them"
+        )
+    system, _, layout = (named[name] or beneath.get(name, "") for name in named)
+    row = find_system(system or str(run_default("system", root)))
+    # One that is named without text is refused where environments are checked.
+    env = named["env"] if "env" in flags else beneath.get("env", str(run_default("env", root)))
+    return Choice(row, env, choose_layout(row, "" if layout == AUTO else layout, env, root))
+
+
+def find_preset(name: str, root: pathlib.Path = PACKAGE) -> presets.Preset:
+    """Returns the preset of a name; one without settings for none.
+
+    Raises:
+        UsageError: there is no such preset.
+    """
+    try:
+        return presets.load(name, root)
+    except ValueError as error:
+        raise UsageError(f"--preset={name}: {error}") from None
 
 
 def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Path = PACKAGE) -> str:
@@ -100,8 +138,8 @@ def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Pat
         UsageError: the system does not run in it, or it cannot serve the environment.
     """
     if name and name not in system.layouts:
-        hint = declarations.nearest(name, system.layouts)
-        raise UsageError(f"--layout={name}: {system.name} runs in {', '.join(system.layouts)}{hint}")
+        hint = declarations.nearest(name, (*system.layouts, AUTO))
+        raise UsageError(f"--layout={name}: {system.name} runs in {', '.join(system.layouts)} or {AUTO}{hint}")
     suite = root / "envs" / f"{env.partition(':')[0]}.py"
     runs_on = declarations.constant(suite, "RUNS_ON") if suite.is_file() else None
     if runs_on is None:
@@ -197,27 +235,30 @@ class Resolved:
 def resolve(
     flags: Mapping[str, Any],
     family: str | None = None,
-    preset: Mapping[str, Any] | None = None,
+    preset: presets.Preset | None = None,
+    measured: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
     *,
-    preset_name: str = "",
     root: pathlib.Path = PACKAGE,
 ) -> Resolved:
-    """Gives every setting its value: default < paper < family < preset < flag.
+    """Gives every setting its value: default < paper < family < preset < measured < flag.
 
     Args:
-        flags: flag name -> text or value, as the user gave them; `system` and `layout` among them choose the others.
+        flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them choose the
+            others.
         family: task family of the environment; None before its spec is known (to check flags only).
-        preset: flag name -> value, below the flags.
-        preset_name: name of the preset, for the origins.
+        preset: instead of the one that the flags name.
+        measured: flag name -> value and origin of what `--layout=auto` has chosen; before that, the layout is the
+            system's own.
         root: folder of the package's sources.
 
     Raises:
         UsageError: a flag is unknown, or a value is not valid.
     """
-    flags, preset = canonical(flags), canonical(preset or {})
-    system = find_system(str(flags.get("system") or preset.get("system") or default_system(root)))
-    env = str(flags.get("env") or preset.get("env") or run_default("env", root))
-    layout = choose_layout(system, str(flags.get("layout") or preset.get("layout") or ""), env, root)
+    flags = canonical(flags)
+    preset = find_preset(str(flags.get("preset") or ""), root) if preset is None else preset
+    is_auto = flags.get("layout") == AUTO
+    named = {**flags, "layout": measured["layout"][0]} if is_auto and "layout" in measured else flags
+    system, _, layout = choose(named, preset, root)
     catalogue = fields(system, layout, root)
     layers: tuple[dict[str, tuple[Any, str]], ...] = (
         {
@@ -227,8 +268,9 @@ def resolve(
         {"layout": (layout, f"system {system.name}")},
         _published("paper", system.settings_in(layout)),
         _published(f"family {family}", system.families.get(family or "", {})),
-        {name: (value, f"preset {preset_name}".rstrip()) for name, value in preset.items()},
-        {name: (value, "flag") for name, value in flags.items() if (name, value) != ("layout", "")},
+        _published(f"preset {preset.name}", _in_layout(preset, layout, catalogue)),
+        dict(measured) if is_auto else {},
+        {name: (value, "flag") for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
     )
     settings, origins = {}, {}
     for name, (value, origin) in ((name, entry) for layer in layers for name, entry in layer.items()):
@@ -250,9 +292,22 @@ def restore(contents: Mapping[str, Any], root: pathlib.Path = PACKAGE) -> Resolv
     """
     entries = _entries(contents)
     values = {name: entry["value"] for name, entry in entries.items()}
-    resolved = resolve(values, contents.get("family"), root=root)
+    resolved = resolve(values, contents.get("family"), presets.NONE, root=root)
     origins = {**resolved.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
     return dataclasses.replace(resolved, origins=origins)
+
+
+def measured_in(contents: Any) -> dict[str, tuple[Any, str]]:
+    """Returns what `--layout=auto` has chosen in an earlier session: flag name -> value and origin.
+
+    Args:
+        contents: of a `config.json`, of whatever form.
+    """
+    try:
+        entries = {name: (entry["value"], str(entry.get("origin"))) for name, entry in _entries(contents).items()}
+    except UsageError:
+        return {}
+    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO)}
 
 
 def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,6 +339,16 @@ def unknown_flag(
 def _published(origin: str, settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
     """Pairs the values of a row with their origin."""
     return {name: (value, f"{origin}: {source}") for name, (value, source) in settings.items()}
+
+
+def _in_layout(
+    preset: presets.Preset, layout: str, catalogue: Mapping[str, declarations.Field]
+) -> dict[str, systems.Setting]:
+    """Returns the settings of a preset; in another layout than its own, without those of that layout."""
+    kept = {name: one for name, one in preset.settings.items() if name in catalogue or not name.startswith("layout.")}
+    if "layout" in kept and kept["layout"].value != layout:
+        del kept["layout"]
+    return kept
 
 
 def _value(

@@ -66,6 +66,11 @@ def constant(path: pathlib.Path, name: str) -> Any:
     return None
 
 
+def summary(path: pathlib.Path) -> str:
+    """Returns the first line of what a file says of itself."""
+    return (ast.get_docstring(ast.Module(list(_body(path)), [])) or "").partition("\n")[0]
+
+
 def parse(field: Field, value: Any) -> Any:
     """Turns text such as "1e6", "true" or "64,64", or a Python value, into a valid value of the setting.
 

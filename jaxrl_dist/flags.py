@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -12,21 +13,33 @@ from typing import NamedTuple
 from absl import flags as absl_flags
 
 from jaxrl_dist import config, declarations, differences, faults, software, systems
+from jaxrl_dist.presets import base as presets
 
-PROGRAM = "train.py"
+CONSOLE = "jaxrl-dist"
+_SCRIPT = "train.py"
 _ACTIONS = {
     "help": "Print the flags of the chosen system, and exit.",
-    "list": "Print the systems and the environments, and exit.",
+    "list": "Print the systems, the environments, the layouts and the presets, and exit.",
+    "dry_run": "Compile everything, train for some seconds, print memory, placement, schedules and speed, and exit.",
     "version": "Print versions, and exit.",
 }
 
 
 class Command(NamedTuple):
-    """What the user asks for: text to print, or flags (name -> text) to run with and their checked settings."""
+    """What the user asks for: text to print, or flags (name -> text) to run with and their checked settings.
+
+    With `dry_run`, only what such a run would be is wanted.
+    """
 
     text: str
     flags: dict[str, str]
     settings: config.Resolved | None
+    dry_run: bool = False
+
+
+def program() -> str:
+    """Returns the name by which this program was called: that of the script, or of the installed command."""
+    return CONSOLE if pathlib.Path(sys.argv[0]).stem == CONSOLE else _SCRIPT
 
 
 def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
@@ -40,30 +53,30 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         config.UsageError: a flag, a value or a name is not valid.
     """
     arguments = _with_flag_files(argv)
-    chosen = dict.fromkeys(("system", "env", "layout"), False)
+    chosen = dict.fromkeys(("system", "env", "layout", "preset"), False)
     first = _parse_known(arguments, {**chosen, **dict.fromkeys(_ACTIONS, True)})[0]
     if "version" in first:
         return Command("\n".join(software.versions()), {}, None)
     if "list" in first:
         return Command(catalogue_text(root), {}, None)
-    system = config.find_system(first.get("system") or config.default_system(root))
-    env = first.get("env", str(config.run_default("env", root)))
+    preset = config.find_preset(first.get("preset", ""), root)
+    system, env, layout = config.choose(first, preset, root)
     check_environment(env, root)
-    layout = config.choose_layout(system, first.get("layout", ""), env, root)
     fields = config.fields(system, layout, root)
     if "help" in first:
-        return Command(help_text(system, layout, fields), {}, None)
+        return Command(help_text(system, layout, fields, preset), {}, None)
     if "undefok" in _given(arguments):
         # Absl would silently drop the flags it names.
         raise config.unknown_flag(system, fields, "undefok", root)
-    values, rest = _parse_known(arguments, _names(arguments, fields))
+    values, rest = _parse_known(arguments, {**_names(arguments, fields), "dry_run": True})
+    dry_run = _truth("dry_run", values.pop("dry_run", "false"))
     if rest:
         raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
     origin = settings.settings.get("init_from")
     if origin and not (pathlib.Path(origin) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
-    return Command("", config.canonical(values), settings)
+    return Command("", config.canonical(values), settings, dry_run)
 
 
 def suites(root: pathlib.Path = config.PACKAGE) -> dict[str, tuple[str, ...]]:
@@ -103,14 +116,11 @@ def run_folder(settings: config.Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
 
 
-@contextlib.contextmanager
-def open_folder(command: Command) -> Iterator[pathlib.Path]:
-    """Makes the run folder where it is missing, and checks that this run may write to it.
-
-    A run that is refused within the context leaves no folder that was not there before.
+def check_folder(command: Command) -> pathlib.Path:
+    """Returns the run folder, which may be missing, unless it holds another run.
 
     Raises:
-        config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
+        config.UsageError: it holds a run of another configuration.
     """
     assert command.settings is not None
     folder = run_folder(command.settings)
@@ -120,6 +130,19 @@ def open_folder(command: Command) -> Iterator[pathlib.Path]:
             f"--out={folder} holds a run of another configuration ({differences.describe(changes)}); "
             "give its settings to resume it, or another --out"
         )
+    return folder
+
+
+@contextlib.contextmanager
+def open_folder(command: Command) -> Iterator[pathlib.Path]:
+    """Makes the run folder where it is missing, and checks that this run may write to it.
+
+    A run that is refused within the context leaves no folder that was not there before.
+
+    Raises:
+        config.UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
+    """
+    folder = check_folder(command)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(faults.made(folder))
@@ -135,17 +158,24 @@ def open_folder(command: Command) -> Iterator[pathlib.Path]:
         yield folder
 
 
-def help_text(system: systems.System, layout: str, fields: dict[str, declarations.Field]) -> str:
-    """Describes every flag of a system in a layout: default, range and origin, and the values of task families."""
+def help_text(
+    system: systems.System,
+    layout: str,
+    fields: dict[str, declarations.Field],
+    preset: presets.Preset = presets.NONE,
+) -> str:
+    """Describes every flag of a system in a layout: default, range and origin, the values of families and preset."""
+    usage = CONSOLE if program() == CONSOLE else f"python scripts/{_SCRIPT}"
     lines = [
-        f"usage: python scripts/{PROGRAM} --system={system.name} --env=suite:name [--flag=value ...]",
+        f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layouts)}.",
-        "Values rise in rank from default or paper over family (of the environment) to flag.",
+        "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
+        *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
     ]
     for owner, names in itertools.groupby(fields, key=lambda name: name.rpartition(".")[0]):
         lines += ["", f"{owner or 'run'}:"]
-        lines += [line for name in names for line in _flag_lines(system, layout, name, fields[name])]
+        lines += [line for name in names for line in _flag_lines(system, layout, name, fields[name], preset)]
         if owner == "env":
             lines += [f"  --{config.PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
     lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in _ACTIONS.items())]
@@ -153,10 +183,15 @@ def help_text(system: systems.System, layout: str, fields: dict[str, declaration
 
 
 def catalogue_text(root: pathlib.Path = config.PACKAGE) -> str:
-    """Lists the systems, and the environments of each suite."""
+    """Lists the systems, the environments of each suite, the layouts, and the presets."""
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layouts)}." for row in systems.SYSTEMS.values()]
     names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in suites(root).items()]
-    return "\n".join(["systems:", *map(_wrapped, rows), "environments:", *map(_wrapped, names)])
+    layouts = dict.fromkeys(layout for row in systems.SYSTEMS.values() for layout in row.layouts)
+    ways = [f"{layout}: {declarations.summary(root / 'parallel' / f'{layout}.py')}" for layout in layouts]
+    ways.append(f"{config.AUTO}: The fastest of those above that learn the same, measured when the run begins.")
+    ready = [f"{name}: {config.find_preset(name, root).head[0]}" for name in presets.names(root)]
+    groups = {"systems": rows, "environments": names, "layouts": ways, "presets": ready}
+    return "\n".join(line for title, items in groups.items() for line in (f"{title}:", *map(_wrapped, items)))
 
 
 def _given(arguments: Sequence[str]) -> list[str]:
@@ -183,10 +218,18 @@ def _parse_known(arguments: Sequence[str], names: Mapping[str, bool]) -> tuple[d
     for name, is_switch in names.items():
         values[name] = absl_flags.Flag(absl_flags.ArgumentParser(), None, name, None, name, boolean=is_switch)
     try:
-        rest = values([PROGRAM, *arguments], known_only=True)[1:]
+        rest = values([program(), *arguments], known_only=True)[1:]
     except (absl_flags.Error, ValueError) as error:
         raise config.UsageError(str(error)) from None
     return {name: str(values[name].value) for name in names if values[name].present}, rest
+
+
+def _truth(name: str, text: str) -> bool:
+    """Reads a switch that is no setting."""
+    try:
+        return bool(declarations.parse(declarations.Field(name, "bool", False, ""), text))
+    except ValueError as error:
+        raise config.UsageError(f"--{name}={text}: {error}") from None
 
 
 def _with_flag_files(argv: Sequence[str]) -> list[str]:
@@ -216,11 +259,13 @@ def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
         family = old["family"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
-    return config.resolve(command.flags, family).difference(old)
+    return config.resolve(command.flags, family, measured=config.measured_in(old)).difference(old)
 
 
-def _flag_lines(system: systems.System, layout: str, name: str, field: declarations.Field) -> list[str]:
-    """Describes one flag: its value where no family or flag sets it, then the families' values."""
+def _flag_lines(
+    system: systems.System, layout: str, name: str, field: declarations.Field, preset: presets.Preset
+) -> list[str]:
+    """Describes one flag: its value where no family or flag sets it, then the families' values and the preset's."""
     paper = system.settings_in(layout).get(name, systems.Setting(field.default, field.source))
     origin = f"paper: {paper.source}" if paper.source else "default"
     lines = [
@@ -230,6 +275,9 @@ def _flag_lines(system: systems.System, layout: str, name: str, field: declarati
     for family, settings in system.families.items():
         if name in settings:
             lines.append(_wrapped(f"{family}: {_shown(settings[name].value)} ({settings[name].source})"))
+    if name in preset.settings:
+        own = preset.settings[name]
+        lines.append(_wrapped(f"preset {preset.name}: {_shown(own.value)} ({own.source})"))
     return lines
 
 

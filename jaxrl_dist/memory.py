@@ -62,12 +62,30 @@ def replay_parts(state: Any) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
+def places(tree: Any) -> dict[str, int]:
+    """Returns the bytes of a tree on each of this process's devices by name; "host" has what is on none.
+
+    Args:
+        tree: of arrays, or of `jax.ShapeDtypeStruct` with shardings.
+    """
+    sizes: collections.Counter[str] = collections.Counter()
+    for leaf in jax.tree.leaves(tree):
+        where = getattr(leaf, "sharding", None)
+        if where is None:
+            # What only a checkpoint knows the length of has none yet.
+            sizes["host"] += max(math.prod(leaf.shape), 0) * leaf.dtype.itemsize
+            continue
+        for device in where.addressable_devices:
+            sizes[f"{device.platform}:{device.id}"] += _bytes_on_one(leaf)
+    return dict(sizes)
+
+
 def describe(parts: Mapping[str, int]) -> str:
     """Says in one line what a replay takes on each device, "" where there is none."""
     if not parts:
         return ""
-    listed = ", ".join(f"{name} {_readable(size)}" for name, size in parts.items())
-    return f"replay: {_readable(sum(parts.values()))} per device ({listed})"
+    listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
+    return f"replay: {readable(sum(parts.values()))} per device ({listed})"
 
 
 def check(settings: config.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
@@ -81,15 +99,15 @@ def check(settings: config.Resolved, parts: Mapping[str, int], devices: Sequence
     Raises:
         UsageError: with the bytes, those that are free, and the largest capacity that fits.
     """
-    needed, free = sum(parts.values()), _free_on_one(devices)
+    needed, free = sum(parts.values()), free_on_one(devices)
     if needed <= free:
         return
     block = settings["env.num_envs"] * settings["layout.unroll_length"]
     fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
     fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
     raise config.UsageError(
-        f"--replay.capacity={settings['replay.capacity']} takes {_readable(needed)} of each device's memory, "
-        f"{_readable(int(free))} are free; {fix}"
+        f"--replay.capacity={settings['replay.capacity']} takes {readable(needed)} of each device's memory, "
+        f"{readable(int(free))} are free; {fix}"
     )
 
 
@@ -102,7 +120,7 @@ def _bytes_on_one(leaf: Any) -> int:
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
-def _free_on_one(devices: Sequence[jax.Device]) -> float:
+def free_on_one(devices: Sequence[jax.Device]) -> float:
     """Returns the bytes that are free on each of the devices; those of a CPU share its memory."""
     if devices[0].platform == "cpu":
         return free_of_host() / len(devices)
@@ -120,5 +138,8 @@ def free_of_host() -> float:
         return math.inf
 
 
-def _readable(size: int) -> str:
+def readable(size: float) -> str:
+    """Writes a number of bytes."""
+    if size < 2**20 // 10:
+        return f"{size / 2**10:.1f} KiB"
     return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / 2**20:.1f} MiB"

@@ -135,7 +135,9 @@ def assemble_run(
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
     saved = config.restore(json.loads(path.read_text(encoding="utf-8")))
-    settings, environment = assemble.resolve({**saved.settings, **_devices(saved, num_devices), **flags})
+    # Every value is given, so a preset that was changed since, or is gone, has no say.
+    given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
+    settings, environment = assemble.resolve(given)
     return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
 

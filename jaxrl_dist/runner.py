@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, TextIO
 
 import jax
 from absl import logging
+from jax.experimental.compilation_cache import compilation_cache
 
 from jaxrl_dist import (
     assemble,
+    auto,
     checkpoint,
     config,
     differences,
@@ -35,7 +37,12 @@ class Config:
 
     system: str = setting("ppo", "System to train; --list names them.")
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
-    layout: str = setting("", "How data moves between environments and learners; empty takes the system's own.")
+    layout: str = setting(
+        "",
+        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
+        "the same, measured.",
+    )
+    preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
         1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
     )
@@ -52,6 +59,10 @@ class Config:
         choices=("default", "bfloat16", "tensorfloat32", "float32"),
     )
     profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
+
+
+# What ends a run in one line, beside a wrong command.
+FAULTS = (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError)
 
 
 class Run(NamedTuple):
@@ -92,22 +103,27 @@ def train(
 
 def main(named: Mapping[str, Any]) -> int:
     """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
-    logging.set_verbosity(logging.WARNING)
-    warnings.showwarning = _print_warning
-    memory.keep_flat()
-    use_cores()
+    prepare()
     stop = faults.StopToken()
     with stop.install():
         try:
             run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
-        except (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError) as error:
-            print(f"{flags.PROGRAM}: {error}", file=sys.stderr)
+        except FAULTS as error:
+            print(f"{flags.program()}: {error}", file=sys.stderr)
             return 1
     if run.reason == session.STOPPED:
         print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
         return stop.exit_code
     print(run_folder.describe(run.folder, run.summary))
     return 0
+
+
+def prepare() -> None:
+    """Sets up the process as scripts do, before JAX has a backend: few words, flat memory, a device per core."""
+    logging.set_verbosity(logging.WARNING)
+    warnings.showwarning = _print_warning
+    memory.keep_flat()
+    use_cores()
 
 
 def drive(
@@ -131,6 +147,9 @@ def drive(
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
+        with stop.at_once("stopped before the run began; nothing was saved"):
+            say = print if display else _say_nothing
+            settings, environment = auto.settle(named, settings, environment, folder, devices, on_devices, say)
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
@@ -168,7 +187,11 @@ def _print_warning(
     line: str | None = None,
 ) -> None:
     """Prints a warning as one line, without the place in the source."""
-    print(f"{flags.PROGRAM}: warning: {message}", file=sys.stderr)
+    print(f"{flags.program()}: warning: {message}", file=sys.stderr)
+
+
+def _say_nothing(text: str) -> None:
+    """Is told what happens, where nobody listens."""
 
 
 def use_cores() -> None:
@@ -183,6 +206,8 @@ def keep_programs(devices: Sequence[jax.Device]) -> None:
     its reductions meet in one rendezvous (`InProcessCommunicator::AllReduce`).
     """
     several = devices[0].platform == "cpu" and len(devices) > 1
+    # JAX looks once whether to keep programs, and would go on as it began.
+    compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", None if several else str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 

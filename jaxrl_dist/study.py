@@ -93,7 +93,7 @@ def is_finished(cell: Cell) -> bool:
     """Whether the run folder holds a run of exactly these settings that has come to its end."""
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
-        settings = config.resolve(cell.command.flags, contents["family"])
+        settings = config.resolve(cell.command.flags, contents["family"], measured=config.measured_in(contents))
         changed = settings.difference(contents).identity
     except (OSError, ValueError, LookupError):
         return False

@@ -10,6 +10,7 @@ import pathlib
 import pytest
 
 from jaxrl_dist import config, declarations, differences, systems
+from jaxrl_dist.presets import base as presets
 
 CONFIG_FILES = sorted(
     (path, node.name)
@@ -203,11 +204,11 @@ def test_values_rise_in_rank_and_name_their_origin(root: pathlib.Path) -> None:
         resolved = config.resolve(flags, root=root, **layers)  # type: ignore[arg-type]
         return resolved["agent.discount"], resolved.origins["agent.discount"]
 
-    preset = {"agent.discount": 0.6}
+    preset = presets.Preset("toy/fast", (), {"agent.discount": systems.Setting(0.6, "Toy 2004")})
     assert discount({}) == (0.8, "paper: Toy 2002")
     assert discount({}, family="atari") == (0.8, "paper: Toy 2002")
     assert discount({}, family="classic") == (0.7, "family classic: Toy 2003")
-    assert discount({}, family="classic", preset=preset, preset_name="fast") == (0.6, "preset fast")
+    assert discount({}, family="classic", preset=preset) == (0.6, "preset toy/fast: Toy 2004")
     assert discount({"agent.discount": "0.5"}, family="classic", preset=preset) == (0.5, "flag")
     resolved = config.resolve({}, root=root)
     assert (resolved["agent.scale"], resolved.origins["agent.scale"]) == (1.0, "default")
@@ -254,7 +255,7 @@ def test_short_names_stand_for_the_full_ones(root: pathlib.Path) -> None:
         ({"learner.discount": "1"}, r"did you mean --agent\.discount\?"),
         ({"agent.discount": "2"}, r"--agent\.discount=2: expected a number >= 0 and <= 1"),
         ({"system": "toi"}, r"--system=toi: expected one of toy; did you mean toy\?"),
-        ({"layout": "their"}, r"--layout=their: toy runs in here, there; did you mean there\?"),
+        ({"layout": "their"}, r"--layout=their: toy runs in here, there or auto; did you mean there\?"),
     ],
 )
 def test_errors_are_one_line_with_the_nearest(root: pathlib.Path, flags: dict[str, str], message: str) -> None:

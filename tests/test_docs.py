@@ -95,7 +95,7 @@ def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
     declared = {
         name for row in systems.SYSTEMS.values() for layout in row.layouts for name in config.fields(row, layout)
     }
-    actions = {"help", "list", "version", "flagfile", *config.ALIASES}
+    actions = {"help", "list", "version", "flagfile", "dry_run", *config.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
         assert name in known or f"{negation}{name}" in known or name.startswith(config.PARAMS), name

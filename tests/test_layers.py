@@ -10,6 +10,7 @@ LAYERS = (
     {"types", "settings"},
     {"systems"},
     {"declarations", "differences"},
+    {"presets"},
     {"config"},
     {"returns", "values", "distributions", "statistics", "permutations", "custom", "storage", "events"},
     {"torsos", "lstm", "noisy"},
@@ -33,14 +34,16 @@ LAYERS = (
     {"records", "saving"},
     {"guard"},
     {"session"},
-    {"startup"},
-    {"run_folder", "policy"},
+    {"startup", "probe"},
+    {"run_folder", "policy", "auto"},
     {"runner", "histories"},
+    {"dry_run"},
+    {"command"},
     {"__init__"},
 )
 FORBIDDEN = {
     "agents": {"parallel", "envs", "replay", "ring", "mixed"},
-    "envs": set().union(*LAYERS[4:9]),
+    "envs": set().union(*LAYERS[5:10]),
     "parallel": {"agents"},
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,19 @@
+# An image with the package and every suite: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist --list
+# For NVIDIA GPUs: docker build --build-arg JAX_EXTRA=cuda12 -t jaxrl-dist . && docker run --rm --gpus=all jaxrl-dist --list
+FROM python:3.11-slim
+
+# Brax's and Gymnasium's renderers look for these.
+RUN apt-get update && apt-get install --yes --no-install-recommends libegl1 libgl1 libglib2.0-0 \
+    && rm -rf /var/lib/apt/lists/*
+
+ARG JAX_EXTRA=""
+WORKDIR /package
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY jaxrl_dist jaxrl_dist
+# Without the extra, JAX for CPUs, as pinned; with it, the same version of JAX for that platform.
+RUN pip install --no-cache-dir --requirement requirements.lock \
+    && if [ -n "$JAX_EXTRA" ]; then pip install --no-cache-dir --constraint requirements.lock "jax[$JAX_EXTRA]"; fi \
+    && pip install --no-cache-dir --no-deps .
+
+WORKDIR /work
+ENTRYPOINT ["jaxrl-dist"]

@@ -1,0 +1,202 @@
+"""Chooses what only speed depends on, by trying it for about ten seconds: `--layout=auto`.
+
+It may choose the layout, the devices, the number of actors, the simulator's threads, and, where actors take the newest
+parameters anyway, how many environments act together. It leaves alone what is learned: the environments and rows per
+update, the replay, the lag of the policy, the optimiser; and whatever a flag or a preset has named.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrl_dist import assemble, config, probe
+from jaxrl_dist.envs import base as envs
+
+Measured = Mapping[str, tuple[Any, str]]
+Option = dict[str, Any]
+
+_SLICE_S = 0.5
+_ROUNDS = 3
+# What is faster by less than this may be so by chance, and the first option is the usual one.
+_CLEARLY = 1.03
+_REPLAY_ROWS = 2**16
+_THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
+
+
+def settle(
+    named: Mapping[str, Any],
+    settings: config.Resolved,
+    environment: envs.Environment | envs.HostTask,
+    folder: pathlib.Path,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
+) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
+    """Returns settings and environment as they are; of `--layout=auto`, as an earlier session chose, or as measured.
+
+    Args:
+        named: settings by flag name, as the user gave them.
+        settings: resolved of them.
+        environment: that they name.
+        folder: of the run, which may hold an earlier session.
+        devices: to choose from.
+        on_devices: called with those of each option, before anything is compiled for them.
+        say: prints a line.
+
+    Raises:
+        UsageError: simulators that come by themselves, or settings that cannot be.
+    """
+    if named.get("layout") != config.AUTO:
+        return settings, environment
+    path = folder / "config.json"
+    earlier = config.measured_in(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    measured = earlier or choose(named, settings, environment, devices, on_devices, say)
+    return assemble.resolve(named, measured)
+
+
+def choose(
+    named: Mapping[str, Any],
+    settings: config.Resolved,
+    environment: envs.Environment | envs.HostTask,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
+) -> Measured:
+    """Tries one choice after the other, each with the best of those before; arguments as those of `settle`.
+
+    Returns:
+        The values by flag name, each with its origin.
+    """
+    if settings["env"].startswith("external:"):
+        raise config.UsageError(f"--layout={config.AUTO}: {settings['env']} comes by itself, and cannot be tried first")
+    measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{config.AUTO}: the only one")}
+    for options in (_layouts, _devices, _actors, _threads, _together):
+        resolved = assemble.resolve(named, measured)[0] if measured else settings
+        tried = [one for one in options(resolved, devices) if not _is_fixed(resolved, one)]
+        if len(tried) < 2:
+            continue
+        speeds = _speeds(named, measured, tried, devices, on_devices)
+        for option, speed in zip(tried, speeds, strict=True):
+            say(f"{config.AUTO}: {_text(option)}: {f'{speed:,.0f} steps/s' if speed else 'cannot be'}")
+        if not any(speeds):
+            # The run itself then says why.
+            return measured
+        best = max(range(len(tried)), key=lambda i: speeds[i])
+        if speeds[best] < speeds[0] * _CLEARLY:
+            best = 0
+        origin = f"{config.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
+        measured |= {name: (value, origin) for name, value in tried[best].items()}
+    return measured
+
+
+def _speeds(
+    named: Mapping[str, Any],
+    measured: Measured,
+    options: Sequence[Option],
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+) -> list[float]:
+    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be."""
+    with contextlib.ExitStack() as stack:
+        probes = [_probe(named, measured, option, devices, on_devices, stack) for option in options]
+        for _ in range(_ROUNDS):
+            for one in probes:
+                # Where an iteration takes long, one round is enough.
+                if one is not None and one.seconds < _ROUNDS * _SLICE_S:
+                    one.run(_SLICE_S)
+        return [statistics.median(one.rates) if one else 0.0 for one in probes]
+
+
+def _probe(
+    named: Mapping[str, Any],
+    measured: Measured,
+    option: Option,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    stack: contextlib.ExitStack,
+) -> probe.Probe | None:
+    """Returns the probe of an option, warm, which the stack closes; None if the settings do not go together."""
+    entries = {name: (value, config.AUTO) for name, value in option.items()}
+    try:
+        settings, environment = assemble.resolve(named, {**measured, **entries})
+        chosen = assemble.choose_devices(settings, devices)
+        on_devices(chosen)
+        made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
+    except config.UsageError:
+        return None
+    stack.callback(made.close)
+    made.warm_up()
+    return made
+
+
+def _layouts(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
+    del devices
+    options: list[Option] = [{"layout": settings["layout"]}]
+    row = config.find_system(settings["system"])
+    if settings["layout"] == "anakin" and "sebulba" in row.layouts and settings["num_seeds"] == 1:
+        same = {"layout.policy_lag": "0", "layout.unroll_length": settings["layout.unroll_length"]}
+        options.append({"layout": "sebulba", **same})
+    return options
+
+
+def _devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
+    chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
+    counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
+    if settings["layout"] == "anakin":
+        return [{"layout.num_devices": n} for n in counts]
+    if settings["layout"] != "sebulba":
+        return []
+    names = [f"{device.platform}:{device.id}" for device in devices]
+    options: list[Option] = [{"layout.learner_devices": ",".join(names[:n])} for n in counts]
+    if devices[0].platform != "cpu" and count > 1 and settings["layout.inference"] == "per_actor":
+        half = {"layout.learner_devices": ",".join(names[count // 2 :])}
+        options.append({**half, "layout.actor_devices": ",".join(names[: count // 2])})
+    return options
+
+
+def _actors(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
+    del devices
+    if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
+        return []
+    cores, envs_in_all = len(os.sched_getaffinity(0)), settings["env.num_envs"]
+    counts = [settings["layout.num_actors"], *(2**i for i in range(4) if 2**i <= cores and envs_in_all % 2**i == 0)]
+    return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
+
+
+def _threads(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
+    del devices
+    name = _THREADS.get(settings["env"].partition(":")[0], "")
+    cores = len(os.sched_getaffinity(0))
+    counts = dict.fromkeys([0, *(n for n in (cores // 2, 2 * cores) if n)])
+    return [{f"{config.PARAMS}{name}": str(n)} for n in counts] if name else []
+
+
+def _together(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns how many environments act together, where the clock says which anyway."""
+    del devices
+    if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
+        return []
+    width = settings["env.num_envs"] // settings["layout.num_actors"]
+    counts = [settings["layout.ready_envs"], *(width // n for n in (2, 4) if width % n == 0)]
+    return [{"layout.ready_envs": n} for n in dict.fromkeys(counts)]
+
+
+def _is_fixed(settings: config.Resolved, option: Option) -> bool:
+    """Whether it would change what a flag or a preset has named."""
+    changed = [name for name, value in option.items() if settings.settings.get(name) != value]
+    given = [settings.origins.get(name, "") for name in changed]
+    return any(origin == "flag" or origin.startswith("preset ") for origin in given)
+
+
+def _text(option: Option) -> str:
+    return " ".join(f"--{name}={value}" for name, value in option.items())

@@ -1,0 +1,70 @@
+"""The package outside the repository: what a wheel holds, and the command that it installs."""
+
+import importlib
+import pathlib
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+
+import pytest
+
+from jaxrl_dist import command, config, flags
+from jaxrl_dist.presets import base as presets
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_installed_command_is_the_script() -> None:
+    module, _, name = PROJECT["project"]["scripts"][flags.CONSOLE].partition(":")
+    assert getattr(importlib.import_module(module), name) is command.start
+    script = runpy.run_path(str(ROOT / "scripts" / "train.py"), run_name="train")
+    assert script["command"] is command
+
+
+def test_messages_name_the_command_that_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for called, named in (("/usr/bin/jaxrl-dist", "jaxrl-dist"), ("scripts/train.py", "train.py")):
+        monkeypatch.setattr(sys, "argv", [called])
+        assert command.main(["--sytem=ppo"]) == 2
+        assert capsys.readouterr().err.startswith(f"{named}: --sytem: ")
+    assert "usage: python scripts/train.py " in flags.parse(["--help"]).text
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/jaxrl-dist"])
+    assert "usage: jaxrl-dist " in flags.parse(["--help"]).text
+
+
+def test_package_data_covers_all_that_is_no_module() -> None:
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["jaxrl_dist"]
+    covered = {path for pattern in patterns for path in config.PACKAGE.glob(pattern)}
+    others = {path for path in config.PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    assert others == covered and len(covered) == len(presets.names(config.PACKAGE)) + 1
+    # What has no __init__.py is no package, and would be left out.
+    assert all((path.parent / "__init__.py").is_file() for path in config.PACKAGE.rglob("*.py"))
+
+
+def test_versions_agree() -> None:
+    version = PROJECT["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "Apache License" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_the_package(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "jaxrl_dist", source / "jaxrl_dist", ignore=shutil.ignore_patterns("__pycache__"))
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={tmp_path}", str(source)]
+    subprocess.run(pip, check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert {f"jaxrl_dist/presets/{name}.flags" for name in presets.names(config.PACKAGE)} <= held
+    assert {"jaxrl_dist/py.typed", "jaxrl_dist/command.py", "jaxrl_dist/envs/gymnax.py"} <= held
+    assert any(name.endswith("licenses/LICENSE") for name in held)
+    assert not any(name.startswith(("tests", "benchmarks", "scripts")) for name in held)
