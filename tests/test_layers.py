@@ -30,7 +30,7 @@ LAYERS = (
     {"session"},
     {"startup"},
     {"run_folder", "policy"},
-    {"runner", "histories"},
+    {"runner", "histories", "video"},
     {"__init__"},
 )
 FORBIDDEN = {
