@@ -1,8 +1,8 @@
 """The interfaces of environments on the device and on the host, and `make`, which finds the suite of a name.
 
 A suite is one file of this package with the literals `SUITE`, `ENVIRONMENTS` (() for any name) and `RUNS_ON` ("device"
-or "host"), and a function `make(name, params)` that returns an `Environment` or a `HostTask`; nothing else knows it. One
-that draws says what in the literal `DRAWS`.
+or "host"), and a function `make(name, params)` that returns an `Environment` or a `HostTask`; nothing else knows it.
+A suite that draws says in the literal `DRAWS` what it draws.
 """
 
 import dataclasses

@@ -22,13 +22,13 @@ _OUTLINE = 0.55
 _UNCHOSEN, _BROWN = ((0.5, 0.5, 0.5), (0.4, 0.33, 0.26)), (0.80, 0.55, 0.35)
 _TILES = 14
 # Degrees above the ground; what moves in a plane parallel to it is seen from further up.
-_ELEVATION, _ELEVATIONS = 18.0, {"reacher": 70.0, "pusher": 40.0}
+ELEVATION, _ELEVATIONS = 18.0, {"reacher": 70.0, "pusher": 40.0}
 _AZIMUTH = -65.0
 # The picture's height is so many times the size of the body.
 _MARGIN = 1.5
 
 
-class _Camera(NamedTuple):
+class Camera(NamedTuple):
     """Axes of the picture in the world: to the right, upwards, and towards the viewer, each f64 [3]."""
 
     right: np.ndarray
@@ -43,7 +43,7 @@ def make(name: str, environment: Any) -> base.Picture:
         name: without the suite's.
         environment: Brax's own.
     """
-    bodies = _Bodies(environment.sys, _camera(_ELEVATIONS.get(name, _ELEVATION)))
+    bodies = _Bodies(environment.sys, camera(_ELEVATIONS.get(name, ELEVATION)))
 
     def draw(state: ArrayTree) -> np.ndarray:
         return bodies.draw(state.environment[0].pipeline_state.x)
@@ -56,10 +56,18 @@ def make(name: str, environment: Any) -> base.Picture:
     return base.Picture(draw, 1.0 / float(environment.dt), page)
 
 
+def camera(elevation: float) -> Camera:
+    """Returns the axes of a camera so many degrees above the ground."""
+    up, around = math.radians(elevation), math.radians(_AZIMUTH)
+    forward = np.array((math.cos(up) * math.cos(around), math.cos(up) * math.sin(around), math.sin(up)))
+    right = np.array((-math.sin(around), math.cos(around), 0.0))
+    return Camera(right, np.cross(forward, right), forward)
+
+
 class _Bodies:
     """What is drawn of a system: its spheres and capsules, the latter as two ends with a radius."""
 
-    def __init__(self, system: Any, camera: _Camera) -> None:
+    def __init__(self, system: Any, camera: Camera) -> None:
         kinds = np.asarray(system.geom_type)
         shown = np.isin(kinds, (_SPHERE, _CAPSULE))
         size, half = np.asarray(system.geom_size)[shown], np.zeros((int(shown.sum()), 3))
@@ -134,13 +142,6 @@ class _Bodies:
                     mixed = (1 - away**2) * _FLOOR[(i + j) % 2] + away**2 * _SKY
                     points = np.concatenate([corners, np.full((4, 1), self._floor)], axis=1)
                     canvas.polygon(self._project(centre, points), fill=tuple(mixed.astype(int).tolist()))
-
-
-def _camera(elevation: float) -> _Camera:
-    up, around = math.radians(elevation), math.radians(_AZIMUTH)
-    forward = np.array((math.cos(up) * math.cos(around), math.cos(up) * math.sin(around), math.sin(up)))
-    right = np.array((-math.sin(around), math.cos(around), 0.0))
-    return _Camera(right, np.cross(forward, right), forward)
 
 
 def _rotate(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
