@@ -26,6 +26,7 @@ FOLDER = "videos"
 _FASTEST = 50.0
 # Larger frames are shrunk, smaller ones enlarged, by whole factors.
 _LARGEST_SIDE, _SMALLEST_SIDE = 400, 160
+_COLOURS = 64
 # Where an environment has no timeout of its own (in layouts without host environments).
 _TIMEOUT_S = 60.0
 
@@ -34,7 +35,7 @@ class Episode(NamedTuple):
     """One filmed episode.
 
     Attributes:
-        frames: pictures of Pillow's, the first and the last state included, with at most 256 colours each.
+        frames: pictures of Pillow's, the first and the last state included, of few colours.
         frames_per_second: to show them at.
         returned: undiscounted sum of rewards.
         length: steps.
@@ -136,7 +137,7 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
 
 
 def _picture(frame: np.ndarray) -> Any:
-    """Makes a picture of a frame u8 [H, W, 3], in a size to look at, with the colours that a GIF may have."""
+    """Makes a picture of a frame u8 [H, W, 3], in a size to look at, with few colours, as a GIF needs."""
     image_module: Any = importlib.import_module("PIL.Image")
     picture = image_module.fromarray(frame)
     shrink, enlarge = math.ceil(max(picture.size) / _LARGEST_SIDE), _SMALLEST_SIDE // min(picture.size)
@@ -145,7 +146,7 @@ def _picture(frame: np.ndarray) -> Any:
     elif enlarge > 1:
         size = (picture.width * enlarge, picture.height * enlarge)
         picture = picture.resize(size, image_module.Resampling.NEAREST)
-    return picture.quantize(256, dither=image_module.Dither.NONE)
+    return picture.quantize(_COLOURS, dither=image_module.Dither.NONE)
 
 
 def _write(stem: pathlib.Path, episode: Episode) -> dict[str, Any]:
