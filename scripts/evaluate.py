@@ -12,9 +12,7 @@ from absl import flags, logging  # noqa: E402
 from jaxrl_dist import config, faults  # noqa: E402
 
 _RUN = flags.DEFINE_string("run", None, "Run folder.", required=True)
-_EPISODES = flags.DEFINE_integer(
-    "episodes", 100, "Whole episodes per seed of the run; 0, with --video, only films.", lower_bound=0
-)
+_EPISODES = flags.DEFINE_integer("episodes", 100, "Whole episodes per seed; 0 only films (--video).", lower_bound=0)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the evaluation.", lower_bound=0)
 _CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which parameters.")
 _PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parameter of the environment; repeatable.")

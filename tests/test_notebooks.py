@@ -18,7 +18,7 @@ SMALL = {
     "own_agent": "ITERATIONS, NUM_ENVS, UNROLL_LENGTH = 24, 8, 8",
     "own_environment": "JAX_STEPS, GYMNASIUM_STEPS, NUM_ENVS, NUM_WORKERS = 4_096, 2_048, 8, 1",
     "r2d2_memory": "MEMORY_LENGTH, STEPS, NUM_SEEDS, MIN_SIZE = 3, 4_096, 1, 640",
-    "sebulba_atari": "STEPS, NUM_ENVS, EVALUATION_EPISODES, ENV = 2_048, 8, 1, 'envpool:Pong-v5'",
+    "sebulba_atari": "WARM_UP_STEPS, STEPS, NUM_ENVS = 4_096, 2_048, 8",
 }
 
 
