@@ -37,22 +37,28 @@ class Policy(NamedTuple):
         return self.agent.evaluate(self.params, carry, timestep, key)
 
 
-def load(run: str | os.PathLike[str], slot: str = "latest", seed_index: int = 0) -> Policy:
+def load(
+    run: str | os.PathLike[str],
+    slot: str = "latest",
+    seed_index: int = 0,
+    params: Mapping[str, str] | None = None,
+) -> Policy:
     """Loads the policy of a run.
 
     Args:
         run: run folder.
         slot: `latest` or `best` (by mean evaluation return).
         seed_index: which of the run's seeds.
+        params: other parameters of the environment.
 
     Raises:
         UsageError: the folder holds no such policy.
         checkpoint.CheckpointError: its files are corrupt.
     """
-    parts, params, env_steps = _restore(pathlib.Path(run), slot, {})
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}))
     if not 0 <= seed_index < parts.settings["num_seeds"]:
         raise config.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {parts.settings['num_seeds'] - 1}")
-    one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), params)
+    one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
     return Policy(parts.agent, one, parts.environment, parts.settings, env_steps)
 
 
@@ -71,8 +77,7 @@ def evaluate(
     Returns:
         A record that `json` can write.
     """
-    flags = {f"{config.PARAMS}{name}": value for name, value in params.items()}
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, episodes)
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(parts.settings["num_seeds"]))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
@@ -111,6 +116,10 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
         learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})
     return {name: value.tolist() for name, value in named.items()}
+
+
+def _param_flags(params: Mapping[str, str]) -> dict[str, str]:
+    return {f"{config.PARAMS}{name}": value for name, value in params.items()}
 
 
 def _norms(network: Any) -> Any:

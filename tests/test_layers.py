@@ -36,7 +36,7 @@ LAYERS = (
     {"session"},
     {"startup", "probe"},
     {"run_folder", "policy", "auto"},
-    {"runner", "histories"},
+    {"runner", "histories", "video"},
     {"dry_run"},
     {"command"},
     {"__init__"},

@@ -74,7 +74,7 @@ def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> 
         (["--run=/no/such/run"], "--run=/no/such/run is no run folder"),
         ([], "--run"),
         (["--run={run}", "--checkpoint=newest"], "latest|best"),
-        (["--run={run}", "--episodes=0"], "--episodes=0"),
+        (["--run={run}", "--episodes=0"], "--episodes=0: without --video"),
         (["--run={run}", "--env_param=masscart"], "expected NAME=VALUE"),
         (["--run={run}", "--nonsense=1"], "nonsense"),
         (["--run={run}", "more"], "unexpected argument 'more'"),

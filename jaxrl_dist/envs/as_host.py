@@ -4,6 +4,8 @@ It serves tasks and tests, not speed: every step crosses between host and device
 """
 
 import collections
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -58,8 +60,7 @@ class AsHost:
         self._first_env = first_env
         self._device = jax.local_devices(backend="cpu")[0] if device is None else device
         self._env_key = jax.device_put(env_key, self._device)
-        self._reset = jax.jit(jax.vmap(environment.reset))
-        self._step = jax.jit(jax.vmap(environment.step), donate_argnums=0)
+        self._reset, self._step = _programs(environment.reset, environment.step)
         self._some = jax.jit(_take)
         self._put_back = jax.jit(_put_back, donate_argnums=0)
         self._state: ArrayTree = None
@@ -156,6 +157,12 @@ def saved_struct(environment: base.Environment, num_envs: int) -> ArrayTree:
         return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
 
     return jax.eval_shape(saved)
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(reset: Callable[..., Any], step: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Compiles once for all objects of the same environment."""
+    return jax.jit(jax.vmap(reset)), jax.jit(jax.vmap(step), donate_argnums=0)
 
 
 def _is_key(x: Any) -> bool:

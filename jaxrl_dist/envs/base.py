@@ -2,12 +2,13 @@
 
 A suite is one file of this package with the literals `SUITE`, `ENVIRONMENTS` (() for any name) and `RUNS_ON` ("device"
 or "host"), and a function `make(name, params)` that returns an `Environment` or a `HostTask`; nothing else knows it.
+A suite that draws says in the literal `DRAWS` what it draws.
 """
 
 import dataclasses
 import importlib
 import importlib.util
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -62,6 +63,20 @@ class BareEnvironment(NamedTuple):
     spec: types.EnvironmentSpec
 
 
+class Picture(NamedTuple):
+    """How a device environment is drawn.
+
+    Attributes:
+        draw: (state of one environment, in NumPy) -> u8 [H, W, 3].
+        frames_per_second: that make the simulator's own speed.
+        page: (such states, frames per second) -> an HTML page that shows them; None where there is none.
+    """
+
+    draw: Callable[[ArrayTree], np.ndarray]
+    frames_per_second: float
+    page: Callable[[Sequence[ArrayTree], float], str] | None = None
+
+
 class Environment(NamedTuple):
     """One environment on the device: pure, unbatched (the caller maps it), its state carries its key.
 
@@ -71,11 +86,14 @@ class Environment(NamedTuple):
         reset: (key) -> (state, timestep).
         step: (state, action) -> (state, timestep).
         spec: what an agent may know of it.
+        make_picture: () -> `Picture`, called only where an episode is filmed, so that it may import what draws; None
+            where the suite draws nothing.
     """
 
     reset: Callable[[Array], tuple[ArrayTree, types.TimeStep]]
     step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
     spec: types.EnvironmentSpec
+    make_picture: Callable[[], Picture] | None = None
 
 
 class EnvironmentFault(RuntimeError):
@@ -140,6 +158,22 @@ class HostEnvironment(Protocol):
         """
 
 
+class Film(NamedTuple):
+    """One environment on the CPU that can be looked at while it is played.
+
+    Attributes:
+        environment: with B = 1.
+        frame: (its last observation, without the batch axis) -> u8 [H, W, 3].
+        frames_per_second: that make the simulator's own speed.
+        page: (frames per second) -> an HTML page of all frames so far; None where there is none.
+    """
+
+    environment: HostEnvironment
+    frame: Callable[[ArrayTree], np.ndarray]
+    frames_per_second: float
+    page: Callable[[float], str] | None = None
+
+
 class HostTask(NamedTuple):
     """A task of a suite on the CPU, before any environment of it is made.
 
@@ -150,12 +184,14 @@ class HostTask(NamedTuple):
             bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
             fault.
         make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
+        make_film: (seed of 31 bits, timeout_s) -> `Film`; None where the suite draws nothing.
     """
 
     spec: types.EnvironmentSpec
     protocol: str
     make: Callable[[np.ndarray, int, float], HostEnvironment]
     make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
+    make_film: Callable[[int, float], Film] | None = None
 
 
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:

@@ -5,6 +5,7 @@ the last observation.
 """
 
 import contextlib
+import functools
 import importlib
 import inspect
 import io
@@ -18,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, brax_pictures, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "brax"
 RUNS_ON = "device"
+DRAWS = "all but fast"
 # All that Brax registers, but for swimmer: its fluid forces give `jnp.clip` an argument that JAX 0.10 no longer has.
 ENVIRONMENTS = (
     "ant",
@@ -70,7 +72,10 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         if episode_length < 1:
             raise config.UsageError(f"--env.params.episode_length={episode_length}: expected at least 1")
         environment = library.get_environment(name, **values)
-    return wrappers.auto_reset(adapt(environment, name, episode_length))
+    made = wrappers.auto_reset(adapt(environment, name, episode_length))
+    if name == "fast":
+        return made
+    return made._replace(make_picture=functools.partial(brax_pictures.make, name, environment))
 
 
 def adapt(environment: Any, name: str, episode_length: int) -> base.BareEnvironment:

@@ -20,6 +20,7 @@ from jaxrl_dist.envs import atari, base, host, pooled
 
 SUITE = "envpool"
 RUNS_ON = "host"
+DRAWS = "Atari, Box2D, classic control, Highway, Jumanji, MiniGrid, PGX"
 ENVIRONMENTS = ()
 _MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
 
@@ -51,6 +52,10 @@ _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
 _NATURE_CNN_PIXELS = 36
+# What EnvPool draws without OpenGL; without a context of it, drawing MuJoCo's bodies ends the process.
+_DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
+# Atari's simulator shows 60 frames a second.
+_SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
 
 class _Task(NamedTuple):
@@ -95,16 +100,29 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         protocol = "; ".join(text for text in (version, changed and f"changed: {changed}") if text)
     spec, convert = _spec(native, f"{SUITE}:{name}", is_atari, bool(set(params) - {"num_threads"}))
 
+    def make_pooled(seeds: np.ndarray, batch_size: int, timeout_s: float, **drawn: str) -> tuple[pooled.Pooled, Any]:
+        try:
+            pool = _make_pool(library, task, seeds, batch_size, **drawn)
+        except (RuntimeError, ValueError) as error:
+            raise base.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
+        return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
+
     def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
         if batch_size < 1 or len(seeds) % batch_size:
             raise ValueError(f"batch_size={batch_size}: expected a divisor of the {len(seeds)} environments")
-        try:
-            pool = _make_pool(library, task, seeds, batch_size)
-        except (RuntimeError, ValueError) as error:
-            raise base.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
-        return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss)
+        return make_pooled(seeds, batch_size, timeout_s)[0]
 
-    return base.HostTask(spec, protocol, make_environments)
+    def make_film(seed: int, timeout_s: float) -> base.Film:
+        environment, pool = make_pooled(np.asarray([seed], np.uint32), 1, timeout_s, render_mode="rgb_array")
+        speed = _SIMULATOR_FRAMES_PER_SECOND / spec.frames_per_step if is_atari else _FRAMES_PER_SECOND
+        return base.Film(environment, lambda _: pool.render()[0], speed)
+
+    return base.HostTask(spec, protocol, make_environments, make_film=make_film if _is_drawn(name) else None)
+
+
+def _is_drawn(name: str) -> bool:
+    registry = importlib.import_module("envpool.registration").registry
+    return registry.specs[name][0].removeprefix("envpool.") in _DRAWN
 
 
 def _native_spec(library: Any, task: _Task) -> Any:
@@ -205,7 +223,7 @@ def _unchanged(x: Any) -> Any:
     return x
 
 
-def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int) -> Any:
+def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int, **drawn: str) -> Any:
     settings = dict(task.settings)
     threads = settings.pop("num_threads", 0) or min(batch_size, _num_cores())
     with _without_known_warnings():
@@ -217,6 +235,7 @@ def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int) ->
             num_threads=threads,
             seed=[int(seed) for seed in seeds],
             **settings,
+            **drawn,
         )
         # EnvPool makes its spaces when they are first asked for, which its own `recv` does.
         pool.observation_space, pool.action_space  # noqa: B018

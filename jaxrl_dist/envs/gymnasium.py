@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, host, worker, worker_pool
+from jaxrl_dist.envs import base, gymnasium_film, host, worker, worker_pool
 
 SUITE = "gymnasium"
 RUNS_ON = "host"
+DRAWS = "what has the render mode rgb_array"
 ENVIRONMENTS = ()
 _MORE_NAMES = (
     'python -c "import gymnasium; gymnasium.pprint_registry()" lists all; module:name imports a module that registers '
@@ -64,6 +65,7 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     environment = _make(functools.partial(library.make, registered, disable_env_checker=True, **kwargs), full_name)
     leaves = tuple(_leaves(environment.observation_space, (), full_name))
     made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
+    is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
     environment.close()
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
     action = host.plain_space(action_space, full_name)
@@ -87,8 +89,12 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
         max_restarts=settings["max_restarts"],
     )
     limit = f", episodes of at most {spec.time_limit} steps" if spec.time_limit else ""
+    make_drawn = functools.partial(library.make, made, render_mode="rgb_array")
     return base.HostTask(
-        spec, f"{made.id} of Gymnasium {library.__version__}{limit}", functools.partial(worker_pool.WorkerPool, plan)
+        spec,
+        f"{made.id} of Gymnasium {library.__version__}{limit}",
+        functools.partial(worker_pool.WorkerPool, plan),
+        make_film=functools.partial(gymnasium_film.start, make_drawn, plan) if is_drawn else None,
     )
 
 

@@ -5,6 +5,7 @@ Its own `step` resets in the same step; this file takes its parts instead (`step
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import math
@@ -18,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, classic_pictures, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "gymnax"
 RUNS_ON = "device"
+DRAWS = "classic control, MinAtar, Catch, DeepSea, Pong"
 # All that gymnax registers, but for MNISTBandit-bsuite, which downloads its images when it is made.
 ENVIRONMENTS = (
     "CartPole-v1",
@@ -99,7 +101,10 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     if limit < 1:
         raise config.UsageError(f"--env.params.max_steps_in_episode={limit}: expected at least 1")
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
-    return wrappers.auto_reset(adapt(environment, env_params, name))
+    made = wrappers.auto_reset(adapt(environment, env_params, name))
+    if name not in classic_pictures.NAMES:
+        return made
+    return made._replace(make_picture=functools.partial(classic_pictures.make, name, env_params))
 
 
 def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:

@@ -26,8 +26,13 @@ def observe(task: base.HostTask, indices: tuple[int, ...]) -> base.HostTask:
     ) -> Callable[[np.ndarray, int, float], base.HostEnvironment]:
         return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, indices)
 
+    def film(seed: int, timeout_s: float) -> base.Film:
+        made = task.make_film(seed, timeout_s)  # type: ignore[misc]
+        return made._replace(environment=_Observed(made.environment, spec, indices))
+
     make_evaluation = observed(task.make_evaluation or task.make)
-    return task._replace(spec=spec, make=observed(task.make), make_evaluation=make_evaluation)
+    make_film = film if task.make_film is not None else None
+    return task._replace(spec=spec, make=observed(task.make), make_evaluation=make_evaluation, make_film=make_film)
 
 
 def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:

@@ -107,7 +107,7 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
         state, timestep = environment.step(state, action)
         return state, shown(timestep)
 
-    return base.Environment(reset, step, spec)
+    return environment._replace(reset=reset, step=step, spec=spec)
 
 
 def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:

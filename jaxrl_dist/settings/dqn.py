@@ -216,6 +216,9 @@ _GORILA_CLASSIC = {
     **_DQN_CLASSIC,
     "env.num_envs": Setting(8, f"{OURS}: two for each worker"),
     "layout.unroll_length": Setting(5, f"{OURS}: an update every 10 steps, as {_PUREJAXRL_DQN}"),
+    "learner.anneal": Setting(
+        True, f"{OURS}: gradients that are updates old lose at a constant step size what was learned"
+    ),
 }
 
 _GORILA_MINATAR = {**_DQN_MINATAR, "env.num_envs": Setting(4, f"{OURS}: one for each worker")}
