@@ -71,6 +71,21 @@ def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outputs["q"].shape == (5, 3)
 
 
+def test_an_environment_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module(block("docs/adding_an_environment.md", "BareEnvironment"), "corridor", monkeypatch)
+    environment = envs.make("custom:corridor:make", {"length": "3", "time_limit": "5"})
+    assert isinstance(environment, envs.Environment)
+    state, timestep = environment.reset(jax.random.key(0))
+    assert timestep.observation.tolist() == [0, 0]
+    seen = []
+    for action in (1, 1, 1, 1, 0, 0, 0, 0, 0, 1):
+        state, timestep = environment.step(state, jnp.int32(action))
+        seen.append((int(timestep.step_type), float(timestep.discount), round(float(timestep.reward), 2)))
+    arrived, cut = (types.LAST, 0.0, 1.0), (types.LAST, 1.0, -0.01)
+    assert seen[2] == arrived and seen[3][0] == types.FIRST and seen[8] == cut and seen[9][0] == types.FIRST
+    assert environment.spec.name == "custom:corridor:make" and environment.spec.time_limit == 5
+
+
 def test_a_simulator_that_owns_its_loop() -> None:
     code = block("docs/external_simulators.md", "session.begin(")
     with socket.socket() as probe:
