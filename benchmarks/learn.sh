@@ -19,6 +19,8 @@ only=("$@")
 study cartpole_ppo 10 -- --system=ppo --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_dqn 10 -- --system=dqn --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
+study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
 study catch_a2c 10 -- --system=a2c --env=gymnax:Catch-bsuite --steps=100_000
 study catch 10 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn" -- --env=gymnax:Catch-bsuite --steps=100_000
 study memory_chain 5 --setting="lstm: --network.core=lstm --network.core_size=64" --setting="feed-forward: --network.core=identity" -- \
@@ -104,12 +106,27 @@ PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setti
   --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \
   --layout.num_actors=8 --env.num_envs=16 --env.params.workers=1 --env.params.pause_ms=0.3 --layout.unroll_length=32 \
   --steps=100_000 --evaluation.interval_steps=25_000 --evaluation.episodes=16
-study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" -- \
-  --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" \
+  --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
-  --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
+  --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
 study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
-  --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+  --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+# Barth-Maron et al. 2018, figure 2 in small: DDPG with D4PG's settings, and its parts one after the other.
+ddpg="--agent.n_step=1 --agent.num_atoms=1 --replay.priority_exponent=0"
+parts=(--setting="DDPG: $ddpg" --setting="with n-step: $ddpg --agent.n_step=5" \
+  --setting="with n-step and distribution: --replay.priority_exponent=0" --setting="D4PG:")
+study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+study d4pg_parts_hopper 5 "${parts[@]}" -- --system=d4pg --layout=sebulba --env=envpool:Hopper-v4 --steps=200_000 \
+  --agent.value_low=0 --agent.value_high=500
+# Every system of the canon on one task for as many steps.
+study canon_cartpole 5 --setting="DQN: --system=dqn" --setting="Rainbow: --system=rainbow" \
+  --setting="Gorila: --system=gorila" --setting="A3C: --system=a3c" --setting="A2C: --system=a2c" \
+  --setting="GA3C: --system=ga3c" --setting="Ape-X DQN: --system=apex_dqn --layout=anakin" \
+  --setting="IMPALA: --system=impala --layout=anakin" --setting="IMPALA with replay: --system=impala_replay --layout=anakin" \
+  --setting="SEED IMPALA: --system=seed_impala" --setting="R2D2: --system=r2d2 --layout=anakin" \
+  --setting="SEED R2D2: --system=seed_r2d2" --setting="PPO: --system=ppo" --setting="DPPO: --system=dppo" \
+  --setting="PQN: --system=pqn" -- --env=gymnax:CartPole-v1 --steps=250_000
 # Espeholt et al. 2018, table 2 in small: the corrections at exact lags.
 settings=()
 for lag in 1 4 16; do
@@ -119,6 +136,12 @@ for lag in 1 4 16; do
 done
 study corrections_catch 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
   --env=gymnax:Catch-bsuite --steps=100_000
+settings=()
+for correction in vtrace one_step epsilon none; do
+  settings+=(--setting="$correction, with replay: --agent.correction=$correction")
+done
+study corrections_catch_replay 5 --means=importance_weight "${settings[@]}" -- --system=impala_replay --layout=sebulba \
+  --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=100_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"

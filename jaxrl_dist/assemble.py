@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_dist import config, evaluation, learner, networks, replay, ring, types
+from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, ring, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
@@ -159,6 +159,9 @@ def make_replay(
         raise config.UsageError(
             f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
         )
+    sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
+    if system.replay == "mixed":
+        return mixed.make(settings.group("replay", replay.MixedConfig), **sizes)
     kind = replay.PrioritisedConfig if system.replay == "prioritised" else replay.UniformConfig
     windows = ring.Windows(
         agent.context,
@@ -170,11 +173,4 @@ def make_replay(
     replay_config = settings.group("replay", kind)
     if is_apart:
         replay_config = dataclasses.replace(replay_config, batch_size=replay_config.batch_size * num_shards)
-    return ring.make(
-        replay_config,
-        windows,
-        num_columns=num_envs,
-        num_devices=num_shards,
-        unroll_length=unroll_length,
-        axis=axis,
-    )
+    return ring.make(replay_config, windows, **sizes)

@@ -44,7 +44,7 @@ def parts(learner: learners.Learner, replay: replays.Replay) -> Parts:
     ) -> tuple[learners.LearnerState, ArrayTree, dict[str, Array]]:
         age = state.updates - jnp.mean(sample.sequences.steps.version, dtype=jnp.float32)
         state, priorities, metrics = learner.update(state, sample, jax.random.split(key)[1], progress)
-        if replay.min_rows:
+        if replay.keeps_rows:
             metrics |= {"replay_age": age}
         return state, replay.update(replay_state, sample.indices, priorities), metrics
 

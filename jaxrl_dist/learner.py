@@ -23,9 +23,9 @@ class Config:
 
     optimizer: str = setting(
         "adam",
-        "Update rule; rmsprop is that of Mnih et al. 2016 (ε under the root), rmsprop_centred subtracts the mean "
-        "gradient as Mnih et al. 2015 do.",
-        choices=("adam", "rmsprop", "rmsprop_centred", "sgd"),
+        "Update rule; radam is adam with rectified first steps (Liu et al. 2020), rmsprop that of Mnih et al. 2016 (ε "
+        "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do.",
+        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "sgd"),
         source="Schulman et al. 2017, table 5",
     )
     learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5")
@@ -37,14 +37,14 @@ class Config:
     )
     decay: float = setting(
         0.999,
-        "Decay of the squared gradient (adam's β2, rmsprop's decay).",
+        "Decay of the squared gradient (β2 of adam and radam, rmsprop's decay).",
         low=0.0,
         high=1.0,
         source="Kingma & Ba 2015",
     )
     momentum: float = setting(
         0.9,
-        "Decay of the mean gradient (adam's β1; unused by the others).",
+        "Decay of the mean gradient (β1 of adam and radam; unused by the others).",
         low=0.0,
         high=1.0,
         source="Kingma & Ba 2015",
@@ -202,7 +202,7 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
             # Data that is gone over more than once comes from no replay that keeps priorities.
             priorities = jnp.zeros_like(weights)
         metrics |= axis.max(maxima)
-        params = agent.adapt(state.params, sample.sequences, metrics, axis)
+        params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
         return advance(state._replace(params=params)), priorities, metrics
 
     def advance(state: LearnerState) -> LearnerState:
@@ -246,6 +246,8 @@ def check_batch(config: Config, num_items: int, num_devices: int) -> None:
 def _optimizer(config: Config) -> optax.GradientTransformation:
     if config.optimizer == "adam":
         rule = optax.scale_by_adam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
+    elif config.optimizer == "radam":
+        rule = optax.scale_by_radam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
     elif config.optimizer == "rmsprop":
         rule = optax.scale_by_rms(decay=config.decay, eps=config.epsilon)
     elif config.optimizer == "rmsprop_centred":

@@ -44,6 +44,12 @@ class Config:
         "Orthogonal initialisation with gains √2 (torso), .01 (policy), 1 (value); off: LeCun normal.",
         source="Engstrom et al. 2020, section 3",
     )
+    layer_norm: bool = setting(
+        False,
+        "Normalise what each hidden layer of torso and heads gives, over its features and before its activation; not "
+        "inside a module of your own.",
+        source="Ba et al. 2016, section 3 (layer normalization)",
+    )
     shared: bool = setting(
         True,
         "One torso under all heads; off: each head has its own (always shared with an lstm or frame_stack core).",
@@ -144,6 +150,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         config.orthogonal,
         observation.shape,
         last_layer=recurrent or not config.head_size,
+        layer_norm=config.layer_norm,
     )
     torso = make_torso()
     module = _Model(
@@ -154,6 +161,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         head_size=config.head_size,
         activation=config.activation if config.torso == "mlp" else "relu",
         orthogonal=config.orthogonal,
+        layer_norm=config.layer_norm,
     )
     num_frames = config.num_frames if stacked else 1
     inputs_shape = _stacked_shape(observation.shape, num_frames)
@@ -217,11 +225,13 @@ class _Model(nn.Module):
     head_size: int
     activation: str
     orthogonal: bool
+    layer_norm: bool
 
     def setup(self) -> None:
         inner = [head for head in self.heads if head.depends_on_input]
         self.torsos = [self.make_torso() for _ in range(1 if self.shared else len(inner))]
-        self.outputs = {h.name: _Output(h, self.head_size, self.activation, self.orthogonal) for h in inner}
+        hidden = self.head_size, self.activation, self.orthogonal, self.layer_norm
+        self.outputs = {head.name: _Output(head, *hidden) for head in inner}
         self.free = {
             head.name: self.param(head.name, nn.initializers.zeros_init(), (head.size,))
             for head in self.heads
@@ -257,13 +267,14 @@ class _Output(nn.Module):
     hidden: int
     activation: str
     orthogonal: bool
+    layer_norm: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output, and the factors that other heads take."""
         if self.hidden:
             x, noise = self._layer(x, self.hidden, math.sqrt(2.0), noise)
-            x = torsos.ACTIVATIONS[self.activation](x)
+            x = torsos.ACTIVATIONS[self.activation](torsos.normalisation(self.layer_norm)()(x))
         return self._layer(x, self.head.size, self.head.gain, noise)
 
     def _layer(self, x: jax.Array, size: int, gain: float, noise: Any) -> tuple[jax.Array, Any]:

@@ -1,23 +1,28 @@
-"""Draws learning curves as PNG files: evaluation return against environment steps and against wall time.
+"""Draws pictures of runs: evaluation return against steps and wall time, and what runs measure of themselves.
 
 Uses Matplotlib's objects and its Agg canvas only, so that neither a display nor global state is touched; imported
 lazily, as Matplotlib takes seconds.
 """
 
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import aggregate, display, metrics
+from jaxrl_dist import aggregate, display, metrics, panels, published
 
 Records = Sequence[Mapping[str, Any]]
 
 # Okabe and Ito 2008: told apart by colour-blind readers; yellow is left out, being faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", "-.", ":")
-_TIME_UNITS = ((2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+_MARKERS = ("s", "^", "D", "v", "P")
+RETURNS = ("steps", "minutes")
+FORMATS = (".png", ".pdf", ".svg")
+PANELS = (*RETURNS, *panels.GAUGES, "shares")
+TIME_UNITS = ((2 * 3600.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 class Curve(NamedTuple):
@@ -34,15 +39,23 @@ class Curve(NamedTuple):
     returns: np.ndarray
 
 
-def learning_curve(runs: Mapping[str, Records], path: str | os.PathLike[str], title: str = "") -> None:
+def learning_curve(
+    runs: Mapping[str, Records],
+    path: str | os.PathLike[str],
+    title: str = "",
+    names: Sequence[str] = RETURNS,
+    marks: published.Marks = published.NO_MARKS,
+) -> None:
     """Draws one curve per run, from the records of each.
 
     Args:
         runs: label -> records, as `metrics.read` returns them.
-        path: PNG file to write.
+        path: PNG, PDF or SVG file to write.
         title: above the panels.
+        names: of the panels, of `PANELS`; `shares` is one panel for each run that records them.
+        marks: what others have measured, in the panels of returns.
     """
-    draw({label: curve([records]) for label, records in runs.items()}, path, title)
+    draw({label: curve([records]) for label, records in runs.items()}, path, title, names, marks, runs)
 
 
 def curve(programs: Sequence[Records]) -> Curve:
@@ -69,38 +82,58 @@ def curve(programs: Sequence[Records]) -> Curve:
     return Curve(steps, mean_wall_s, returns)
 
 
-def draw(curves: Mapping[str, Curve], path: str | os.PathLike[str], title: str = "") -> None:
+def draw(
+    curves: Mapping[str, Curve],
+    path: str | os.PathLike[str],
+    title: str = "",
+    names: Sequence[str] = RETURNS,
+    marks: published.Marks = published.NO_MARKS,
+    runs: Mapping[str, Records] | None = None,
+) -> None:
     """Draws curves with their intervals: the interquartile mean over seeds, its 95 % interval, and each seed thinly.
 
     Args:
         curves: label -> curve; there is no interval for a single seed, nor a mean where a seed is missing.
-        path: PNG file to write.
+        path: PNG, PDF or SVG file to write.
         title: above the panels.
+        names: of the panels.
+        marks: what others have measured.
+        runs: label -> records of the same runs, for the panels that are not of returns.
     """
     from matplotlib import figure
     from matplotlib.backends import backend_agg
 
-    picture = figure.Figure(figsize=(10.0, 4.4), dpi=120, layout="constrained")
-    canvas = backend_agg.FigureCanvasAgg(picture)
-    panels = picture.subplots(1, 2, sharey=True)
-    longest_s = max((item.wall_s.max() for item in curves.values() if len(item.wall_s)), default=0.0)
-    unit_s, unit = next((size, name) for least, size, name in _TIME_UNITS if longest_s >= least)
-    for i, (label, item) in enumerate(curves.items()):
-        colour = _COLOURS[i % len(_COLOURS)]
-        line_style = _LINE_STYLES[i // len(_COLOURS) % len(_LINE_STYLES)]
-        count = item.returns.shape[1]
-        # Matplotlib would read text between dollar signs as a formula.
-        name = (f"{label} ({count} seeds)" if count > 1 else label).replace("$", r"\$")
-        interval = band(item.returns)
-        _draw_curve(panels[0], item.env_steps, item.returns, interval, colour, line_style, name)
-        _draw_curve(panels[1], item.wall_s / unit_s, item.returns, interval, colour, line_style, name)
-    has_seeds = any(item.returns.shape[1] > 1 for item in curves.values())
-    _label(panels, unit, has_seeds, is_empty=all(np.isnan(item.returns).all() for item in curves.values()))
+    runs = runs or {}
+    timed = [label for label, records in runs.items() if panels.has_shares(records)] or list(runs)[:1]
+    shown = [
+        one for name in names for one in ([(name, label) for label in timed] if name == "shares" else [(name, "")])
+    ]
+    rows = -(-len(shown) // 2)
+    picture = figure.Figure(figsize=(10.0 if len(shown) > 1 else 6.0, 0.8 + 3.6 * rows), dpi=120, layout="constrained")
+    backend_agg.FigureCanvasAgg(picture)
+    styles = [style(i) for i in range(len(curves))]
+    returns: list[Any] = []
+    for i, (name, label) in enumerate(shown):
+        axes = picture.add_subplot(
+            rows, min(len(shown), 2), i + 1, sharey=returns[0] if name in RETURNS and returns else None
+        )
+        if name in RETURNS:
+            _draw_returns(axes, curves, styles, marks, by_time=name == "minutes", is_first=not returns)
+            returns.append(axes)
+        elif name == "shares":
+            panels.draw_shares(axes, label, runs[label])
+        else:
+            panels.draw_gauge(axes, name, runs, styles)
     picture.suptitle(title, fontsize=11)
-    if curves:
-        handles, labels = panels[0].get_legend_handles_labels()
-        picture.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3), frameon=False)
-    canvas.print_png(str(path))
+    _add_legend(picture, curves, styles, marks if returns else published.NO_MARKS)
+    suffix = pathlib.PurePath(path).suffix.lower()
+    # A picture that is to replace another has a name of its own until it is whole.
+    picture.savefig(str(path), format=suffix[1:] if suffix in FORMATS else "png")
+
+
+def style(number: int) -> tuple[str, Any]:
+    """Returns colour and line style of the run of a number."""
+    return _COLOURS[number % len(_COLOURS)], _LINE_STYLES[number // len(_COLOURS) % len(_LINE_STYLES)]
 
 
 def band(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,7 +168,6 @@ def _draw_curve(
     interval: tuple[np.ndarray, np.ndarray, np.ndarray],
     colour: str,
     line_style: str,
-    label: str,
 ) -> None:
     """Draws one curve; points that have no neighbour to be joined with get a marker."""
     centre, low, high = interval
@@ -144,7 +176,7 @@ def _draw_curve(
     if returns.shape[1] > 1:
         axes.plot(x, returns, color=colour, linewidth=0.6, alpha=0.35, zorder=2)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0, zorder=1)
-    axes.plot(x, centre, color=colour, linestyle=line_style, linewidth=2.0, label=label, zorder=3)
+    axes.plot(x, centre, color=colour, linestyle=line_style, linewidth=2.0, zorder=3)
     known = np.isfinite(np.concatenate([[np.nan], centre, [np.nan]]))
     alone = known[1:-1] & ~known[:-2] & ~known[2:]
     if alone.any():
@@ -153,22 +185,71 @@ def _draw_curve(
         axes.plot(np.repeat(x[alone], returns.shape[1]), returns[alone].ravel(), ".", color=colour, alpha=0.35)
 
 
-def _label(panels: Sequence[Any], unit: str, has_seeds: bool, is_empty: bool) -> None:
-    """Names axes and units, and says what line and band are."""
+def _draw_returns(
+    axes: Any,
+    curves: Mapping[str, Curve],
+    styles: Sequence[tuple[str, str]],
+    marks: published.Marks,
+    *,
+    by_time: bool,
+    is_first: bool,
+) -> None:
+    """Draws returns of all runs against steps, or against wall time, with what others have measured."""
     from matplotlib import ticker
 
-    by_steps, by_time = panels
-    by_steps.set_ylabel("Evaluation return")
-    by_steps.set_xlabel("Environment steps per seed" if has_seeds else "Environment steps")
-    by_steps.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: display.count(x)))
-    by_time.set_xlabel(f"Wall time ({unit})")
-    if has_seeds:
+    longest_s = max((item.wall_s.max() for item in curves.values() if len(item.wall_s)), default=0.0)
+    unit_s, unit = next((size, name) for least, size, name in TIME_UNITS if longest_s >= least)
+    for item, (colour, line_style) in zip(curves.values(), styles, strict=True):
+        x = item.wall_s / unit_s if by_time else item.env_steps
+        _draw_curve(axes, x, item.returns, band(item.returns), colour, line_style)
+    is_empty = all(np.isnan(item.returns).all() for item in curves.values())
+    has_seeds = any(item.returns.shape[1] > 1 for item in curves.values())
+    panels.finish(axes, "no evaluation yet" if is_empty else "")
+    axes.set_ylabel("Evaluation return" if is_first else "")
+    if by_time:
+        axes.set_xlabel(f"Wall time ({unit})")
+        axes.xaxis.set_major_formatter(ticker.ScalarFormatter())
+    elif not has_seeds:
+        axes.set_xlabel("Environment steps")
+    if has_seeds and is_first:
         text = "Line: interquartile mean; band: 95 % bootstrap interval; thin: single seeds"
-        by_steps.set_title(text, loc="left", fontsize=8, color="0.35")
-    for axes in panels:
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.margins(x=0.02)
-        axes.set_xlim(left=0)
-        if is_empty:
-            axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color="0.4")
+        axes.set_title(text, loc="left", fontsize=8, color="0.35")
+    _draw_marks(axes, marks, by_time, unit_s)
+
+
+def _draw_marks(axes: Any, marks: published.Marks, by_time: bool, unit_s: float) -> None:
+    """Draws levels as lines and published runs as points, without making room for what lies to the right."""
+    right = axes.get_xlim()[1]
+    for i, level in enumerate(marks.levels):
+        axes.axhline(level.value, color="0.45", linestyle=_LINE_STYLES[1 + i % 3], linewidth=0.9, zorder=0)
+        axes.annotate(level.name, (0.995, level.value), xycoords=("axes fraction", "data"), ha="right", va="bottom",
+                      fontsize=7, color="0.4")  # fmt: skip
+    for i, work in enumerate(marks.curves):
+        x = work.minutes * 60 / unit_s if by_time else work.env_steps
+        inside = x <= right
+        axes.plot(x[inside], work.returns[inside], color="0.35", marker=_MARKERS[i % len(_MARKERS)], markersize=5,
+                  linewidth=0.8, linestyle=":", zorder=2)  # fmt: skip
+    axes.set_xlim(right=right)
+
+
+def _add_legend(
+    picture: Any, curves: Mapping[str, Curve], styles: Sequence[tuple[str, Any]], marks: published.Marks
+) -> None:
+    """Names the runs below the panels, and published ones with the last return that they came to."""
+    from matplotlib import lines
+
+    handles, labels = [], []
+    for (label, item), (colour, line_style) in zip(curves.items(), styles, strict=True):
+        count = item.returns.shape[1]
+        handles.append(lines.Line2D([], [], color=colour, linestyle=line_style, linewidth=2.0))
+        labels.append(f"{label} ({count} seeds)" if count > 1 else label)
+    for i, work in enumerate(marks.curves):
+        marker = _MARKERS[i % len(_MARKERS)]
+        handles.append(lines.Line2D([], [], color="0.35", marker=marker, markersize=5, linewidth=0.8, linestyle=":"))
+        labels.append(f"{work.name}: {work.returns[-1]:.4g} at {display.count(work.env_steps[-1])} steps")
+    if handles:
+        # Matplotlib would read text between dollar signs as a formula.
+        labels = [label.replace("$", r"\$") for label in labels]
+        columns = min(len(labels), 2 if marks.curves else 3)
+        picture.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
+                       title="\n".join(marks.sources) or None, title_fontsize=6)  # fmt: skip

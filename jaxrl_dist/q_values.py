@@ -1,4 +1,4 @@
-"""What agents that learn values of actions share: heads, dueling, ε-greedy choice, the ladder of ε."""
+"""What agents that learn values of actions share: heads, dueling, ε-greedy choice, schedule and ladder of ε."""
 
 from typing import NamedTuple
 
@@ -67,6 +67,15 @@ def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
     uniform = jax.random.uniform(key, (2, *greedy.shape))
     random = jnp.minimum((uniform[0] * q.shape[-1]).astype(jnp.int32), q.shape[-1] - 1)
     return jnp.where(uniform[1] < epsilon, random, greedy)
+
+
+def epsilon_schedule(
+    env_index: Array, num_envs: int, progress: Array, *, start: float, end: float, fraction: float
+) -> Array:
+    """Returns ε f32 [B], the same for every environment: linear from start to end in this share of training."""
+    del num_envs
+    share = jnp.clip(progress / fraction, 0.0, 1.0)
+    return jnp.broadcast_to(start + share * (end - start), env_index.shape).astype(jnp.float32)
 
 
 def epsilon_ladder(env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float) -> Array:

@@ -83,6 +83,25 @@ class PrioritisedConfig(UniformConfig):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class MixedConfig:
+    """Settings of on-policy learning beside a ring of older unrolls."""
+
+    capacity: int = setting(
+        204_800,
+        "Rows kept, over all environments and devices (10,240 unrolls of 20).",
+        low=1,
+        source="ours, about the 10,000 unrolls of Espeholt et al. 2018",
+    )
+    fraction: float = setting(
+        0.5,
+        "Share of a batch that is drawn from the replay; the rest is new.",
+        above=0.0,
+        high=0.9375,
+        source="Espeholt et al. 2018, section 5.2.2",
+    )
+
+
 class HostStorage(NamedTuple):
     """How observations are kept on the host: rows of a window, rows over all columns, and batches drawn ahead."""
 
@@ -100,8 +119,11 @@ class Replay(NamedTuple):
         init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
         add: (state, unroll [T + 1, N], columns i32 [N]) -> state; `columns` says which of the B each is, and a column
             that comes twice brings the later rows second.
+        add_again: like `add`, for an update that is made again from a state that holds the rows of its unrolls already.
         sample: (state, key, progress f32 []) -> `types.Sample`.
         update: (state, indices, errors [N]) -> state; `errors` are what the loss gives as priorities.
+        keeps_rows: whether rows outlive the iteration that brought them; then each column's unrolls must follow on one
+            another.
         host: how observations are kept on the host, None where they are in the state. Then unrolls come and samples go
             without them, and the layout keeps them.
     """
@@ -110,8 +132,10 @@ class Replay(NamedTuple):
     updates: tuple[int, int]
     init: Callable[..., Any]
     add: Callable[..., Any]
+    add_again: Callable[..., Any]
     sample: Callable[..., types.Sample]
     update: Callable[..., Any]
+    keeps_rows: bool
     host: HostStorage | None = None
 
 
@@ -134,6 +158,8 @@ def latest() -> Replay:
         updates=(1, 1),
         init=lambda step_spec, carry_spec: (),
         add=add,
+        add_again=add,
         sample=sample,
         update=lambda state, indices, priorities: (),
+        keeps_rows=False,
     )

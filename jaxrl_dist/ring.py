@@ -205,7 +205,17 @@ def make(
 
     min_rows = max(length, -(-config.min_size // num_columns))
     host = HostStorage(length, config.capacity, config.prefetch) if config.storage == "host" else None
-    return Replay(min_rows, ratio, init, add, sample, update, host)
+    return Replay(
+        min_rows,
+        ratio,
+        init,
+        add,
+        add_again=lambda state, unroll, columns: state,
+        sample=sample,
+        update=update,
+        keeps_rows=True,
+        host=host,
+    )
 
 
 def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:

@@ -57,6 +57,7 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "num_seeds": settings["num_seeds"],
         "num_devices": int(parts.layout.mesh.devices.size),
         "device": parts.layout.mesh.devices.flat[0].device_kind,
+        "placement": list(parts.layout.placement),
         **parts.layout.summary({name: np.asarray(values) for name, values in progress.layout_sums.items()}),
         "resumed_from": result.resumed_from,
         "params_sha256": checkpoint.params_sha256(jax.tree.map(np.asarray, result.params)),

@@ -1,7 +1,7 @@
 """Runs seeds × settings as training processes, resumably, into one table and one plot with intervals.
 
 A study is a folder: one run folder per cell (a setting with all its seeds in one program, or with one seed each),
-`table.md`, `table.json` and `curves.png`. A finished cell is skipped, an interrupted one goes on.
+`table.md`, `table.json`, `curves.png` and `scores.png`. A finished cell is skipped, an interrupted one goes on.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_dist import config, faults, flags, metrics, plots, study_table
+from jaxrl_dist import config, faults, flags, metrics, plots, scores, study_table
 
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
@@ -202,6 +202,7 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
     rows = study_table.compare_with_first(rows)
     study_table.write(study.out, rows)
     plots.draw(curves, study.out / "curves.png")
+    scores.draw(curves, study.out / "scores.png")
     return rows
 
 

@@ -6,7 +6,7 @@ Plain data: no imports of JAX, so that flags are checked against it within milli
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxrl_dist.settings import a2c, dpg, dqn, impala, ppo, r2d2
+from jaxrl_dist.settings import a2c, dpg, dqn, impala, ppo, pqn, r2d2
 from jaxrl_dist.settings.base import Families, Setting
 
 FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
@@ -18,7 +18,7 @@ class System(NamedTuple):
     Attributes:
         name: as in `--system`.
         agent: module under `agents/`.
-        replay: `latest`, `uniform` or `prioritised`.
+        replay: `latest`, `mixed`, `uniform` or `prioritised`.
         layouts: layouts that it can run in, its own first.
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
@@ -108,6 +108,15 @@ _ROWS = (
         summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
     ),
     System(
+        name="impala_replay",
+        agent="impala",
+        replay="mixed",
+        layouts=("sebulba", "anakin", "async_gradient"),
+        settings=impala.IMPALA,
+        families=impala.IMPALA_FAMILIES,
+        summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
+    ),
+    System(
         name="seed_impala",
         agent="impala",
         replay="latest",
@@ -116,6 +125,16 @@ _ROWS = (
         families=impala.SEED_FAMILIES,
         summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
         by_layout=impala.SEED_BY_LAYOUT,
+    ),
+    System(
+        name="pqn",
+        agent="pqn",
+        replay="latest",
+        layouts=("anakin", "sebulba", "async_gradient"),
+        settings=pqn.PQN,
+        families=pqn.PQN_FAMILIES,
+        summary="Q-learning without replay or target network (Gallici et al. 2024), feed-forward or recurrent.",
+        by_layout=pqn.PQN_BY_LAYOUT,
     ),
     System(
         name="dqn",
@@ -177,7 +196,7 @@ _ROWS = (
         replay="prioritised",
         layouts=("sebulba", "anakin", "async_gradient"),
         settings=dpg.APE_X_DPG,
-        families=dpg.FAMILIES,
+        families=dpg.APE_X_DPG_FAMILIES,
         summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
     ),
     System(

@@ -25,6 +25,7 @@ def make(
     orthogonal: bool,
     shape: tuple[int, ...],
     last_layer: bool = True,
+    layer_norm: bool = False,
 ) -> nn.Module:
     """Makes a torso.
 
@@ -35,20 +36,21 @@ def make(
         orthogonal: initialisation; else LeCun normal.
         shape: of one observation.
         last_layer: whether the last layer of units is part of it; else the heads bring their own.
+        layer_norm: whether what a layer gives is normalised before its activation; not in a module of the user's.
 
     Raises:
         UsageError: the torso does not take such observations, or there is no such module.
     """
-    init = kernel(orthogonal, math.sqrt(2.0))
+    init, norm = kernel(orthogonal, math.sqrt(2.0)), normalisation(layer_norm)
     if name == "mlp":
-        return _Mlp(hidden_sizes if last_layer else hidden_sizes[:-1], ACTIVATIONS[activation], init)
+        return _Mlp(hidden_sizes if last_layer else hidden_sizes[:-1], ACTIVATIONS[activation], init, norm)
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
                 f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
             )
         return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
-            init, last_layer
+            init, norm, last_layer
         )
     if ":" not in name:
         raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
@@ -64,12 +66,13 @@ class _Mlp(nn.Module):
     sizes: tuple[int, ...]
     activation: Callable[[jax.Array], jax.Array]
     kernel: Any
+    norm: Callable[[], Any]
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = _as_float(x).reshape(x.shape[0], -1)
         for size in self.sizes:
-            x = self.activation(nn.Dense(size, kernel_init=self.kernel)(x))
+            x = self.activation(self.norm()(nn.Dense(size, kernel_init=self.kernel)(x)))
         return x
 
 
@@ -77,12 +80,13 @@ class _MinAtarCnn(nn.Module):
     """Young & Tian 2019, section 3: 16 filters 3×3, then 128 units."""
 
     kernel: Any
+    norm: Callable[[], Any]
     last_layer: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.relu(_Convolution(16, 3, 1, self.kernel)(_as_float(x)))
-        return _units(128 * self.last_layer, self.kernel, x)
+        x = nn.relu(self.norm()(_Convolution(16, 3, 1, self.kernel)(_as_float(x))))
+        return _units(128 * self.last_layer, self.kernel, self.norm, x)
 
 
 class _Convolution(nn.Module):
@@ -134,20 +138,22 @@ class _NatureCnn(nn.Module):
     """Mnih et al. 2015, methods: 32@8×8/4, 64@4×4/2, 64@3×3/1, 512 units."""
 
     kernel: Any
+    norm: Callable[[], Any]
     last_layer: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = _as_float(x)
         for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-            x = nn.relu(_Convolution(filters, size, stride, self.kernel)(x))
-        return _units(512 * self.last_layer, self.kernel, x)
+            x = nn.relu(self.norm()(_Convolution(filters, size, stride, self.kernel)(x)))
+        return _units(512 * self.last_layer, self.kernel, self.norm, x)
 
 
 class _ImpalaResNet(nn.Module):
     """Espeholt et al. 2018, figure 3 (deep): 16, 32, 32 channels, two residual blocks each, 256 units."""
 
     kernel: Any
+    norm: Callable[[], Any]
     last_layer: bool = True
 
     @nn.compact
@@ -155,21 +161,34 @@ class _ImpalaResNet(nn.Module):
         x = _as_float(x)
 
         def conv(x: jax.Array, channels: int) -> jax.Array:
-            return _Convolution(channels, 3, 1, self.kernel)(jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))))
+            padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            return self.norm()(_Convolution(channels, 3, 1, self.kernel)(padded))
 
         for channels in (16, 32, 32):
             x = nn.max_pool(conv(x, channels), (3, 3), strides=(2, 2), padding="SAME")
             for _ in range(2):
                 x = x + conv(nn.relu(conv(nn.relu(x), channels)), channels)
-        return _units(256 * self.last_layer, self.kernel, nn.relu(x))
+        return _units(256 * self.last_layer, self.kernel, self.norm, nn.relu(x))
 
 
-def _units(size: int, init: Any, x: jax.Array) -> jax.Array:
+def _units(size: int, init: Any, norm: Callable[[], Any], x: jax.Array) -> jax.Array:
     """Flattens features and maps them to units with relu; to none where `size` is 0."""
     x = x.reshape(x.shape[0], -1)
-    return nn.relu(nn.Dense(size, kernel_init=init)(x)) if size else x
+    return nn.relu(norm()(nn.Dense(size, kernel_init=init)(x))) if size else x
 
 
 def kernel(orthogonal: bool, gain: float) -> Any:
     """Returns the initialiser of weights: orthogonal with a gain, or LeCun normal."""
     return nn.initializers.orthogonal(gain) if orthogonal else nn.initializers.lecun_normal()
+
+
+def normalisation(layer_norm: bool) -> Callable[[], Any]:
+    """Returns what makes the normalisation of a layer: over the features of each row (and pixel), or none.
+
+    Source: Ba et al. 2016, "Layer normalization".
+    """
+    return nn.LayerNorm if layer_norm else _no_normalisation
+
+
+def _no_normalisation() -> Callable[[jax.Array], jax.Array]:
+    return lambda x: x

@@ -123,11 +123,13 @@ class Sample(NamedTuple):
         sequences: `Unroll` with leaves [L, N, ...] and carry [N, ...].
         indices: tree of [N], where the windows came from (`()` where nothing is ever updated).
         weights: f32 [N], importance weights.
+        fresh: the unroll among them that is new, for running statistics; `()` where all or none of them is.
     """
 
     sequences: Unroll
     indices: ArrayTree
     weights: Array
+    fresh: Unroll | tuple[()] = ()
 
 
 class Axis(NamedTuple):

@@ -1,4 +1,4 @@
-"""Draws the learning curves of runs into one picture: `python scripts/plot.py runs/a runs/b --out=curves.png`."""
+"""Draws runs into one picture: `python scripts/plot.py runs/a runs/b --panels=steps,minutes,lag --out=curves.png`."""
 
 import argparse
 import pathlib
@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist import metrics, plots  # noqa: E402
+from jaxrl_dist import config, declarations, faults, metrics, plots, published, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -16,32 +16,46 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("curves.png"), help="picture to write")
     parser.add_argument("--labels", help="one label per run, separated by commas; the folders by default")
     parser.add_argument("--title", default="", help="text above the picture")
+    panels = f"what to show, of {', '.join(plots.PANELS)}; {','.join(plots.RETURNS)} by default"
+    parser.add_argument("--panels", default=",".join(plots.RETURNS), help=panels)
+    parser.add_argument("--no_published", action="store_true", help="leave out random play, people and published runs")
     options = parser.parse_args(arguments)
-    labels = options.labels.split(",") if options.labels else [str(run) for run in options.runs]
-    if len(labels) != len(options.runs) or len(set(labels)) < len(labels):
-        return _refuse(f"{len(options.runs)} runs need as many different labels, not {', '.join(labels)}")
-    for run in options.runs:
-        if not run.is_dir():
-            return _refuse(f"{run} is no run folder")
-    kinds = (".png", ".pdf", ".svg")
-    if options.out.suffix.lower() not in kinds:
-        return _refuse(f"--out={options.out}: expected a name that ends in one of {', '.join(kinds)}")
-    runs = {label: metrics.read(run) for label, run in zip(labels, options.runs, strict=True)}
-    for run, records in zip(options.runs, runs.values(), strict=True):
-        if not any(record["kind"] == "eval" for record in records):
-            return _refuse(f"{run / metrics.FILE_NAME} holds no evaluation to draw")
     try:
-        plots.learning_curve(runs, options.out, options.title)
-    except OSError as error:
-        return _refuse(f"--out={options.out} cannot be written: {error.strerror or error}")
-    print(options.out)
+        print(_draw(options))
+    except config.UsageError as error:
+        print(f"plot.py: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
-def _refuse(reason: str) -> int:
-    print(f"plot.py: {reason}", file=sys.stderr)
-    return 2
+def _draw(options: argparse.Namespace) -> pathlib.Path:
+    """Checks the command and draws.
+
+    Raises:
+        UsageError: it asks for what cannot be.
+    """
+    names = [name.strip() for name in options.panels.split(",")]
+    for name in names:
+        if name not in plots.PANELS:
+            hint = declarations.nearest(name, plots.PANELS)
+            raise config.UsageError(
+                f"--panels={options.panels}: {name or 'nothing'} is none of {', '.join(plots.PANELS)}{hint}"
+            )
+    if options.out.suffix.lower() not in plots.FORMATS:
+        raise config.UsageError(f"--out={options.out}: expected a name that ends in one of {', '.join(plots.FORMATS)}")
+    views = run_view.read_all(options.runs, options.labels)
+    for view in views:
+        if not view.evaluation:
+            raise config.UsageError(f"{view.folder / metrics.FILE_NAME} holds no evaluation to draw")
+    marks = published.NO_MARKS if options.no_published else run_view.marks(views)
+    runs = {view.label: view.records for view in views}
+    try:
+        plots.learning_curve(runs, options.out, options.title, names, marks)
+    except OSError as error:
+        raise config.UsageError(f"--out={options.out} cannot be written: {error.strerror or error}") from None
+    return options.out
 
 
 if __name__ == "__main__":
+    faults.leave_on_signals()
     sys.exit(main(sys.argv[1:]))

@@ -56,7 +56,9 @@ SMALL["a2c"] = {
     "steps": 1280,
 }
 SMALL["dppo"] = SMALL["ppo"]
+SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
+SMALL["impala_replay"] = SMALL["impala"] | {"replay.capacity": 512}
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
 SMALL["apex_dqn"] = SMALL["dqn"] | {"layout": "anakin", "network.head_size": 8}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import learner, networks, replay
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -23,8 +23,12 @@ VARIANTS = {
     "a2c-continuous": ("a2c", PENDULUM, {}),
     "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
     "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
+    "impala_replay": ("impala_replay", CARTPOLE, {"layout": "anakin"}),
     "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
     "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
+    "pqn": ("pqn", CARTPOLE, {}),
+    "pqn-lstm": ("pqn", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "pqn-stack": ("pqn", CARTPOLE, {"network.core": "frame_stack"}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
     "td3": ("td3", PENDULUM, {}),
@@ -124,6 +128,7 @@ ALTERED = {
         "network.hidden_sizes": (8,),
         "network.activation": "relu",
         "network.orthogonal": False,
+        "network.layer_norm": True,
         "network.shared": True,
         "network.core": "frame_stack",
         "network.head_size": 8,
@@ -159,6 +164,21 @@ ALTERED = {
         "agent.scale_rewards": True,
         "agent.clip_rewards": 0.5,
     },
+    "pqn": {
+        "agent.discount": 0.9,
+        "agent.trace_decay": 0.1,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
+        "agent.epsilon_start": 0.5,
+        "agent.epsilon_end": 0.9,
+        "agent.epsilon_fraction": 1.0,
+        "learner.optimizer": "adam",
+        "learner.momentum": 0.5,
+        "learner.decay": 0.9,
+        "learner.epsilon": 1e-2,
+        "network.layer_norm": False,
+    },
+    "impala_replay": {"replay.capacity": 256, "replay.fraction": 0.2},
     "dqn": {
         "agent.discount": 0.9,
         "agent.n_step": 2,
@@ -199,6 +219,7 @@ ALTERED = {
         "agent.exploration_noise": 0.9,
         "agent.target_noise": 0.2,
         "agent.clip_rewards": 0.5,
+        "agent.actor_errors": True,
         "learner.target_rate": 0.5,
         "learner.policy_learning_rate": 0.1,
         "learner.policy_period": 2,
@@ -243,6 +264,7 @@ ELSEWHERE = {
     | {f"learner.{name}" for name in ("target_period", "target_rate", "policy_learning_rate", "policy_period")},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
+    "pqn": {"agent.evaluation_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
@@ -254,6 +276,8 @@ BASE = {
     "dppo": {},
     "a2c": {},
     "impala": {"layout": "anakin"},
+    "pqn": {"learner.learning_rate": 0.03},
+    "impala_replay": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
@@ -290,6 +314,7 @@ def test_no_switch_is_missing_from_the_test_above():
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
         "a2c": {"agent": a2c},
         "impala": {"agent": impala},
+        "pqn": {"agent": pqn},
         "d4pg": {"agent": dpg},
         "sac": {"agent": sac},
         "dqn": {"agent": dqn},
@@ -303,6 +328,8 @@ def test_no_switch_is_missing_from_the_test_above():
     # Where observations are kept changes no number (test_host_tier.py).
     fields -= {"replay.storage", "replay.prefetch"}
     assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
+    mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
+    assert mixed == {*ALTERED["impala_replay"]}
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import played
 import pytest
 import rlax
 
@@ -170,3 +171,8 @@ def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> No
     with pytest.raises(config.UsageError, match=message) as error:
         dpg.make(dpg.Config(), spec, network)
     assert "\n" not in str(error.value)
+
+
+def test_what_the_actor_saw_gives_the_error_that_the_learner_finds() -> None:
+    agent, params, _ = build(n_step=3, actor_errors=True, exploration_noise=0.3)
+    played.assert_errors_agree(agent, params, D)

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import played
 import pytest
 import rlax
 
@@ -161,31 +162,4 @@ def test_what_the_actor_saw_gives_the_error_that_the_learner_finds(core):
     network = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, num_frames=3)
     settings = dqn.Config(n_step=3, actor_errors=True, clip_rewards=0.5, error_clip=0.0)
     agent = dqn.make(settings, SPEC, network)
-    params, columns = agent.init(jax.random.key(0)), 30
-    length = agent.context + 1 + agent.lookahead
-    rng = np.random.default_rng(0)
-    step_type = np.full((length, columns), types.MID, np.int8)
-    for column in range(columns):
-        end = rng.integers(0, length)
-        step_type[end, column] = types.LAST
-        step_type[end + 1 : end + 2, column] = types.FIRST
-    terminated = (step_type == types.LAST) & (rng.random(step_type.shape) < 0.5)
-    reward = np.where(step_type == types.FIRST, 0, rng.normal(size=step_type.shape))
-    observation = rng.normal(size=(length, columns, D))
-    timestep = types.TimeStep(
-        jnp.asarray(step_type), *(jnp.asarray(x, jnp.float32) for x in (reward, 1 - terminated, observation)), ()
-    )
-    carry, rows = agent.init_carry(columns), []
-    for t in range(length):
-        one = jax.tree.map(lambda x, t=t: x[t], timestep)
-        output = agent.act(params, carry, one, jax.random.key(t), jnp.full(columns, 0.5))
-        carry = output.carry
-        rows.append(types.Step(one, output.action, output.extras, jnp.zeros(columns, jnp.int32)))
-    sequences = types.Unroll(jax.tree.map(lambda *x: jnp.stack(x), *rows), agent.init_carry(columns))
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    output = agent.loss(params, params.network, batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
-    taught = np.asarray(batch.taught) > 0
-    steps = sequences.steps._replace(timestep=timestep._replace(observation=()))
-    error = agent.first_error(types.Unroll(steps, ()))
-    np.testing.assert_allclose(np.asarray(error)[taught], np.asarray(output.priority)[taught], rtol=1e-4, atol=1e-5)
-    assert 0 < taught.sum() < columns
+    played.assert_errors_agree(agent, agent.init(jax.random.key(0)), D)

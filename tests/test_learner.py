@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -18,6 +18,7 @@ SPEC = types.EnvironmentSpec(
 )
 BOX = SPEC._replace(action=types.BoxSpace((2,), -1.0, 1.0))
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
+NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
 LSTM = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=4)
 A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
 PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
@@ -34,6 +35,8 @@ CASES = {
     "a2c-lstm": (a2c, A2C, SPEC, LSTM),
     "impala": (impala, impala.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
     "impala-lstm": (impala, impala.Config(trace_decay=0.9), SPEC, LSTM),
+    "pqn": (pqn, pqn.Config(clip_rewards=1.0, reward_scale=0.5), SPEC, NORMALISED),
+    "pqn-lstm": (pqn, pqn.Config(trace_decay=0.9), SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
@@ -227,6 +230,7 @@ def test_the_step_size_follows_progress(progress, rate):
     "name,oracle",
     [
         ("adam", lambda: optax.adam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
+        ("radam", lambda: optax.radam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
         ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
         ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
         ("sgd", lambda: optax.sgd(0.1)),
@@ -242,7 +246,8 @@ def test_the_optimisers_are_optax_s(name, oracle):
     other = oracle()
     other_state = other.init(reference)
     rng = np.random.default_rng(0)
-    for _ in range(3):
+    # RAdam's steps are those of adam after the fifth only.
+    for _ in range(8):
         grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
         gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
         state, _ = rules.apply(state, gradient, jnp.float32(0))

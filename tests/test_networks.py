@@ -70,6 +70,42 @@ def test_heads_with_a_layer_of_their_own_take_the_place_of_the_torso_s_last(tors
     assert hidden == {"policy": 9, "value": 9}
 
 
+@pytest.mark.parametrize("torso", SHAPES)
+def test_every_hidden_layer_is_normalised_or_none(torso):
+    plain, normalised = (
+        jax.eval_shape(
+            networks.make(
+                networks.Config(torso=torso, head_size=9, layer_norm=layer_norm), _spec(SHAPES[torso]), HEADS
+            ).init,
+            jax.random.key(0),
+        )
+        for layer_norm in (False, True)
+    )
+    for part, layers in plain.items():
+        added = normalised[part].keys() - layers.keys()
+        # The last layer of a head is none that is hidden.
+        assert len(added) == len(layers) - part.startswith("outputs") > 0
+        assert all(name.startswith("LayerNorm") for name in added)
+        assert jax.tree.map(lambda x: x.shape, {name: normalised[part][name] for name in layers}) == jax.tree.map(
+            lambda x: x.shape, layers
+        )
+
+
+def test_layer_normalisation_is_that_of_numpy():
+    settings = networks.Config(torso="mlp", hidden_sizes=(8,), activation="relu", layer_norm=True)
+    net = networks.make(settings, _spec((5,)), HEADS)
+    noise = np.random.default_rng(0)
+    params = jax.jit(net.init)(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + jnp.asarray(noise.normal(size=x.shape), x.dtype), params)
+    x = noise.normal(size=(6, 5)).astype(np.float32)
+    layer, norm = params["torsos_0"]["Dense_0"], params["torsos_0"]["LayerNorm_0"]
+    rows = x @ layer["kernel"] + layer["bias"]
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-6)
+    last = params["outputs_value"]["Dense_0"]
+    expected = np.maximum(rows * norm["scale"] + norm["bias"], 0) @ last["kernel"] + last["bias"]
+    np.testing.assert_allclose(net.apply(params, x)["value"], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
     params = jax.jit(net.init)(jax.random.key(0))

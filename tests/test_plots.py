@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import written_runs
 
-from jaxrl_dist import aggregate, config, loggers, plots
+from jaxrl_dist import aggregate, config, panels, plots, published
 
 BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
 
@@ -129,26 +130,92 @@ def plot(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
 
 
+SHARES = {"share_environment": 0.5, "share_inference": 0.3, "share_transfer": 0.2, "share_learning": 0.4}
+LAG = {"policy_lag_p50": 1, "policy_lag_p99": 3}
+
+
 def test_the_script_draws_runs(tmp_path: pathlib.Path) -> None:
-    settings = loggers.Config(tensorboard=False)
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        with loggers.Logger(tmp_path / name, settings, display=False) as logger:
-            for record in run(2):
-                logger.log(record)
+        written_runs.write(tmp_path / name, written_runs.rising(2))
     result = plot(tmp_path, "a", "b", "--labels=first,second", "--out=both.png")
     assert (result.returncode, result.stdout) == (0, "both.png\n"), result.stderr
     assert len(columns_with(pixels(tmp_path / "both.png"), VERMILION)) > 100
 
 
+def test_the_script_draws_what_is_asked_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_runs.write(tmp_path / "a", written_runs.rising(1), train=SHARES | LAG)
+    sizes = []
+    for names in ("lag", "steps,minutes,lag,speed,inserts,shares"):
+        assert written_runs.script("scripts/plot.py")(["a", f"--panels={names}", "--out=a.png"]) == 0
+        sizes.append(pixels(tmp_path / "a.png").shape[:2])
+    assert sizes[0] == (528, 720) and sizes[1] == (1392, 1200)
+
+
+@pytest.mark.parametrize("suffix", plots.FORMATS)
+def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: pathlib.Path, suffix: str) -> None:
+    plots.learning_curve({"a": run(2, 3)}, tmp_path / f"a{suffix}")
+    starts = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    assert (tmp_path / f"a{suffix}").read_bytes().startswith(starts[suffix])
+
+
+def test_areas_are_the_shares_of_the_actors_time_and_the_line_is_the_learner_s() -> None:
+    from matplotlib import figure
+
+    records = [{"kind": "train", "env_steps": 10 * i, **SHARES} for i in range(1, 5)]
+    axes = figure.Figure().add_subplot()
+    panels.draw_shares(axes, "a", records)
+    tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes.collections]
+    np.testing.assert_allclose(tops, [0.5, 0.8, 1.0])
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), 0.4)
+
+
+def test_the_median_lag_is_thick_and_a_run_without_lag_says_so() -> None:
+    from matplotlib import figure
+
+    records = [{"kind": "train", "env_steps": 10 * i, **LAG} for i in range(1, 5)]
+    drawn, empty = (figure.Figure().add_subplot() for _ in range(2))
+    panels.draw_gauge(drawn, "lag", {"a": records}, [plots.style(0)])
+    widths = {float(line.get_ydata()[0]): line.get_linewidth() for line in drawn.lines}
+    assert widths[1.0] > widths[3.0]
+    panels.draw_gauge(empty, "lag", {"a": [{"kind": "train", "env_steps": 1}]}, [plots.style(0)])
+    assert [text.get_text() for text in empty.texts] == ["not recorded by these runs"]
+
+
+def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> None:
+    pictures = []
+    marks = published.Marks(
+        (published.Level("human", 50.0, "a"),),
+        (published.Curve("far", np.array([1e9]), np.array([1e6]), np.array([90.0]), "b"),),
+    )
+    for one in (published.NO_MARKS, marks):
+        plots.learning_curve({"many": run(5)}, tmp_path / "a.png", marks=one)
+        pictures.append(columns_with(pixels(tmp_path / "a.png"), BLUE))
+    # The curve is as wide as without them.
+    assert abs(len(pictures[0]) - len(pictures[1])) < 0.05 * len(pictures[0])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none"], "none is no run folder"),
+        (["none"], "none is no run folder: there is no such folder"),
         (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
         (["a", "a"], "2 runs need as many different labels, not a, a"),
+        (["a", "--panels=steps,lagg"], f"lagg is none of {', '.join(plots.PANELS)}; did you mean lag?"),
+        (["a", "--out=a.jpg"], "--out=a.jpg: expected a name that ends in one of .png, .pdf, .svg"),
+        (["a", "--out=none/a.png"], "--out=none/a.png cannot be written: No such file or directory"),
+        (["new"], "new/metrics.jsonl holds no evaluation to draw"),
     ],
 )
-def test_the_script_refuses_in_one_line(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
-    result = plot(tmp_path, *arguments)
-    assert (result.returncode, result.stderr) == (2, f"plot.py: {message}\n")
+def test_the_script_refuses_in_one_line(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_runs.write(tmp_path / "a", written_runs.rising(1, num_points=2))
+    written_runs.write(tmp_path / "new", np.empty((0, 1)), reason=None)
+    code, error = written_runs.script("scripts/plot.py")(arguments), capsys.readouterr().err
+    assert code == 2 and error.startswith("plot.py: ") and error.endswith(f"{message}\n") and error.count("\n") == 1

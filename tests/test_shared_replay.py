@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import checkpoint, config, events, histories, runner, types
-from jaxrl_dist.parallel import async_state, crowd, server, store, worker
+from jaxrl_dist.parallel import async_state, crowd, server, store, tasks, worker
 
 LAYOUT = {"layout": "async_gradient", "layout.worker_devices": "cpu:0"}
 KINDS = {
@@ -151,8 +151,8 @@ class Fake:
         none: Any = None
         self.role = worker.Role(none, none, np.zeros(1), None, none, True, False, True)
 
-    def work(self, held: Any, drawn: Any) -> worker.Work:
-        return worker.Work(worker.Sent((), (), held.updates), (), (), (), ())  # type: ignore[arg-type]
+    def work(self, held: Any, drawn: Any) -> tasks.Work:
+        return tasks.Work(tasks.Sent((), (), held.updates), (), (), (), ())  # type: ignore[arg-type]
 
     def check(self) -> None:
         pass

@@ -129,7 +129,8 @@ def test_markdown_and_plot_are_written(tmp_path: pathlib.Path, train_command: li
     assert [cell.strip() for cell in high.split("|")][1:4] == ["high", "5", "92"]
     assert "`python scripts/train.py --system=ppo" in text
     assert "devices: 2 × cpu" in text
-    assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("curves.png", "scores.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_finished_cells_are_skipped_and_interrupted_ones_go_on(

@@ -88,6 +88,38 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
             },
         ),
         (
+            "pqn",
+            "classic",
+            {
+                "env.num_envs": 32,
+                "layout.unroll_length": 64,
+                "learner.minibatches": 16,
+                "learner.epochs": 4,
+                "learner.optimizer": "radam",
+                "learner.learning_rate": 1e-4,
+                "agent.trace_decay": 0.95,
+                "agent.reward_scale": 0.1,
+                "network.layer_norm": True,
+            },
+        ),
+        (
+            "pqn",
+            "minatar",
+            {"env.num_envs": 128, "layout.unroll_length": 32, "agent.trace_decay": 0.65, "agent.epsilon_end": 0.05},
+        ),
+        (
+            "pqn",
+            "atari",
+            {
+                "learner.minibatches": 32,
+                "learner.learning_rate": 2.5e-4,
+                "learner.max_grad_norm": 10.0,
+                "learner.anneal": False,
+                "agent.epsilon_end": 0.001,
+                "network.core": "frame_stack",
+            },
+        ),
+        (
             "dqn",
             "classic",
             {"replay.samples_per_insert": 12.8, "learner.target_period": 50, "agent.epsilon_fraction": 0.5},

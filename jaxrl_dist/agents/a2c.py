@@ -10,7 +10,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base
+from jaxrl_dist.agents import actor_critic, base, unrolled
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -103,7 +103,7 @@ def _prepare(
     parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
 ) -> actor_critic.Batch:
     del axis
-    return actor_critic.items(parts.net, actor_critic.estimate(parts, params, sequences))
+    return unrolled.items(parts.net, actor_critic.estimate(parts, params, sequences))
 
 
 def _loss(
@@ -128,4 +128,4 @@ def _loss(
         "entropy": policy.entropy(key),
     }
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
-    return actor_critic.summed(batch.taught, loss, metrics, {})
+    return unrolled.summed(batch.taught, loss, metrics, {})

@@ -1,4 +1,4 @@
-"""What agents with a policy and a value share: heads, acting, advantages of an unroll, the items of a batch."""
+"""What agents with a policy and a value share: heads, acting, advantages of an unroll."""
 
 import functools
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import distributions, networks, returns, types
-from jaxrl_dist.agents import base, normalisation
+from jaxrl_dist.agents import base, normalisation, unrolled
 from jaxrl_dist.config import UsageError
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -133,16 +133,12 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
         sequences: [T + 1, B].
 
     Returns:
-        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`items`).
+        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`unrolled.items`).
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
     rows, is_first, reward = inputs(parts, params, sequences)
-    if net.recurrent:
-        outputs = net.unroll(params.network, sequences.carry.core, rows, is_first)[0]
-    else:
-        outputs = jax.vmap(net.apply, in_axes=(None, 0))(params.network, rows)
-    value = outputs["value"][..., 0]
+    value = unrolled.row_outputs(net, params.network, sequences.carry.core, rows, is_first)["value"][..., 0]
     gae = functools.partial(returns.gae, gamma=config.discount, lambda_=config.gae_lambda)
     advantage, target = jax.vmap(gae, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
@@ -169,61 +165,16 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
 
 
-def items(net: networks.Network, rows: Batch) -> Batch:
-    """Makes items of the rows of an unroll: flattens them, or, of a recurrent network, gathers them by column."""
-    if net.recurrent:
-        return swapped(rows._replace(carry=()))._replace(carry=rows.carry)
-    rows = rows._replace(is_first=(), carry=())
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
-
-
 def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[Any, Array]:
     """Returns the policy's distribution and the value f32 of items: [N] of rows, [N, T] of sequences."""
     outputs, value = outputs_and_value(parts, params, batch)
     return parts.distribution(outputs), value
 
 
-class Inputs(Protocol):
-    """What the network takes of N items, rows or sequences."""
-
-    @property
-    def inputs(self) -> ArrayTree:
-        """Leaves [N, ...] or [N, T, ...]."""
-
-    @property
-    def is_first(self) -> ArrayTree:
-        """Bool [N, T] of sequences."""
-
-    @property
-    def carry(self) -> ArrayTree:
-        """Leaves [N, ...], before the first row of sequences."""
-
-
-def outputs_and_value(parts: Parts, params: types.Params, batch: Inputs) -> tuple[dict[str, Array], Array]:
+def outputs_and_value(parts: Parts, params: types.Params, batch: unrolled.Inputs) -> tuple[dict[str, Array], Array]:
     """Returns the network's outputs and the value f32 of items: leaves [N, ...] of rows, [N, T, ...] of sequences."""
-    if parts.net.recurrent:
-        rows, is_first = swapped((batch.inputs, batch.is_first))
-        outputs = swapped(parts.net.unroll(params.network, batch.carry, rows, is_first)[0])
-    elif isinstance(batch.is_first, tuple):
-        outputs = parts.net.apply(params.network, batch.inputs)
-    else:
-        # Sequences of a network that has no memory are so many rows.
-        shape = batch.is_first.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
-        outputs = parts.net.apply(params.network, flat)
-        outputs = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), outputs)
+    outputs = unrolled.item_outputs(parts.net, params.network, batch)
     return outputs, outputs["value"][..., 0]
-
-
-def summed(taught: Array, loss: Array, metrics: dict[str, Array], maxima: dict[str, Array]) -> types.LossOutput:
-    """Sums what belongs to taught rows f32 [N] or [N, T] over each item; of `maxima` it takes the largest."""
-
-    def per_item(x: Array) -> Array:
-        return jnp.where(taught > 0, x, 0.0).reshape(x.shape[0], -1)
-
-    loss, valid, metrics = jax.tree.map(lambda x: per_item(x).sum(-1), (loss, taught, metrics))
-    maxima = jax.tree.map(lambda x: per_item(x).max(-1), maxima)
-    return types.LossOutput(loss, valid, jnp.zeros_like(loss), metrics, maxima)
 
 
 def policy_head(
@@ -294,8 +245,3 @@ def _adapt(
     timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
     running = normalisation.update(config, params.statistics, timestep, discounted_return, axis)
     return params._replace(statistics=running)
-
-
-def swapped(tree: ArrayTree) -> ArrayTree:
-    """Exchanges the first two axes of every leaf."""
-    return jax.tree.map(lambda x: x.swapaxes(0, 1), tree)

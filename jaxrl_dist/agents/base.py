@@ -18,7 +18,8 @@ class Agent(NamedTuple):
         taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
         keeps_sequences: whether `prepare` keeps whole sequences (a recurrent core): items are columns, not rows.
         lookahead: rows after the taught ones that the targets need (n of n-step returns).
-        staleness: `none`, `corrected` or `any`: how old a policy's rows may be; a layout that breaks it is refused.
+        staleness: how old a policy's rows may be; a layout that breaks it is refused. `none`: the policy's own, learned
+            from once; `own`: likewise, and then again, by targets that are made once; `corrected` or `any`: older ones.
         init: (key) -> `types.Params`.
         init_carry: (batch_size) -> acting state, leaves [B, ...].
         exploration: (env_index i32[B], num_envs, progress f32[]) -> f32[B].

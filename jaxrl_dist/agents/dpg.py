@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, types
+from jaxrl_dist import networks, q_values, types
 from jaxrl_dist.agents import base, continuous, transitions
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -58,6 +58,11 @@ class Config:
     target_noise_clip: float = setting(
         0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
     )
+    actor_errors: bool = setting(
+        False,
+        "Give new windows the error that the actor saw, instead of the largest priority so far.",
+        source="Horgan et al. 2018, section 3 and algorithm 1",
+    )
     clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
 
 
@@ -96,6 +101,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         loss=functools.partial(_loss, static),
         adapt=base.no_adaptation,
         target=base.copy_target,
+        first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
         parts=("policy", "critic"),
     )
 
@@ -120,9 +126,19 @@ def _act(
     exploration: Array,
 ) -> types.ActOutput:
     del exploration
-    action = _policy(static, params.network, timestep.observation)
-    noise = static.config.exploration_noise * jax.random.normal(key, action.shape)
-    return types.ActOutput(static.actions.scaled(jnp.clip(action + noise, -1.0, 1.0)), (), carry)
+    best = _policy(static, params.network, timestep.observation)
+    noise = static.config.exploration_noise * jax.random.normal(key, best.shape)
+    action = jnp.clip(best + noise, -1.0, 1.0)
+    extras: Any = ()
+    if static.config.actor_errors:
+        extras = q_values.Seen(*(_value(static, params.network, timestep.observation, x) for x in (action, best)))
+    return types.ActOutput(static.actions.scaled(action), extras, carry)
+
+
+def _value(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
+    """Returns f32 [N], the lower of the critics' values."""
+    seen = continuous.evaluate_critics(static.critic, network["critic"], observation, action)
+    return _mean(static, _lowest(static, seen))
 
 
 def _evaluate(

@@ -6,6 +6,7 @@ Horgan et al. 2018, "Distributed prioritized experience replay". Prioritised rep
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -132,25 +133,27 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
-        exploration=functools.partial(_exploration, config),
+        exploration=_exploration(config),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
         adapt=base.no_adaptation,
         target=base.copy_target,
-        first_error=functools.partial(_first_error, static) if config.actor_errors else None,
+        first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
 
 
-def _exploration(config: Config, env_index: Array, num_envs: int, progress: Array) -> Array:
-    """Returns ε: a linear schedule, the same for every environment, or its place on the ladder."""
+def _exploration(config: Config) -> Callable[..., Array]:
+    """Returns what gives ε: a linear schedule, the same for every environment, or its place on the ladder."""
     if config.exploration == "ladder":
-        ladder = functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
-        return ladder(env_index, num_envs, progress)
-    share = jnp.clip(progress / config.epsilon_fraction, 0.0, 1.0)
-    epsilon = config.epsilon_start + share * (config.epsilon_end - config.epsilon_start)
-    return jnp.broadcast_to(epsilon, env_index.shape).astype(jnp.float32)
+        return functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
+    return functools.partial(
+        q_values.epsilon_schedule,
+        start=config.epsilon_start,
+        end=config.epsilon_end,
+        fraction=config.epsilon_fraction,
+    )
 
 
 def _act(
@@ -192,14 +195,6 @@ def _act_by_values(
 def _mean(static: _Static, q: Array) -> Array:
     """Returns values f32 [..., A]: of a distribution's logits [..., A, atoms] their means."""
     return q if static.support is None else jax.nn.softmax(q) @ static.support
-
-
-def _first_error(static: _Static, sequences: types.Unroll) -> Array:
-    """Returns |δ| of the taught rows by the values that the actors saw (Horgan et al. 2018, algorithm 1)."""
-    context, (taken, best) = static.net.context, sequences.steps.extras
-    reward, offset, discount = transitions.join(static.rule, sequences.steps.timestep)
-    target = reward + discount * jnp.take_along_axis(best[context:], offset[None], axis=0)[0]
-    return jnp.abs(target - taken[context])
 
 
 def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:

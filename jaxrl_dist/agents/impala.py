@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, returns, types
-from jaxrl_dist.agents import actor_critic, base
+from jaxrl_dist.agents import actor_critic, base, unrolled
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -110,7 +110,7 @@ def _prepare(parts: actor_critic.Parts, params: types.Params, sequences: types.U
     action = sequences.steps.action if isinstance(extras.sample, tuple) else extras.sample
     acted = jax.tree.map(lambda x: x[:-1], (action, extras.log_prob))
     rows = (inputs, is_first, *acted, reward, timestep.discount, timestep.step_type)
-    inputs, is_first, sample, log_prob, *rest = actor_critic.swapped(rows)
+    inputs, is_first, sample, log_prob, *rest = unrolled.swapped(rows)
     return Batch(inputs, is_first, sequences.carry.core, sample, log_prob, *rest)
 
 
@@ -141,7 +141,7 @@ def _loss(
         "importance_weight": jnp.exp(jnp.minimum(fixed[1], 0.0)),
     }
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
-    return actor_critic.summed(base.taught_rows(batch.step_type[:, :-1]), loss, metrics, {})
+    return unrolled.summed(base.taught_rows(batch.step_type[:, :-1]), loss, metrics, {})
 
 
 def _estimate(

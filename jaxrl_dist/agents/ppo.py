@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base
+from jaxrl_dist.agents import actor_critic, base, unrolled
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -127,7 +127,7 @@ def _prepare(
     rows = actor_critic.estimate(parts, params, sequences)
     if parts.config.normalise_advantage == "batch":
         rows = rows._replace(advantage=_standardised(rows.advantage, rows.taught, axis))
-    return actor_critic.items(parts.net, rows)
+    return unrolled.items(parts.net, rows)
 
 
 def _loss(
@@ -172,7 +172,7 @@ def _loss(
         "clip_fraction": (jnp.abs(ratio - 1) > config.clip_epsilon).astype(jnp.float32),
         "ratio_deviation": jnp.abs(ratio - 1),
     }
-    return actor_critic.summed(batch.taught, loss, metrics, {"largest_ratio": ratio})
+    return unrolled.summed(batch.taught, loss, metrics, {"largest_ratio": ratio})
 
 
 def _penalty(config: Config, weight: Array, divergence: Array, taught: Array, axis: types.Axis) -> Array:

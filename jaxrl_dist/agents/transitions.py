@@ -102,6 +102,17 @@ def prepare(rule: Rule, stack: Callable[..., Array], sequences: types.Unroll) ->
     )
 
 
+def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
+    """Returns |δ| f32 [N] of the taught rows by the values that the actors saw, `q_values.Seen` of each row.
+
+    Source: Horgan et al. 2018, algorithm 1.
+    """
+    taken, best = sequences.steps.extras
+    reward, offset, discount = join(rule, sequences.steps.timestep)
+    target = reward + discount * jnp.take_along_axis(best[rule.context :], offset[None], axis=0)[0]
+    return jnp.abs(target - taken[rule.context])
+
+
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     """Places the atoms f32 [atoms], None of one atom.
 

@@ -12,7 +12,7 @@ from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import UsageError
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import learning, placement, schedules, server, worker
+from jaxrl_dist.parallel import learning, placement, schedules, server, tasks
 from jaxrl_dist.parallel import store as stores
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     devices: tuple[jax.Device, ...]
     rows: types.Unroll
     replay: replays.Replay
-    programs: worker.Programs
+    programs: tasks.Programs
     rings: stores.Programs
     judge: Any
 
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     def init_actors(self, key: Array, env_ids: Array) -> unrolls.ActorState:
         """Returns the first state of a player's environments."""
         zero = learning.zero_timestep(self.environment.spec, self.width)
-        return worker.init_actors(self.agent, self.environment, zero, key, env_ids)
+        return tasks.init_actors(self.agent, self.environment, zero, key, env_ids)
 
     def actors_struct(self) -> unrolls.ActorState:
         """Returns the state of a player's environments, of `jax.ShapeDtypeStruct`."""
@@ -93,12 +93,12 @@ class Plan(NamedTuple):
 
     def init_ring(self) -> Any:
         """Returns an empty replay, a worker's own or a shared one."""
-        return worker.init_replay(self.agent, self.replay, self.rows)
+        return tasks.init_replay(self.agent, self.replay, self.rows)
 
     def program(self) -> tuple[Any, tuple[Any, ...]]:
         """Returns the program that takes gradients, and its arguments of `jax.ShapeDtypeStruct`."""
         state = self.learner_struct()
-        held = worker.Held(state.params, state.target_network, state.updates, np.float32(0))
+        held = tasks.Held(state.params, state.target_network, state.updates, np.float32(0))
         common = held, jax.eval_shape(lambda: jax.random.key(0)), np.int32(0)
         ring = jax.eval_shape(self.init_ring)
         if self.num_rings:
@@ -114,29 +114,29 @@ class Plan(NamedTuple):
         given = jax.eval_shape(program, *arguments)
         return next(part for part in given if isinstance(part, learners.Gradient))
 
-    def nothing(self, index: int) -> worker.Work:
+    def nothing(self, index: int) -> tasks.Work:
         """Returns what a member sends that did neither play nor learn: `Work` of zeros in JAX."""
         none: Any = ()
         gradient = unroll = indices = priorities = ring = none
         episodes = jax.tree.map(jax.numpy.asarray, unrolls.no_episodes())
         if self.learns(index):
-            gradient = worker.zeros_like(self.gradient_struct())
+            gradient = tasks.zeros_like(self.gradient_struct())
         if self.num_rings and self.plays(index):
-            unroll = worker.zeros_like(self.rows)
+            unroll = tasks.zeros_like(self.rows)
         if self.num_rings and self.learns(index):
             program, arguments = self.program()
-            indices = worker.zeros_like(arguments[-1].indices)
-            priorities = worker.zeros_like(jax.eval_shape(program, *arguments)[1])
+            indices = tasks.zeros_like(arguments[-1].indices)
+            priorities = tasks.zeros_like(jax.eval_shape(program, *arguments)[1])
             ring = jax.numpy.full((), -1, np.int32)
-        return worker.Work(worker.Sent(gradient, episodes, jax.numpy.int32(0)), unroll, indices, priorities, ring)
+        return tasks.Work(tasks.Sent(gradient, episodes, jax.numpy.int32(0)), unroll, indices, priorities, ring)
 
     def first_kept(self) -> Any:
         """Returns what a worker keeps between pushes before its first unroll, `()` where it keeps nothing."""
         if self.config.exchange == "unroll":
             return ()
-        state = worker.zeros_like(self.learner_struct())
-        held = worker.Held(state.params, state.target_network, state.updates, jax.numpy.float32(0))
-        return worker.Kept(held, worker.zeros_like(self.gradient_struct()), jax.numpy.ones((), bool))
+        state = tasks.zeros_like(self.learner_struct())
+        held = tasks.Held(state.params, state.target_network, state.updates, jax.numpy.float32(0))
+        return tasks.Kept(held, tasks.zeros_like(self.gradient_struct()), jax.numpy.ones((), bool))
 
 
 def num_players(settings: Any) -> int:
@@ -195,7 +195,7 @@ def make(
         devices=tuple(devices[i % len(devices)] for i in range(members)),
         rows=learning.rows_struct(agent, environment.spec, config.unroll_length, width),
         replay=replay,
-        programs=worker.make(agent, replay, learner, environment, num_envs, config.unroll_length),
+        programs=tasks.make(agent, replay, learner, environment, num_envs, config.unroll_length),
         rings=stores.make(replay),
         judge=server.make(learner, config.gradients_per_apply, config.max_gradient_age, config.outlier_deviations),
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl_dist import learner as learners
 from jaxrl_dist.config import UsageError
-from jaxrl_dist.parallel import async_plan, base, crowd, schedules, server, worker
+from jaxrl_dist.parallel import async_plan, base, crowd, schedules, server, tasks, worker
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import store as stores
 from jaxrl_dist.parallel import unroll as unrolls
@@ -27,7 +27,7 @@ class State(NamedTuple):
         server: `server.Server`.
         actors: of each player, by field; environments only where they can be saved.
         replay: of each worker, or the shared ones.
-        kept: of each worker what it keeps between pushes (`worker.Kept`), or ().
+        kept: of each worker what it keeps between pushes (`tasks.Kept`), or ().
         pending: of each member the work that has not arrived; zeros where it waits.
         versions: of the server that are kept, oldest first, leaves [1, ...].
         status: i64 [M], `crowd.FRESH`, `AT_WORK`, `WAITING` or `HELD_BACK`.
@@ -44,7 +44,7 @@ class State(NamedTuple):
     actors: Actors
     replay: tuple[ArrayTree, ...]
     kept: tuple[Any, ...]
-    pending: tuple[worker.Work, ...]
+    pending: tuple[tasks.Work, ...]
     versions: tuple[learners.LearnerState, ...]
     status: np.ndarray
     numbers: np.ndarray
@@ -163,7 +163,7 @@ def roll_back(state: State, updates: int) -> State:
         learner=kept[updates],
         server=server.emptied(state.server),
         versions=tuple(one if int(np.asarray(one.updates)[0]) <= updates else kept[updates] for one in state.versions),
-        pending=tuple(map(worker.void, state.pending)),
+        pending=tuple(map(tasks.void, state.pending)),
         # The update that they waited for is none any more.
         status=np.where(waiting, crowd.FRESH, state.status),
     )

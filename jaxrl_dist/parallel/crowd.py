@@ -2,8 +2,6 @@
 
 import collections
 import functools
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -13,7 +11,7 @@ import numpy as np
 
 from jaxrl_dist import learner as learners
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import schedules, server, worker
+from jaxrl_dist.parallel import schedules, server, tasks, threads, worker
 from jaxrl_dist.parallel import store as stores
 
 _POLL_S = 0.1
@@ -89,7 +87,7 @@ class Crowd:
         Args:
             workers: all of them, those that play first.
             schedule: says whose gradient is next.
-            receive: (learner, served, `worker.Sent`, progress) -> (learner, served, what `server.pack` returns).
+            receive: (learner, served, `tasks.Sent`, progress) -> (learner, served, what `server.pack` returns).
             learner: leaves [...].
             served: state of the server beside it.
             answers_at_once: whether every gradient is answered whatever becomes of it, as each makes an update.
@@ -100,19 +98,19 @@ class Crowd:
         self.learner, self.served, self.versions, self.store, self.events = learner, served, versions, store, events
         self._workers, self._schedule, self._receive = workers, schedule, receive
         self._answers_at_once = answers_at_once and not versions.kept
-        self._at_work: dict[int, futures.Future[worker.Work]] = {}
+        self._at_work: dict[int, futures.Future[tasks.Work]] = {}
         self.waiting: list[int] = []
         self.held_back: set[int] = set()
         self._arrived: list[tuple[int, Any, Any]] = []
         self._broken, self._rollbacks = 0, 0
         # Workers whose next gradient is of parameters that were rolled back.
         self._void: set[int] = set()
-        threads = min(len(workers), _MOST_THREADS)
-        self._pool = _Threads(threads) if threads > 1 else None
+        count = min(len(workers), _MOST_THREADS)
+        self._pool = threads.Threads(count) if count > 1 else None
 
-    def resume(self, index: int, work: worker.Work) -> None:
+    def resume(self, index: int, work: tasks.Work) -> None:
         """Takes up work that had not arrived when it was saved."""
-        self._is_at_work(index, _done(work))
+        self._is_at_work(index, threads.done(work))
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a worker to work with the newest parameters, now, or once it may go on."""
@@ -120,14 +118,14 @@ class Crowd:
             self.held_back.add(index)
             return
         state, one = self.learner, self._workers[index]
-        held = worker.Held(state.params, state.target_network, state.updates, np.float32(progress))
+        held = tasks.Held(state.params, state.target_network, state.updates, np.float32(progress))
         drawn = None
         if self.store is not None and one.role.learns and self.store.is_ready:
             place = index if one.role.env_ids is not None else index - len(self.store.inserted)
             drawn = self.store.draw(place, one.role.key, one.number, progress)
         self._schedule.answered(index, one.number)
         self._is_at_work(
-            index, self._pool.submit(one.work, held, drawn) if self._pool else _done(one.work(held, drawn))
+            index, self._pool.submit(one.work, held, drawn) if self._pool else threads.done(one.work(held, drawn))
         )
 
     def iterate(self, iteration: int, total: int, check: Callable[[], None]) -> None:
@@ -176,7 +174,7 @@ class Crowd:
         for future in self._at_work.values():
             future.result()
 
-    def rest(self) -> tuple[list[worker.Work | None], list[int]]:
+    def rest(self) -> tuple[list[tasks.Work | None], list[int]]:
         """Waits until every worker has sent its work, but for those that a fault holds.
 
         Returns:
@@ -230,12 +228,12 @@ class Crowd:
                 self.answer(each, progress)
         return played
 
-    def _sent_by(self, index: int) -> worker.Work:
+    def _sent_by(self, index: int) -> tasks.Work:
         """Returns the work of one that is done; a gradient of parameters that were rolled back is void."""
         work = self._at_work[index].result()
-        return worker.void(work) if index in self._void else work
+        return tasks.void(work) if index in self._void else work
 
-    def _serve(self, index: int, work: worker.Work, iteration: int, total: int) -> list[int]:
+    def _serve(self, index: int, work: tasks.Work, iteration: int, total: int) -> list[int]:
         """Has the server judge a gradient, and returns the workers to answer."""
         progress = np.float32(iteration) / np.float32(total)
         self.learner, self.served, packed = self._receive(self.learner, self.served, work.sent, progress)
@@ -291,7 +289,7 @@ class Crowd:
             return True
         return self.store.may_learn() if role.learns else self.store.may_play()
 
-    def _is_at_work(self, index: int, future: futures.Future[worker.Work]) -> None:
+    def _is_at_work(self, index: int, future: futures.Future[tasks.Work]) -> None:
         self._at_work[index] = future
         future.add_done_callback(lambda _: self._schedule.came(index))
 
@@ -316,36 +314,3 @@ class Crowd:
             return []
         answered, self.waiting = self.waiting, []
         return answered
-
-
-class _Threads:
-    """A few threads that work off calls; the process does not wait for one that an environment holds."""
-
-    def __init__(self, count: int) -> None:
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._count = count
-        for number in range(count):
-            threading.Thread(target=self._run, name=f"worker {number}", daemon=True).start()
-
-    def submit(self, call: Callable[..., worker.Work], *arguments: Any) -> futures.Future[worker.Work]:
-        future: futures.Future[worker.Work] = futures.Future()
-        self._calls.put((future, call, arguments))
-        return future
-
-    def close(self) -> None:
-        for _ in range(self._count):
-            self._calls.put(None)
-
-    def _run(self) -> None:
-        while (job := self._calls.get()) is not None:
-            future, call, arguments = job
-            try:
-                future.set_result(call(*arguments))
-            except BaseException as error:
-                future.set_exception(error)
-
-
-def _done(work: worker.Work) -> futures.Future[worker.Work]:
-    future: futures.Future[worker.Work] = futures.Future()
-    future.set_result(work)
-    return future

@@ -45,8 +45,7 @@ class DeviceTier:
         self._init = learning.make_init(setting, self.unroll.steps)
         self.publish = learning.make_publish()
         self.program = _make_program(setting, learning_steps.make(setting.learner, replay), False, (6, 7))
-        # The replay holds the unrolls already; `latest`, which keeps none, takes them anew.
-        held = replay if replay.min_rows == 0 else replay._replace(add=lambda state, unroll, columns: state)
+        held = replay._replace(add=replay.add_again)
         self._again = _make_program(setting, learning_steps.make(setting.learner, held), True, ())
         self._compiled: Any = None
 

@@ -69,7 +69,7 @@ def _parse_lag(text: str, staleness: str) -> int | None:
     """Reads a policy lag: a number, or None for free."""
     if text != "free" and not (text.isdecimal() and int(text) <= _LARGEST_LAG):
         raise UsageError(f"--layout.policy_lag={text}: expected a whole number from 0 to {_LARGEST_LAG}, or free")
-    if staleness == "none" and text != "0":
+    if staleness in ("none", "own") and text != "0":
         raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
     return None if text == "free" else int(text)
 
@@ -111,7 +111,7 @@ def _check_quorum(config: Any, replay: replays.Replay, lag: int | None, num_acto
             f"{flag}: with --layout.policy_lag=free no unroll is late; valid: 0, or a policy lag from 0 to "
             f"{_LARGEST_LAG}; nearest: --layout.policy_lag=1"
         )
-    if replay.min_rows and config.quorum < num_actors:
+    if replay.keeps_rows and config.quorum < num_actors:
         raise UsageError(
             f"{flag}: a replay learns from late unrolls too, and --layout.policy_lag=free waits for no actor; "
             f"valid: 0 or {num_actors}; nearest: {num_actors}"
@@ -146,5 +146,5 @@ def _check_ready(
         raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
     if agent.keeps_sequences and agent.staleness != "any":
         raise UsageError(f"{flag}: this recurrent policy keeps its parameters for a whole unroll; valid: 0")
-    if replay.min_rows and mesh.shape["devices"] > 1:
+    if replay.keeps_rows and mesh.shape["devices"] > 1:
         raise UsageError(f"{flag}: a replay over {mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0")

@@ -204,7 +204,7 @@ def make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.Learne
         learner: leaves [...], for their shapes.
 
     Returns:
-        (learner, server, `worker.Sent`, progress) -> (learner, server, what `pack` returns).
+        (learner, server, `tasks.Sent`, progress) -> (learner, server, what `pack` returns).
     """
     where = jax.tree.map(lambda x: sharding(mesh, x), learner)
     shared = NamedSharding(mesh, PartitionSpec())

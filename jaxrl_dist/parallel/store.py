@@ -16,7 +16,7 @@ import numpy as np
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
-from jaxrl_dist.parallel import worker
+from jaxrl_dist.parallel import tasks
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -38,7 +38,7 @@ def make(replay: replays.Replay) -> Programs:
     """Builds the programs of one ring; compiles none."""
 
     def draw(ring: ArrayTree, key: Array, number: Array, progress: Array) -> types.Sample:
-        return replay.sample(ring, worker.draw_key(key, number)[0], progress)
+        return replay.sample(ring, tasks.draw_key(key, number)[0], progress)
 
     return Programs(jax.jit(replay.add, donate_argnums=0), jax.jit(draw), jax.jit(replay.update, donate_argnums=0))
 
@@ -103,12 +103,12 @@ class Store:
         """Whether a sample is due."""
         return self.drawn < self._rate.due(self.inserted)
 
-    def draw(self, place: int, key: Array, number: int, progress: float) -> worker.Drawn:
+    def draw(self, place: int, key: Array, number: int, progress: float) -> tasks.Drawn:
         """Draws a sample of the ring that is next for a learner: of each in turn, from its own place on."""
         ring = (place + number) % len(self.rings)
         self.drawn += 1
         sample = self._programs.draw(self.rings[ring], self._near(key, ring), np.int32(number), np.float32(progress))
-        return worker.Drawn(sample, np.int32(ring))
+        return tasks.Drawn(sample, np.int32(ring))
 
     def add(self, player: int, unroll: types.Unroll) -> None:
         """Adds a player's unroll to its ring."""

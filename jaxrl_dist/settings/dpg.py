@@ -93,6 +93,7 @@ APE_X_DPG = {
             "learner.target_period": 100,
             "agent.n_step": 5,
             "agent.exploration_noise": 0.3,
+            "agent.actor_errors": True,
         },
     ),
     **cited(OURS, {"replay.samples_per_insert": 64.0}),
@@ -115,3 +116,9 @@ SAC = {
 
 # What has real actions is of these families; the papers' settings serve both.
 FAMILIES: Families = {"continuous": {}, "physics": {}}
+
+# A small task gives too few rows for the few updates per row of a large machine.
+APE_X_DPG_FAMILIES: Families = {
+    "continuous": cited(OURS, {"env.num_envs": 8, "replay.samples_per_insert": 256.0, "learner.learning_rate": 1e-3}),
+    "physics": {},
+}

@@ -92,6 +92,7 @@ _RAINBOW_PARTS = {
 _RAINBOW_ATARI = {
     **_DQN_ATARI,
     **cited(_RAINBOW, {"agent.value_low": -10.0, "agent.value_high": 10.0, "network.head_size": 512}),
+    "agent.evaluation_epsilon": Setting(0.001, "Dopamine's rainbow.gin (Castro et al. 2018), epsilon_eval"),
 }
 
 _RAINBOW_CLASSIC = {
@@ -226,5 +227,9 @@ RAINBOW_FAMILIES: Families = {"classic": _RAINBOW_CLASSIC, "minatar": _RAINBOW_M
 APE_X_FAMILIES: Families = {
     "classic": _APE_X_CLASSIC,
     "minatar": _APE_X_MINATAR,
-    "atari": {**_DQN_ATARI, **cited(_APE_X, {"network.head_size": 512})},
+    "atari": {
+        **_DQN_ATARI,
+        **cited(_APE_X, {"network.head_size": 512}),
+        "agent.evaluation_epsilon": Setting(0.001, f"{OURS}, as SEED RL's released code has it for R2D2"),
+    },
 }

@@ -66,5 +66,8 @@ R2D2 = {
 R2D2_FAMILIES: Families = {
     "classic": _R2D2_CLASSIC,
     "minatar": _R2D2_MINATAR,
-    "atari": {"network.torso": Setting("nature_cnn", _DQN_PAPER)},
+    "atari": {
+        "network.torso": Setting("nature_cnn", _DQN_PAPER),
+        "agent.evaluation_epsilon": Setting(0.001, "SEED RL's released code, agents/r2d2/learner.py (eval_epsilon)"),
+    },
 }

@@ -1,0 +1,183 @@
+"""Parallelised Q-network, feed-forward and recurrent: Q(λ) on the rows just played, without replay or target network.
+
+Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
+those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on where an action was not the best
+one, and nothing corrects for it. Differs from the released code: an episode that was cut short bootstraps from its last
+observation, and a recurrent network makes its targets once per update, as the others do, and not for each minibatch.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import networks, q_values, returns, types
+from jaxrl_dist.agents import base, unrolled
+from jaxrl_dist.config import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of PQN; defaults are those of the released code for Atari."""
+
+    discount: float = setting(
+        0.99,
+        "Discount factor of future rewards (γ).",
+        low=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (GAMMA)",
+    )
+    trace_decay: float = setting(
+        0.65,
+        "Trace decay of the returns (λ). Above 0 rows must be the policy's own; 0 bootstraps after one step, from any "
+        "policy's rows.",
+        low=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (LAMBDA)",
+    )
+    clip_rewards: float = setting(
+        0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Mnih et al. 2015, methods (1 on Atari)"
+    )
+    reward_scale: float = setting(
+        1.0,
+        "Multiply rewards by this, after any clipping, so that values have the size of a network's outputs.",
+        above=0.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_gymnax.py (REW_SCALE)",
+    )
+    epsilon_start: float = setting(
+        1.0,
+        "Probability of a random action at the start.",
+        low=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_START)",
+    )
+    epsilon_end: float = setting(
+        0.001,
+        "Probability of a random action after the schedule.",
+        low=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_FINISH)",
+    )
+    epsilon_fraction: float = setting(
+        0.1,
+        "Share of training in which ε falls linearly.",
+        above=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_DECAY)",
+    )
+    evaluation_epsilon: float = setting(
+        0.0,
+        "Probability of a random action in evaluation.",
+        low=0.0,
+        high=1.0,
+        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_TEST)",
+    )
+
+
+class Batch(NamedTuple):
+    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...] with carry [N, ...]."""
+
+    inputs: ArrayTree
+    is_first: ArrayTree
+    carry: ArrayTree
+    action: Array
+    target: Array
+    taught: Array
+
+
+class _Static(NamedTuple):
+    config: Config
+    net: networks.Network
+    num_actions: int
+
+
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
+    """Builds the agent for an environment; see `base.Agent` for its functions.
+
+    Raises:
+        UsageError: real-valued actions.
+    """
+    num_actions = q_values.check_discrete(spec)
+    net = networks.make(network, spec, q_values.heads(num_actions, dueling=False))
+    static = _Static(config, net, num_actions)
+    return base.Agent(
+        context=net.context,
+        taught=0,
+        lookahead=0,
+        keeps_sequences=net.recurrent,
+        staleness="own" if config.trace_decay else "any",
+        init=lambda key: types.Params(net.init(key), ()),
+        init_carry=net.initial,
+        exploration=functools.partial(
+            q_values.epsilon_schedule,
+            start=config.epsilon_start,
+            end=config.epsilon_end,
+            fraction=config.epsilon_fraction,
+        ),
+        act=functools.partial(_act, static),
+        evaluate=functools.partial(_evaluate, static),
+        prepare=functools.partial(_prepare, static),
+        loss=functools.partial(_loss, static),
+        adapt=base.no_adaptation,
+        target=base.no_target,
+    )
+
+
+def _act(
+    static: _Static,
+    params: types.Params,
+    carry: ArrayTree,
+    timestep: types.TimeStep,
+    key: Array,
+    exploration: Array,
+) -> types.ActOutput:
+    """Acts ε-greedily with ε = `exploration` [B]."""
+    outputs, carry = static.net.step(params.network, carry, timestep.observation, base.is_first(timestep))
+    q = q_values.join(outputs, static.num_actions)
+    return types.ActOutput(q_values.epsilon_greedy(q, key, exploration), (), carry)
+
+
+def _evaluate(
+    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
+) -> types.ActOutput:
+    epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
+    return _act(static, params, carry, timestep, key, epsilon)
+
+
+def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+    """Makes the targets of an unroll by the newest parameters, once for all epochs (algorithm 1)."""
+    del axis
+    config, net, steps = static.config, static.net, sequences.steps
+    timestep, is_first = steps.timestep, base.is_first(steps.timestep)
+    inputs = net.stack(sequences.carry, timestep.observation, is_first)
+    outputs = unrolled.row_outputs(net, params.network, sequences.carry, inputs, is_first)
+    best = q_values.join(outputs, static.num_actions).max(-1)
+    reward = config.reward_scale * base.clip(timestep.reward, config.clip_rewards)
+    peng = functools.partial(returns.lambda_returns, gamma=config.discount, lambda_=config.trace_decay)
+    target = jax.vmap(peng, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, best)
+    taught = base.taught_rows(timestep.step_type[:-1])
+    rows = Batch(inputs[:-1], is_first[:-1], sequences.carry, steps.action[:-1], target, taught)
+    batch: Batch = unrolled.items(net, rows)
+    return batch
+
+
+def _loss(
+    static: _Static,
+    params: types.Params,
+    target_network: ArrayTree,
+    batch: Batch,
+    key: Array,
+    progress: Array,
+    axis: types.Axis,
+) -> types.LossOutput:
+    """Half the squared error of the values of the actions taken (algorithm 1)."""
+    del target_network, key, progress, axis
+    q = q_values.join(unrolled.item_outputs(static.net, params.network, batch), static.num_actions)
+    predicted = q_values.of_action(q, batch.action)
+    error = batch.target - predicted
+    loss = 0.5 * jnp.square(error)
+    metrics = {"td_error": jnp.abs(error), "q_value": predicted, "loss": loss}
+    return unrolled.summed(batch.taught, loss, metrics, {})

@@ -1,0 +1,46 @@
+"""Threads of the asynchronous layout's workers, as few as there are cores for, and futures of what they do."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+from jaxrl_dist.parallel import tasks
+
+
+class Threads:
+    """A few threads that work off calls; the process does not wait for one that an environment holds."""
+
+    def __init__(self, count: int) -> None:
+        """Starts so many threads."""
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"worker {number}", daemon=True).start()
+
+    def submit(self, call: Callable[..., tasks.Work], *arguments: Any) -> futures.Future[tasks.Work]:
+        """Leaves a call to the next thread that is free; its future holds what it returns or raises."""
+        future: futures.Future[tasks.Work] = futures.Future()
+        self._calls.put((future, call, arguments))
+        return future
+
+    def close(self) -> None:
+        """Ends each thread when it is free."""
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _run(self) -> None:
+        while (job := self._calls.get()) is not None:
+            future, call, arguments = job
+            try:
+                future.set_result(call(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+
+def done(work: tasks.Work) -> futures.Future[tasks.Work]:
+    """Returns the future of work that is there already."""
+    future: futures.Future[tasks.Work] = futures.Future()
+    future.set_result(work)
+    return future

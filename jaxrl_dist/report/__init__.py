@@ -1,0 +1,104 @@
+"""One self-contained HTML page about a set of runs: no network, no script, and only large videos beside it."""
+
+import datetime
+import os
+import pathlib
+from collections.abc import Sequence
+
+from jaxrl_dist import run_view
+from jaxrl_dist.report import curves, measured, settings, videos
+from jaxrl_dist.report.markup import Markup, details, element, joined, table
+
+_STYLE = pathlib.Path(__file__).with_name("page.css")
+_BAD = {"failed", "going"}
+
+
+def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "") -> None:
+    """Writes the page, whole or not at all.
+
+    Args:
+        views: of the runs, in the order in which they get their colours.
+        path: of the page.
+        title: of the page.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        scratch.write_text(page(views, path.parent, title), encoding="utf-8")
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") -> str:
+    """Makes the page; `folder` is where it will lie, for links to what is too large to embed."""
+    title = title or (
+        f"{views[0].settings['system']} on {views[0].settings['env']}" if len(views) == 1 else f"{len(views)} runs"
+    )
+    sections = {
+        "Runs": _overview(views),
+        "Failures and warnings": _troubles(views),
+        "Learning curves": curves.section(views),
+        "Final evaluation": curves.evaluation(views),
+        "Settings": settings.section(views),
+        "Throughput and placement": measured.section(views),
+        "Videos": videos.section(views, folder),
+        "Commands and versions": settings.origins(views),
+    }
+    shown = {name: body for name, body in sections.items() if body}
+    links = [element("li", element("a", name, href=f"#part{i}")) for i, name in enumerate(shown)]
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    body = element(
+        "body",
+        element("header", element("h1", title), element("p", f"Written {now}.", class_="soft"),
+                element("nav", element("ul", *links), aria_label="Parts of this page")),
+        element("main", *(element("section", element("h2", name, id=f"part{i}"), body)
+                          for i, (name, body) in enumerate(shown.items()))),
+    )  # fmt: skip
+    head = element(
+        "head", element("meta", charset="utf-8"), element("title", title),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
+    )  # fmt: skip
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _overview(views: Sequence[run_view.View]) -> Markup:
+    """Makes the table that says of every run what it is, how it ended, and what it came to."""
+    head = ("run", "system", "task", "layout", "state", "return", "steps per seed", "steps/s", "time", "bottleneck")
+    rows = []
+    for i, view in enumerate(views):
+        settings_, state = view.settings, curves.state(view)
+        rows.append((
+            curves.name(view, i), settings_["system"], settings_["env"], settings_.get("layout", ""),
+            element("span", state, class_="bad" if view.state in _BAD else "good" if view.state == "finished" else ""),
+            curves.score(view), element("span", f"{view.env_steps:,}", class_="number"),
+            measured.speed(view), measured.clock(measured.seconds(view)), measured.bottleneck(view),
+        ))  # fmt: skip
+    note = element(
+        "p", "The return is the interquartile mean of the last evaluation, with its 95 % interval over seeds, or over "
+        "episodes where there is one seed.", class_="soft",
+    )  # fmt: skip
+    return joined([table("What ran, and what came of it", head, rows, "cards"), note])
+
+
+def _troubles(views: Sequence[run_view.View]) -> Markup | None:
+    """Lists what went wrong, run by run."""
+    lists = []
+    for view in views:
+        lines = list(view.troubles)
+        if view.state == "going":
+            lines.insert(
+                0,
+                f"no end yet: still going, or killed, at {view.env_steps:,} of {view.settings.get('steps', 0):,} steps",
+            )
+        if not view.evaluation:
+            lines.append("no evaluation yet")
+        items = element("ul", *(element("li", line) for line in lines))
+        long = len(lines) > 12
+        body = details(f"{len(lines)} lines", items) if long else items
+        lists += [element("h3", view.label), body] if lines else []
+    return joined(lists) if lists else None

@@ -1,0 +1,167 @@
+"""What a run folder says of its run, finished, stopped, failed or still going; reads files only, without JAX."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jaxrl_dist import config, faults, metrics, published, software
+
+_LOG_NAME = "train.log"
+_COMPLAINT = "train.py: "
+# Counts of what did not go as it should, and what to call them.
+_COUNTS = {
+    "dropped_unrolls": "unrolls came too late and were dropped",
+    "gradients_dropped_stale": "gradients were too old and were dropped",
+    "gradients_dropped_outlier": "gradients were outliers and were dropped",
+    "gradients_dropped_broken": "gradients were not finite and were dropped",
+    "updates_reverted": "updates were not finite and were undone",
+    "rollbacks": "times the server went back to an earlier version",
+}
+
+
+class View(NamedTuple):
+    """A run as its folder has it.
+
+    Attributes:
+        folder: of the run.
+        label: to call it by.
+        settings: value by flag name.
+        origins: where each value comes from.
+        software: commit and versions of each session.
+        records: of `metrics.jsonl`.
+        summary: of the last session that came to an end; empty before.
+        state: `finished`, `return reached`, `stopped`, `failed`; `going` (or killed) where a session has not ended.
+        troubles: a line for everything that went wrong.
+    """
+
+    folder: pathlib.Path
+    label: str
+    settings: dict[str, Any]
+    origins: dict[str, str]
+    software: list[dict[str, Any]]
+    records: list[metrics.Record]
+    summary: dict[str, Any]
+    state: str
+    troubles: tuple[str, ...]
+
+    @property
+    def env_steps(self) -> int:
+        """Steps per seed so far."""
+        return max((record["env_steps"] for record in self.records), default=self.summary.get("env_steps", 0))
+
+    @property
+    def evaluation(self) -> metrics.Record:
+        """The last evaluation; empty before the first."""
+        return next((record for record in reversed(self.records) if record["kind"] == "eval"), {})
+
+    @property
+    def env_params(self) -> dict[str, str]:
+        """The environment's own parameters."""
+        prefix = config.PARAMS
+        return {name.removeprefix(prefix): str(x) for name, x in self.settings.items() if name.startswith(prefix)}
+
+
+def read(folder: pathlib.Path, label: str = "") -> View:
+    """Reads a run folder.
+
+    Args:
+        folder: of the run.
+        label: to call it by; the folder's path by default.
+
+    Raises:
+        UsageError: it holds no run, or files of it cannot be read.
+    """
+    if not folder.is_dir():
+        raise config.UsageError(f"{folder} is no run folder: there is no such folder")
+    contents = _json(folder / "config.json")
+    if not contents:
+        nested = sorted(path.parent for path in folder.glob("*/config.json"))
+        hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
+        raise config.UsageError(f"{folder} is no run folder: it has no config.json{hint}")
+    try:
+        values = {name: entry["value"] for name, entry in contents["settings"].items()}
+        origins = {name: str(entry["origin"]) for name, entry in contents["settings"].items()}
+    except (KeyError, TypeError, AttributeError):
+        values, origins = {}, {}
+    if not {"system", "env"} <= values.keys():
+        raise config.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
+    records, summary = metrics.read(folder), _json(folder / "summary.json")
+    state = _state(folder, records, summary)
+    sessions = software.recorded(contents)
+    return View(
+        folder,
+        label or str(folder),
+        values,
+        origins,
+        sessions,
+        records,
+        summary,
+        state,
+        _troubles(folder, records, summary),
+    )
+
+
+def read_all(folders: Sequence[pathlib.Path], labels: str | None) -> list[View]:
+    """Reads the runs that a command line names.
+
+    Args:
+        folders: of the runs.
+        labels: one per run, separated by commas; None takes the folders.
+
+    Raises:
+        UsageError: there are not as many different labels, or a folder is no run folder.
+    """
+    names = labels.split(",") if labels else [str(folder) for folder in folders]
+    if len(names) != len(folders) or len(set(names)) < len(names):
+        raise config.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
+    return [read(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def marks(views: Sequence[View]) -> published.Marks:
+    """Finds what was published of the systems of some runs, where all play one task; nothing otherwise."""
+    if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
+        return published.NO_MARKS
+    found = [published.marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
+    curves = {curve.name: curve for one in found for curve in one.curves}
+    return published.Marks(found[0].levels, tuple(curves.values()))
+
+
+def _state(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> str:
+    """Says how a run is; a later session than the summary's may still be going."""
+    if any((folder / "failure").glob("*")):
+        return "failed"
+    last = max((record["env_steps"] for record in records), default=0)
+    is_open = not summary or (folder / faults.LOCK_NAME).exists() or last > summary.get("env_steps", 0)
+    return "going" if is_open else str(summary.get("reason", "stopped"))
+
+
+def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> tuple[str, ...]:
+    """Lists failures, warnings and counts of what was dropped."""
+    found = [f"a loss or gradient was not finite; the state before it is in {folder / 'failure'}"]
+    found = found if any((folder / "failure").glob("*")) else []
+    if (folder / _LOG_NAME).is_file():
+        lines = (folder / _LOG_NAME).read_text(encoding="utf-8", errors="replace").splitlines()
+        found += dict.fromkeys(line.removeprefix(_COMPLAINT) for line in lines if line.startswith(_COMPLAINT))
+    trained = [record for record in records if record["kind"] == "train"]
+    for name, words in _COUNTS.items():
+        count = summary.get(name) or sum(record.get(name) or 0 for record in trained)
+        found += [f"{count:,.0f} {words}"] if count else []
+    return tuple(found)
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON object; empty where there is none.
+
+    Raises:
+        UsageError: the file holds something else.
+    """
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(contents, dict):
+        raise config.UsageError(f"{path} is not what a run writes: no JSON object")
+    return contents

@@ -1,0 +1,76 @@
+"""What a run folder says of its run: how it ended, what went wrong, and what is no run."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+import written_runs
+
+from jaxrl_dist import config, published, run_view
+
+
+def test_a_run_is_read_whole(tmp_path: pathlib.Path) -> None:
+    returns = written_runs.rising(3)
+    view = run_view.read(written_runs.write(tmp_path / "a", returns, flags={"env.params.observe": "0,2"}), "label")
+    assert (view.label, view.state, view.env_steps, view.troubles) == ("label", "finished", written_runs.TOTAL, ())
+    assert view.settings["system"] == "ppo" and view.origins["system"] == "flag"
+    assert view.env_params == {"observe": "0,2"}
+    np.testing.assert_allclose(view.evaluation["eval_return_per_seed"], returns[-1])
+
+
+def test_how_a_run_ended(tmp_path: pathlib.Path) -> None:
+    returns = written_runs.rising(1, num_points=3)
+    going = written_runs.write(tmp_path / "going", returns, reason=None, share=0.5)
+    stopped = written_runs.write(tmp_path / "stopped", returns, reason="stopped", share=0.5)
+    states = [run_view.read(folder).state for folder in (going, stopped)]
+    # The stopped run goes on: its summary is of the session before.
+    with (stopped / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "train", "env_steps": 6000, "wall_s": 61.0}) + "\n")
+    states.append(run_view.read(stopped).state)
+    (stopped / "failure" / "state").mkdir(parents=True)
+    failed = run_view.read(stopped)
+    assert [*states, failed.state] == ["going", "stopped", "going", "failed"]
+    assert failed.env_steps == 6000 and "not finite" in failed.troubles[0]
+
+
+def test_troubles_are_what_was_printed_and_counted(tmp_path: pathlib.Path) -> None:
+    run = written_runs.write(tmp_path / "a", written_runs.rising(1, num_points=3), train={"dropped_unrolls": 2})
+    (run / "train.log").write_text("ppo · 1k steps\ntrain.py: warning: w\nother\ntrain.py: warning: w\ntrain.py: e\n")
+    assert run_view.read(run).troubles == ("warning: w", "e", "6 unrolls came too late and were dropped")
+
+
+def test_marks_are_of_runs_of_one_task_only(tmp_path: pathlib.Path) -> None:
+    returns = written_runs.rising(1, num_points=2)
+    pong = [
+        run_view.read(written_runs.write(tmp_path / system, returns, system, "envpool:Pong-v5"))
+        for system in ("impala", "ppo")
+    ]
+    names = {curve.name for curve in run_view.marks(pong).curves}
+    assert "CleanRL PPO" in names and "RLlib IMPALA, 64 workers" in names
+    other = run_view.read(written_runs.write(tmp_path / "other", returns))
+    assert run_view.marks([*pong, other]) == published.NO_MARKS
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (None, "it has no config.json$"),
+        ("{", "config.json cannot be read: Expecting property name.*"),
+        ("[]", "is not what a run writes: no JSON object"),
+        ('{"settings": []}', "is not what a run writes: it lists no settings"),
+        ('{"settings": {"env": {"value": "x", "origin": "flag"}}}', "it lists no settings"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: pathlib.Path, contents: str | None, message: str) -> None:
+    if contents is not None:
+        (tmp_path / "config.json").write_text(contents)
+    with pytest.raises(config.UsageError, match=message) as caught:
+        run_view.read(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_runs_names_them(tmp_path: pathlib.Path) -> None:
+    written_runs.write(tmp_path / "study" / "lstm", written_runs.rising(1))
+    with pytest.raises(config.UsageError, match=r"it has no config.json; it holds runs: .*study/lstm"):
+        run_view.read(tmp_path / "study")
