@@ -41,7 +41,8 @@ def test_package_data_covers_all_that_is_no_module() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["jaxrl_dist"]
     covered = {path for pattern in patterns for path in config.PACKAGE.glob(pattern)}
     others = {path for path in config.PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")}
-    assert others == covered and len(covered) == len(presets.names(config.PACKAGE)) + 1
+    files = {config.PACKAGE / presets.FOLDER / f"{name}.flags" for name in presets.names(config.PACKAGE)}
+    assert others == covered and files | {config.PACKAGE / "py.typed"} <= covered
     # What has no __init__.py is no package, and would be left out.
     assert all((path.parent / "__init__.py").is_file() for path in config.PACKAGE.rglob("*.py"))
 
