@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
 
-.PHONY: setup train test test-all lint bench learn
+.PHONY: setup train test test-all lint bench learn docs
 
 setup: $(VENV)/.installed
 
@@ -34,3 +34,7 @@ bench: setup
 
 learn: setup
 	PYTHON=$(RUN) benchmarks/learn.sh
+
+docs: setup
+	$(RUN) -m mkdocs build --strict --quiet
+	@echo "site/index.html"

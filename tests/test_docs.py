@@ -3,6 +3,8 @@
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -113,6 +115,16 @@ def test_paths_in_the_architecture_exist() -> None:
     for name in set(re.findall(r"`((?:tests|agents|envs|parallel|jaxrl_dist)/[\w/]+\.py|\w+\.py)`", text)):
         if "NAME" not in name:
             assert (ROOT / name).exists() or (config.PACKAGE / name).exists(), name
+
+
+def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:
+    """Every page is reached from the navigation, and no link of one is broken."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in tmp_path.glob("*.html")}
+    assert {document.stem for document in DOCUMENTS[1:]} <= pages
+    assert set(re.findall(r": (\w+)\.md", (ROOT / "mkdocs.yml").read_text())) == {d.stem for d in DOCUMENTS[1:]}
 
 
 if __name__ == "__main__":
