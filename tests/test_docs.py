@@ -5,7 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -34,9 +34,9 @@ def with_table(text: str) -> str:
     return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
 
 
-def commands() -> Iterator[list[str]]:
-    """Yields the shell commands of all documents, as lists of words."""
-    for document in DOCUMENTS:
+def commands(documents: Sequence[pathlib.Path] = DOCUMENTS) -> Iterator[list[str]]:
+    """Yields the shell commands of documents, as lists of words."""
+    for document in documents:
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
             yield from (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line)
 
