@@ -7,6 +7,7 @@ or "host"), and a function `make(name, params)` that returns an `Environment` or
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -245,6 +246,12 @@ def parse(name: str, text: str, default: Any) -> Any:
     except (ValueError, KeyError):
         kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
         raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+
+
+def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the arguments whose default is a number, a switch or a text, which a user may give as parameters."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
 def list_params(values: Mapping[str, Any]) -> str:
