@@ -61,11 +61,8 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     base.check_name(name, SUITE, ENVIRONMENTS)
     with _without_known_noise():
         library = importlib.import_module("brax.envs")
-        defaults = {
-            **base.defaults_of(library._envs[name]),
-            "backend": "generalized",
-            "episode_length": _EPISODE_LENGTH,
-        }
+        own = base.defaults_of(library._envs[name])
+        defaults = {**own, "backend": "generalized", "episode_length": _EPISODE_LENGTH}
         values = {"backend": "generalized", **base.parse_params(params, defaults, f"{SUITE}:{name}")}
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:

@@ -1,8 +1,8 @@
 """The suite jumanji (1.1.2): combinatorial and routing problems, all on the device.
 
 An observation of several arrays becomes one vector of all of them, the mask of legal actions included. What an illegal
-action does is each environment's own rule: most end the episode, some do nothing. The end of these environments at their
-time limit is a true one, as Jumanji gives it discount 0.
+action does is each environment's own rule: most end the episode, some do nothing. The end at a time limit is a true one
+where Jumanji gives it discount 0, as all of these do.
 """
 
 import importlib
@@ -87,9 +87,8 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
             state, _vector(timestep.observation), timestep.reward, ended & ~bootstraps, ended & bootstraps
         )
 
-    spec = types.EnvironmentSpec(
-        f"{SUITE}:{name}", (), types.DiscreteSpace(math.prod(sizes.ravel().tolist())), "classic"
-    )
+    num_actions = math.prod(sizes.ravel().tolist())
+    spec = types.EnvironmentSpec(f"{SUITE}:{name}", (), types.DiscreteSpace(num_actions), "classic")
     return base.BareEnvironment(reset, step, spec)
 
 

@@ -69,8 +69,8 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
 
     Args:
         name: one of `ENVIRONMENTS`.
-        params: `observation`, "symbolic" for the whole grid, which is NAVIX's default, or "symbolic_first_person" for the
-            7 × 7 cells before the agent; `max_steps`, the time limit, 100 as in NAVIX.
+        params: `observation`, "symbolic" for the whole grid, which is NAVIX's default, or "symbolic_first_person" for
+            the 7 × 7 cells before the agent; `max_steps`, the time limit, 100 as in NAVIX.
 
     Raises:
         config.UsageError: unknown name or parameter, or a value that does not fit.
