@@ -26,7 +26,7 @@ ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in 
 PLAYED: dict[str, dict[str, str]] = {
     "ale:pong": {"max_episode_steps": "20"},
     "craftax:Craftax-Classic-Symbolic-v1": {"max_timesteps": "20"},
-    "jumanji:Game2048-v1": {},
+    "jumanji:Snake-v1": {},
     "jumanji:Tetris-v0": {},
     "navix:Navix-Empty-5x5-v0": {"max_steps": "20"},
     "navix:Navix-DoorKey-5x5-v0": {"max_steps": "20", "observation": "symbolic_first_person"},
@@ -145,7 +145,8 @@ def test_lives_of_breakout_under_the_protocols_of_ale(protocol: str) -> None:
 
 def test_ale_steps_all_environments_together() -> None:
     task = made("ale:pong")
-    with pytest.raises(config.UsageError, match="steps all environments of an actor together"):
+    assert task.steps_together
+    with pytest.raises(ValueError, match="steps all 4 environments together"):
         task.make(np.arange(4, dtype=np.uint32), 2, 60.0)
 
 

@@ -59,14 +59,11 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
 
     def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
         if batch_size != len(seeds):
-            raise config.UsageError(
-                f"--env={spec.name}: ale-py steps all environments of an actor together, so --layout.ready_envs and "
-                "--layout.inference=central do not fit; --env=envpool:NAME serves them"
-            )
+            raise ValueError(f"batch_size={batch_size}: ale-py steps all {len(seeds)} environments together")
         pool = _Pool(vector.AtariVectorEnv(name, len(seeds), **settings), seeds)
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=_channels_last, life_loss=life_loss)
 
-    return base.HostTask(spec, protocol, make_environments)
+    return base.HostTask(spec, protocol, make_environments, steps_together=True)
 
 
 def _check_ranges(values: Mapping[str, Any]) -> None:

@@ -151,12 +151,14 @@ class HostTask(NamedTuple):
             bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
             fault.
         make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
+        steps_together: the environments of one `make` step all together, so `batch_size` must be B.
     """
 
     spec: types.EnvironmentSpec
     protocol: str
     make: Callable[[np.ndarray, int, float], HostEnvironment]
     make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
+    steps_together: bool = False
 
 
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
