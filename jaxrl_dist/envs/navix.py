@@ -95,6 +95,7 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
     """Gives a NAVIX environment with symbolic observations [H, W, 3] the interface of a bare environment.
 
     The three codes of a cell become one-hot planes, bool [H, W, 21], for their order means nothing.
+    The family is not MinAtar's: with its step size PPO solved Empty-5x5 and then forgot it, after 120,000 steps.
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
@@ -114,7 +115,7 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
         name=f"{SUITE}:{name}",
         observation=(),
         action=types.DiscreteSpace(len(environment.action_set)),
-        family="minatar",
+        family="classic",
         reward_range=(-1.0, 1.0),
         time_limit=int(environment.max_steps),
     )
