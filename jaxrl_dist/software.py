@@ -13,7 +13,7 @@ from jaxrl_dist import config
 
 _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("gymnax", "brax", "envpool", "gymnasium"),
+    *("gymnax", "brax", "envpool", "gymnasium", "ale-py", "craftax", "navix", "jumanji", "pgx", "playground"),
 )
 _KEY = "software"
 _UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}

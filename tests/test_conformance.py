@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import fake_pool
+import fake_suites
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -317,6 +318,35 @@ def through_sends_to_a_pool(name: str) -> list[Transition]:
     return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
 
 
+def through_craftax(name: str) -> list[Transition]:
+    return played_on_device(fake_suites.through_craftax(name))
+
+
+def through_navix(name: str) -> list[Transition]:
+    return played_on_device(fake_suites.through_navix(name))
+
+
+def through_pgx(name: str) -> list[Transition]:
+    return played_on_device(fake_suites.through_pgx(name))
+
+
+def through_jumanji(name: str) -> list[Transition]:
+    return played_on_device(fake_suites.through_jumanji(name))
+
+
+def through_playground(name: str) -> list[Transition]:
+    return played_on_device(fake_suites.through_playground(name))
+
+
+def through_ale(name: str) -> list[Transition]:
+    host = fake_suites.through_ale(name, 2)
+
+    def row(timestep: types.TimeStep) -> types.TimeStep:
+        return jax.tree.map(lambda x: x[1], timestep)
+
+    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
+
+
 ADAPTERS = [
     through_toy,
     through_batch,
@@ -332,6 +362,12 @@ ADAPTERS = [
     through_pool,
     through_batches_of_a_pool,
     through_sends_to_a_pool,
+    through_craftax,
+    through_navix,
+    through_pgx,
+    through_jumanji,
+    through_playground,
+    through_ale,
 ]
 
 

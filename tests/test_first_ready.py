@@ -139,6 +139,15 @@ def test_what_cannot_act_as_it_gets_ready_is_refused(settings: Any, message: str
         conftest.Small("ppo", "toy:walk", 1, {**SETTINGS, **settings})
 
 
+@pytest.mark.parametrize("settings", [{}, {"layout.inference": "central", "layout.ready_envs": 0}])
+def test_environments_that_step_together_are_refused(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = fake_host.task()._replace(steps_together=True)
+    monkeypatch.setattr(envs, "make", lambda name, params=None: task)
+    message = "its 8 environments of an actor step together; valid: --layout.ready_envs=0 with"
+    with pytest.raises(config.UsageError, match=message):
+        conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings})
+
+
 def test_a_replay_over_several_devices_is_refused() -> None:
     with pytest.raises(config.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
         conftest.Small("dqn", "toy:walk", 2, SETTINGS)

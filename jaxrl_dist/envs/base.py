@@ -8,6 +8,7 @@ A suite that draws says in the literal `DRAWS` what it draws.
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -185,6 +186,7 @@ class HostTask(NamedTuple):
             fault.
         make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
         make_film: (seed of 31 bits, timeout_s) -> `Film`; None where the suite draws nothing.
+        steps_together: the environments of one `make` step all together, so `batch_size` must be B.
     """
 
     spec: types.EnvironmentSpec
@@ -192,6 +194,7 @@ class HostTask(NamedTuple):
     make: Callable[[np.ndarray, int, float], HostEnvironment]
     make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
     make_film: Callable[[int, float], Film] | None = None
+    steps_together: bool = False
 
 
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
@@ -281,6 +284,12 @@ def parse(name: str, text: str, default: Any) -> Any:
     except (ValueError, KeyError):
         kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
         raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+
+
+def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the arguments whose default is a number, a switch or a text, which a user may give as parameters."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
 def list_params(values: Mapping[str, Any]) -> str:

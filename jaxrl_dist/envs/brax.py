@@ -7,7 +7,6 @@ the last observation.
 import contextlib
 import functools
 import importlib
-import inspect
 import io
 import sys
 import warnings
@@ -64,7 +63,8 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     base.check_name(name, SUITE, ENVIRONMENTS)
     with _without_known_noise():
         library = importlib.import_module("brax.envs")
-        defaults = {**_constructor_defaults(library, name), "backend": "generalized", "episode_length": _EPISODE_LENGTH}
+        own = base.defaults_of(library._envs[name])
+        defaults = {**own, "backend": "generalized", "episode_length": _EPISODE_LENGTH}
         values = {"backend": "generalized", **base.parse_params(params, defaults, f"{SUITE}:{name}")}
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
@@ -97,11 +97,6 @@ def adapt(environment: Any, name: str, episode_length: int) -> base.BareEnvironm
     action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
     spec = types.EnvironmentSpec(f"{SUITE}:{name}", (), action, "physics", time_limit=episode_length)
     return base.BareEnvironment(reset, step, spec)
-
-
-def _constructor_defaults(library: Any, name: str) -> dict[str, Any]:
-    parameters = inspect.signature(library._envs[name]).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import inspect
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Any
 
 from jaxrl_dist import config, declarations
 from jaxrl_dist.envs import base, wrappers
@@ -42,7 +41,7 @@ def make(name: str, params: Mapping[str, str]) -> base.Environment:
         named = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
         valid = f"{', '.join(named) or 'none'}{declarations.nearest(function_name, named)}"
         raise config.UsageError(f"--env={full_name}: {module_name} has no function {function_name}; it has {valid}")
-    values = base.parse_params(params, _defaults(function), full_name)
+    values = base.parse_params(params, base.defaults_of(function), full_name)
     try:
         made = function(**values)
         if isinstance(made, base.BareEnvironment):
@@ -53,11 +52,6 @@ def make(name: str, params: Mapping[str, str]) -> base.Environment:
         kinds = f"{base.BareEnvironment.__name__} or {base.Environment.__name__}"
         raise config.UsageError(f"--env={full_name}: returned a {type(made).__name__}, expected a {kinds} of envs.base")
     return made._replace(spec=made.spec._replace(name=full_name))
-
-
-def _defaults(function: Any) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
 def _where(error: Exception) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import inspect
 import math
 import sys
 import types as python_types
@@ -89,7 +88,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     library = _import_library()
     environment, default_params = library.make(name)
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
-    arguments = _constructor_defaults(type(environment))
+    arguments = base.defaults_of(type(environment))
     values = base.parse_params(params, {**arguments, **defaults}, f"{SUITE}:{name}")
     given = {key: value for key, value in values.items() if key in arguments}
     try:
@@ -161,11 +160,6 @@ def _reward_range(name: str, env_params: Any) -> tuple[float, float]:
         lowest = math.pi**2 + 0.1 * env_params.max_speed**2 + 0.001 * env_params.max_torque**2
         return -lowest, 0.0
     return _REWARD_RANGES.get(name, (-math.inf, math.inf))
-
-
-def _constructor_defaults(environment_type: type) -> dict[str, Any]:
-    parameters = inspect.signature(environment_type).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 
 
 def _import_library() -> Any:

@@ -47,6 +47,11 @@ def make_stage(
         _check_quorum(config, replay, lag, num_actors)
     if ready:
         _check_ready(ready, agent, replay, lag, width, mesh)
+        if ready < width and isinstance(environment, envs.HostTask) and environment.steps_together:
+            raise UsageError(
+                f"--env={environment.spec.name}: its {width} environments of an actor step together; valid: "
+                "--layout.ready_envs=0 with --layout.inference=per_actor"
+            )
     return running.Stage(
         agent=agent,
         environment=environment,
