@@ -21,6 +21,7 @@ LAYERS = (
     {"envs"},
     {"parallel"},
     {"manifest", "aggregate", "display", "faults", "evaluation", "software", "metrics"},
+    {"trackers"},
     {"checkpoint", "loggers", "flags"},
     {"plots"},
     {"assemble", "study_table"},
