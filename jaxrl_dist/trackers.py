@@ -4,19 +4,17 @@ Which run it is there is kept in the run folder, `wandb_run.json` and `mlflow_ru
 and what it repeats is not sent twice.
 """
 
-import importlib.util
 import json
 import os
 import pathlib
 import queue
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_dist import config, metrics
+from jaxrl_dist import config, metrics, software
 
 TITLES = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
@@ -35,7 +33,7 @@ def check(settings: Mapping[str, Any] | config.Resolved) -> None:
     """
     for name in TITLES:
         destination = settings[f"log.{name}"]
-        if destination and not _is_installed(name):
+        if destination and not software.is_installed(name):
             raise config.UsageError(
                 f'--log.{name}={destination} needs the package {name}: pip install "jaxrl_dist[{name}]"'
             )
@@ -185,14 +183,6 @@ def _mlflow(session: Session, known_id: str | None) -> _Connection:
 
 
 _CONNECT: Mapping[str, Callable[[Session, str | None], _Connection]] = {"wandb": _wandb, "mlflow": _mlflow}
-
-
-def _is_installed(name: str) -> bool:
-    """Whether a package can be imported; a folder of its name that some run left here is none."""
-    if name in sys.modules:
-        return sys.modules[name] is not None
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.origin is not None
 
 
 def _kept(path: pathlib.Path, destination: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ LAYERS = (
     {"plots"},
     {"assemble", "study_table"},
     {"study"},
+    {"search"},
     {"records", "saving"},
     {"guard"},
     {"session"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, loggers, metrics, trackers
+from jaxrl_dist import config, flags, loggers, metrics, software, trackers
 
 Call = tuple[str, Any]
 EXTRAS = {"wandb": ("log.wandb", "shop"), "mlflow": ("log.mlflow", "shop")}
@@ -165,8 +165,8 @@ def test_a_folder_of_the_name_is_no_package(tmp_path: pathlib.Path, monkeypatch:
     """Weights & Biases leaves a folder `wandb` where it ran, which Python would take for a package without code."""
     (tmp_path / "no_such_tracker").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    assert not trackers._is_installed("no_such_tracker")
-    assert trackers._is_installed("json")
+    assert not software.is_installed("no_such_tracker")
+    assert software.is_installed("json")
 
 
 @pytest.mark.slow
