@@ -42,6 +42,11 @@ class Config:
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1)
+    sweep: str = setting(
+        "",
+        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
+        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
+    )
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
     )

@@ -134,7 +134,7 @@ def markdown(search: Search, rows: Sequence[study_table.Row]) -> str:
     for row in ranked:
         numbers = [row[f"eval_return_{name}"] for name in ("iqm", "mean", "min", "max")] + [row["minutes"]]
         shown = ["–" if number is None else f"{number:.4g}" for number in numbers]
-        values = [str(row["searched"][name]) for name in names]
+        values = [_text(row["searched"][name]) for name in names]
         lines.append("| " + " | ".join([row["setting"], *values, str(row["seeds"]), *shown, row["state"]]) + " |")
     lines += [
         "",
@@ -153,7 +153,7 @@ def markdown(search: Search, rows: Sequence[study_table.Row]) -> str:
 
 def _cells(search: Search, number: int, drawn: Drawn) -> list[study.Cell]:
     """Lists the training processes of one trial, with their flags checked."""
-    chosen = study.Setting(f"trial {number:03}", tuple(f"--{name}={value}" for name, value in drawn.items()))
+    chosen = study.Setting(f"trial {number:03}", tuple(f"--{name}={_text(value)}" for name, value in drawn.items()))
     return study.cells(dataclasses.replace(search.plan, settings=(chosen,)))
 
 
@@ -203,6 +203,16 @@ def _rounded(one: Range, value: Any) -> Any:
     return min(max(float(f"{value:.6g}"), one.low), one.high)
 
 
+def _text(value: Any) -> str:
+    """Writes a value as a flag takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _shown(value: Any) -> Any:
+    """Returns a number as it is, and all else as a flag takes it."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else _text(value)
+
+
 def _score(row: study_table.Row) -> float:
     """Returns what is searched for, minus infinity of a trial without an evaluation."""
     return -math.inf if row["eval_return_iqm"] is None else float(row["eval_return_iqm"])
@@ -244,7 +254,8 @@ def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")
     settings = [
-        plots.Searched(one.name, [row["searched"][one.name] for row in rows], one.is_log) for one in search.ranges
+        plots.Searched(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log)
+        for one in search.ranges
     ]
     returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
     environments: Mapping[str, None] = dict.fromkeys(name for row in rows for name in row["environments"])

@@ -12,7 +12,20 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, events, faults, guard, loggers, memory, records, saving, types
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    config,
+    events,
+    faults,
+    guard,
+    loggers,
+    memory,
+    records,
+    saving,
+    sweeps,
+    types,
+)
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
@@ -114,8 +127,12 @@ def run(
 
 
 def seed_keys(settings: config.Resolved) -> jax.Array:
-    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone."""
+    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
+
+    Of a sweep, the seeds of each combination in turn.
+    """
     seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
+    seeds = np.tile(seeds, len(sweeps.combinations(settings)))
     return jax.vmap(jax.random.key)(seeds)
 
 

@@ -188,6 +188,10 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
         raise config.UsageError(f"{setting.label}: {error}") from None
     if command.text:
         raise config.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
+    if command.settings and command.settings["sweep"]:
+        raise config.UsageError(
+            f"{setting.label}: --sweep: a study has its settings one by one, as --setting or --search"
+        )
     return Cell(setting.label, folder, arguments, command)
 
 
