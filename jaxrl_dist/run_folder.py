@@ -98,15 +98,16 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     lines = [f"{summary['system']} on {summary['env']}: {played} per seed ({summary['reason']})"]
     if summary["protocol"]:
         lines.append(summary["protocol"])
-    if summary["eval_return_mean"] is not None:
+    if summary.get("sweep"):
+        lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
+        lines += [f"  {sweeps.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
+    elif summary["eval_return_mean"] is not None:
         low, high = summary["eval_return_ci95"]
         lines.append(
             f"evaluation return {summary['eval_return_mean']:.1f}, interquartile mean {summary['eval_return_iqm']:.1f} "
             f"(95 % interval {low:.1f} to {high:.1f} over {summary['eval_interval_over']}; {summary['eval_episodes']} "
             "episodes)"
         )
-    for item in summary.get("sweep", ()):
-        lines.append(f"  {sweeps.describe(item['settings'])}: {item['eval_return_mean']:.1f}")
     if summary["steps_per_second"]:
         lines.append(
             f"{summary['steps_per_second']:,.0f} steps/s, {summary['wall_s']:.1f} s in all, of which compiling "
