@@ -2,12 +2,13 @@
 
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, ring, types
+from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, ring, sweeps, swept, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
@@ -49,6 +50,7 @@ def resolve(
         UsageError: a value that does not fit.
     """
     checked = config.resolve(flags, measured=measured or {})
+    sweeps.combinations(checked)
     environment = envs.make(checked["env"], checked.env_params)
     return config.resolve(flags, environment.spec.family, measured=measured or {}), environment
 
@@ -70,28 +72,64 @@ def assemble(
     Raises:
         UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
     """
-    mesh = meshes.make(devices, settings["num_seeds"])
+    mesh = meshes.make(devices, sweeps.num_members(settings))
     num_devices, num_envs = mesh.shape["devices"], settings["env.num_envs"]
     _check_divides("--env.num_envs", num_envs, num_devices)
-    agent = make_agent(settings, environment.spec)
     layout_module = _layout_module(settings)
-    layout_config = settings.group("layout", layout_module.Config)
-    learner_config, axis = settings.group("learner", learner.Config), layout_module.AXIS
-    layout = layout_module.make(
-        layout_config,
-        agent,
-        make_replay(settings, agent, learner_config, layout_module.replay_shards(settings, num_devices), axis),
-        learner.make(learner_config, agent, axis),
-        environment,
-        num_envs,
-        mesh,
-    )
+    layout_config, axis = settings.group("layout", layout_module.Config), layout_module.AXIS
+    shards = layout_module.replay_shards(settings, num_devices)
+
+    def build(values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
+        chosen = sweeps.replaced(settings, values)
+        agent = make_agent(chosen, environment.spec)
+        return agent, learner.make(chosen.group("learner", learner.Config), agent, axis)
+
+    def lay_out(agent: agents.Agent, learns: learner.Learner) -> Any:
+        rows = make_replay(settings, agent, settings.group("learner", learner.Config), shards, axis)
+        return layout_module.make(layout_config, agent, rows, learns, environment, num_envs, mesh)
+
+    if settings["sweep"]:
+        agent, layout = _sweep(settings, build, lay_out)
+    else:
+        agent, learns = build({})
+        layout = lay_out(agent, learns)
     episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
     if isinstance(environment, envs.HostTask):
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
     else:
         evaluate = evaluation.make(agent, environment, episodes, max_steps, mesh)
     return Assembly(settings, environment, agent, layout, evaluate)
+
+
+def _sweep(settings: config.Resolved, build: swept.Build, lay_out: Callable[..., Any]) -> tuple[agents.Agent, Any]:
+    """Builds agent and layout of a sweep.
+
+    Raises:
+        UsageError: a setting of it is not one that the program computes with.
+    """
+    combinations = sweeps.combinations(settings)
+    keys = jax.vmap(jax.random.key)(np.zeros(sweeps.num_members(settings), np.uint32))
+
+    def trace(values: Mapping[str, Any]) -> None:
+        layout = lay_out(*build(values))
+        layout.program.eval_shape(*layout.run_arguments(layout.template(keys), 0, 1, 1))
+
+    valid = swept.sweepable(sweeps.candidates(settings), settings, build, trace)
+    for name in combinations[0]:
+        if name not in valid:
+            raise config.UsageError(
+                f"--sweep: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
+                "(scripts/study.py --search takes any)"
+            )
+    agent, learns = swept.over(list(combinations[0]), build)
+    layout = lay_out(agent, learns)
+
+    def init(keys: jax.Array) -> Any:
+        state = layout.init(keys)
+        params = swept.set_values(state.learner.params, combinations)
+        return state._replace(learner=state.learner._replace(params=params))
+
+    return agent, layout._replace(init=init)
 
 
 def make_agent(settings: config.Resolved, spec: types.EnvironmentSpec) -> agents.Agent:

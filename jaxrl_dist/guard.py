@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, records, saving
+from jaxrl_dist import assemble, checkpoint, records, saving, sweeps
 from jaxrl_dist.parallel import base as layouts
 
 _all_finite = jax.jit(layouts.all_finite)
@@ -93,8 +93,11 @@ def _describe(parts: assemble.Assembly, failure: layouts.Failure) -> str:
     """Names the environment, field and step that brought the first number that cannot be, or the learner."""
     if failure.source is None:
         return "from sound observations and rewards, so in the loss, its gradient or the update"
-    field, seed, column, row = failure.source
+    field, member, column, row = failure.source
+    seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
+    where = sweeps.describe(sweeps.combinations(parts.settings)[number])
     return (
-        f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}, at its "
+        f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
+        f"{where and ' with '}{where}, at its "
         f"step {failure.iteration * parts.settings['layout.unroll_length'] + row}, is not finite or out of its range"
     )

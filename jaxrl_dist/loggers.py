@@ -1,4 +1,4 @@
-"""Shows and records what a run measures: `metrics.jsonl`, TensorBoard events and a live line.
+"""Shows and records what a run measures: `metrics.jsonl`, TensorBoard events, trackers and a live line.
 
 A logger that fails alone, because the disk is full say, warns once and never stops the training.
 """
@@ -11,11 +11,11 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
 
 from jaxrl_dist import display as displays
-from jaxrl_dist import metrics
+from jaxrl_dist import metrics, trackers
 from jaxrl_dist.config import setting
 
 _EVENTS = "events.out.tfevents."
@@ -30,6 +30,8 @@ class Config:
     )
     tensorboard: bool = setting(True, "Write TensorBoard events into the run folder.", tag="tunable")
     progress: bool = setting(True, "Show the progress of the run in the terminal.", tag="tunable")
+    wandb: str = setting("", "Project of Weights & Biases that gets the records too; empty for none.", tag="tunable")
+    mlflow: str = setting("", "Experiment of MLflow that gets the records too; empty for none.", tag="tunable")
 
 
 class Logger:
@@ -41,16 +43,18 @@ class Logger:
         config: Config,
         *,
         title: str = "",
+        settings: Mapping[str, Any] | None = None,
         total_steps: int = 0,
         display: bool = True,
         stream: TextIO | None = None,
     ) -> None:
-        """Writes nothing yet: files are made by the first record.
+        """Writes nothing yet: files are made by the first record. Trackers begin to connect.
 
         Args:
             folder: run folder.
             config: what to write and show.
-            title: opens the live line, such as "ppo gymnax:CartPole-v1".
+            title: opens the live line, such as "ppo gymnax:CartPole-v1"; the run's name in trackers.
+            settings: flag name -> value, for trackers.
             total_steps: environment steps per seed at which the run ends, 0 while unknown; may be set later.
             display: whether to show anything at all in the terminal.
             stream: the terminal; standard output by default.
@@ -61,6 +65,10 @@ class Logger:
         # The order matters: TensorBoard's sink looks for the last record before this session.
         self._sinks: dict[str, _Sink] = {"TensorBoard events": _TensorBoard(path)} if config.tensorboard else {}
         self._sinks[metrics.FILE_NAME] = _JsonLines(path)
+        for name, label in trackers.TITLES.items():
+            if destination := getattr(config, name):
+                session = trackers.Session(destination, path, title, settings or {})
+                self._sinks[label] = trackers.Tracker(name, session)
         self._display: displays.Display | None = None
         if display:
             self._display = displays.make(stream or sys.stdout, is_live=config.progress)
@@ -183,12 +191,7 @@ class _TensorBoard:
 
         if self._writer is None:
             self._open(event_pb2)
-        kind = record["kind"]
-        values = [
-            summary_pb2.Summary.Value(tag=f"{kind}/{tag}", simple_value=value)
-            for tag, value in _scalars(record)
-            if tag != "env_steps"
-        ]
+        values = [summary_pb2.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.scalars(record)]
         self._add(event_pb2.Event(step=record["env_steps"], summary=summary_pb2.Summary(value=values)))
 
     def close(self) -> None:
@@ -214,10 +217,3 @@ class _TensorBoard:
         event.wall_time = time.time()
         self._writer.write(event.SerializeToString())
         self._writer.flush()
-
-
-def _scalars(record: metrics.Record) -> Iterator[tuple[str, float]]:
-    """Yields every number of a record with its name; those of lists as name/index."""
-    for name, value in record.items():
-        items = [(f"{name}/{i}", item) for i, item in enumerate(value)] if isinstance(value, list) else [(name, value)]
-        yield from ((tag, float(item)) for tag, item in items if isinstance(item, int | float))

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,14 @@ Record = dict[str, Any]
 def plain(record: Mapping[str, Any]) -> Record:
     """Returns a record as JSON has it: arrays as lists, NaN and infinities as null."""
     return {name: _plain(value) for name, value in record.items()}
+
+
+def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yields the numbers of a plain record but its steps, each as kind/name; those of lists as kind/name/index."""
+    for name, value in record.items():
+        items = [(f"{name}/{i}", item) for i, item in enumerate(value)] if isinstance(value, list) else [(name, value)]
+        numbers = [(tag, item) for tag, item in items if isinstance(item, int | float) and tag != "env_steps"]
+        yield from ((f"{record['kind']}/{tag}", float(item)) for tag, item in numbers)
 
 
 def append(folder: pathlib.Path, record: Record) -> None:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, session, startup, types
+from jaxrl_dist import assemble, checkpoint, config, records, session, startup, sweeps, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -48,7 +48,7 @@ def load(
     Args:
         run: run folder.
         slot: `latest` or `best` (by mean evaluation return).
-        seed_index: which of the run's seeds.
+        seed_index: which of the run's seeds; of a sweep, which member (all seeds of the first combination first).
         params: other parameters of the environment.
 
     Raises:
@@ -56,10 +56,12 @@ def load(
         checkpoint.CheckpointError: its files are corrupt.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}))
-    if not 0 <= seed_index < parts.settings["num_seeds"]:
-        raise config.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {parts.settings['num_seeds'] - 1}")
+    members = sweeps.num_members(parts.settings)
+    if not 0 <= seed_index < members:
+        raise config.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
     one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
-    return Policy(parts.agent, one, parts.environment, parts.settings, env_steps)
+    values = sweeps.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
+    return Policy(parts.agent, one, parts.environment, sweeps.replaced(parts.settings, values), env_steps)
 
 
 def evaluate(
@@ -79,6 +81,7 @@ def evaluate(
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(parts.settings["num_seeds"]))
+    keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
     return {

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import aggregate, assemble
+from jaxrl_dist import aggregate, assemble, sweeps
 
 
 @dataclasses.dataclass
@@ -97,12 +97,12 @@ def env_steps(parts: assemble.Assembly, iteration: int) -> int:
 
 def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
     """Returns how far the run is, per seed."""
-    steps, num_seeds = env_steps(parts, progress.iteration), parts.settings["num_seeds"]
+    steps, members = env_steps(parts, progress.iteration), sweeps.num_members(parts.settings)
     return {
         "env_steps": steps,
         "frames": steps * parts.environment.spec.frames_per_step,
-        "valid_steps": progress.valid_steps // num_seeds,
-        "learner_steps": progress.learner_steps // num_seeds,
+        "valid_steps": progress.valid_steps // members,
+        "learner_steps": progress.learner_steps // members,
         "wall_s": progress.wall_s,
     }
 
@@ -111,7 +111,7 @@ def steps_per_second(
     parts: assemble.Assembly, iterations: int, sums: Mapping[str, list[float]], seconds: float
 ) -> float:
     """Returns the environment steps per second of all seeds, without those that a layout passed over."""
-    steps = env_steps(parts, iterations) * parts.settings["num_seeds"]
+    steps = env_steps(parts, iterations) * sweeps.num_members(parts.settings)
     return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
 
 

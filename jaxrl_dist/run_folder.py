@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, differences, metrics, plots, records, session, software
+from jaxrl_dist import assemble, checkpoint, config, differences, metrics, plots, records, session, software, sweeps
 
 
 def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[differences.Change, ...]:
@@ -55,6 +55,7 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "seconds_to_best": progress.seconds_to_best,
         "seed": settings["seed"],
         "num_seeds": settings["num_seeds"],
+        **_by_combination(settings, last),
         "num_devices": int(parts.layout.mesh.devices.size),
         "device": parts.layout.mesh.devices.flat[0].device_kind,
         "placement": list(parts.layout.placement),
@@ -78,6 +79,19 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
 _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "eval_episodes", "eval_interval_over")
 
 
+def _by_combination(settings: config.Resolved, last: dict[str, Any]) -> dict[str, Any]:
+    """Returns the last evaluation of each combination of a sweep, nothing without one."""
+    if not settings["sweep"] or not last:
+        return {}
+    grouped = sweeps.by_combination(settings, last["eval_return_per_seed"])
+    return {
+        "sweep": [
+            {"settings": values, "eval_return_mean": float(np.mean(returns)), "eval_return_per_seed": returns}
+            for values, returns in grouped
+        ]
+    }
+
+
 def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     """Says in a few lines how a run ended and where to look."""
     steps, frames = summary["env_steps"], summary["frames"]
@@ -85,7 +99,10 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     lines = [f"{summary['system']} on {summary['env']}: {played} per seed ({summary['reason']})"]
     if summary["protocol"]:
         lines.append(summary["protocol"])
-    if summary["eval_return_mean"] is not None:
+    if summary.get("sweep"):
+        lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
+        lines += [f"  {sweeps.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
+    elif summary["eval_return_mean"] is not None:
         low, high = summary["eval_return_ci95"]
         lines.append(
             f"evaluation return {summary['eval_return_mean']:.1f}, interquartile mean {summary['eval_return_iqm']:.1f} "
@@ -108,8 +125,13 @@ def _write(path: pathlib.Path, contents: dict[str, Any]) -> None:
 
 
 def _draw(folder: pathlib.Path, settings: config.Resolved) -> None:
-    runs, title = {settings["system"]: metrics.read(folder)}, f"{settings['system']} on {settings['env']}"
-    _replace(folder / "learning_curve.png", lambda scratch: plots.learning_curve(runs, scratch, title))
+    title, whole = f"{settings['system']} on {settings['env']}", plots.curve([metrics.read(folder)])
+    grouped = sweeps.by_combination(settings, list(whole.returns.T))
+    curves = {
+        sweeps.describe(values) or settings["system"]: whole._replace(returns=np.stack(returns, axis=1))
+        for values, returns in grouped
+    }
+    _replace(folder / "learning_curve.png", lambda scratch: plots.draw(curves, scratch, title))
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:

@@ -26,6 +26,7 @@ from jaxrl_dist import (
     run_folder,
     session,
     startup,
+    trackers,
 )
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -48,6 +49,11 @@ class Config:
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1)
+    sweep: str = setting(
+        "",
+        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
+        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
+    )
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
     )
@@ -66,7 +72,7 @@ FAULTS = (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault,
 
 
 class Run(NamedTuple):
-    """A run that has stopped: its folder, its summary, and why: `finished`, `return reached` or `stopped`."""
+    """A run that has stopped: its folder, its summary, and why, as in `session.Result`."""
 
     folder: pathlib.Path
     summary: dict[str, Any]
@@ -79,6 +85,7 @@ def train(
     *,
     devices: Sequence[jax.Device] | None = None,
     settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[session.Callback] = (),
     **run_settings: Any,
 ) -> Run:
     """Trains a system, or resumes it where the folder holds the same run.
@@ -88,6 +95,8 @@ def train(
         env: environment as suite:name.
         devices: to train on; by default all there are.
         settings: by flag name, such as {"agent.discount": 0.9}.
+        callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
+            ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
         **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
 
     Returns:
@@ -96,9 +105,10 @@ def train(
     Raises:
         UsageError: settings that cannot be.
         FloatingPointError: training diverged.
+        Exception: of a callback, as it was raised, when what was learned is saved.
     """
     named = {"system": system, "env": env, **(settings or {}), **run_settings}
-    return drive(named, devices or jax.devices(), faults.StopToken(), display=False)
+    return drive(named, devices or jax.devices(), faults.StopToken(), display=False, callbacks=callbacks)
 
 
 def main(named: Mapping[str, Any]) -> int:
@@ -133,6 +143,7 @@ def drive(
     *,
     display: bool,
     on_devices: Callable[[Sequence[jax.Device]], None] = lambda devices: None,
+    callbacks: Sequence[session.Callback] = (),
 ) -> Run:
     """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way.
 
@@ -142,8 +153,10 @@ def drive(
         stop: polled between updates.
         display: show the progress on the terminal.
         on_devices: called with those chosen, before anything is compiled for them.
+        callbacks: see `train`.
     """
     settings, environment = assemble.resolve(named)
+    trackers.check(settings)
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
@@ -158,11 +171,11 @@ def drive(
         changes = run_folder.write_config(folder, settings)
         with (
             contextlib.closing(parts.layout),
-            loggers.Logger(folder, log, title=title, display=display) as logger,
+            loggers.Logger(folder, log, title=title, settings=settings.settings, display=display) as logger,
         ):
             if changes:
                 logger.say(f"changed since the last session: {differences.describe(changes)}")
-            result = session.run(parts, folder, started, logger, stop)
+            result = session.run(parts, folder, started, logger, stop, callbacks)
         summary = run_folder.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)
 

@@ -5,19 +5,35 @@ import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, events, faults, guard, loggers, memory, records, saving, types
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    config,
+    events,
+    faults,
+    guard,
+    loggers,
+    memory,
+    records,
+    saving,
+    sweeps,
+    types,
+)
 from jaxrl_dist.parallel import base as layouts
 
 _CHUNK_S = 1.0
 
 FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
+
+# Gets a copy of each record; a true result ends the run, and a text among these says why.
+Callback = Callable[[dict[str, Any]], object]
 
 
 class Started(NamedTuple):
@@ -42,7 +58,7 @@ class Result(NamedTuple):
     """How a session ended.
 
     Attributes:
-        reason: `finished`, `return reached` or `stopped`.
+        reason: `finished`, `return reached`, `stopped`, or "callback " with its name and what it said.
         progress: at its end.
         resumed_from: as in `Started`.
         params: `types.Params`, leaves [S, ...].
@@ -62,6 +78,7 @@ class _Session(NamedTuple):
     keys: jax.Array
     evaluation_keys: jax.Array
     clock_s: float
+    callbacks: Sequence[Callback]
 
     @property
     def checkpoints(self) -> pathlib.Path:
@@ -80,6 +97,7 @@ def run(
     started: Started,
     logger: loggers.Logger,
     stop: faults.StopToken,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Drives a run until it is finished or stopped; saves either way.
 
@@ -89,13 +107,14 @@ def run(
         started: from `startup.start`; its state is used up.
         logger: gets every record.
         stop: polled between chunks.
+        callbacks: called in turn with each record, once it is logged; what one raises leaves when all is saved.
 
     Raises:
         guard.NonFiniteError: training diverged.
         checkpoint.CheckpointError: a checkpoint cannot be written.
     """
     evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(started.keys)
-    session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s)
+    session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks)
     state, progress = started.state, started.progress
     _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
     reason = _reason(session, progress)
@@ -108,8 +127,12 @@ def run(
 
 
 def seed_keys(settings: config.Resolved) -> jax.Array:
-    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone."""
+    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
+
+    Of a sweep, the seeds of each combination in turn.
+    """
     seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
+    seeds = np.tile(seeds, len(sweeps.combinations(settings)))
     return jax.vmap(jax.random.key)(seeds)
 
 
@@ -184,13 +207,13 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
         for owner, share in (("log", 100), ("evaluation", 20))
     )
-    length, chunks, saved_s = 1, 0, time.perf_counter()
+    length, chunks, saved_s, called = 1, 0, time.perf_counter(), ""
     while True:
         is_last = progress.iteration >= progress.total
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
             with _saving_at_a_fault(session, state, progress):
-                _evaluate(session, state, progress)
-        if reason := _reason(session, progress):
+                called = _evaluate(session, state, progress) or called
+        if reason := _reason(session, progress) or called:
             return state, reason
         if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and chunks:
             _save(session, state, progress)
@@ -215,8 +238,10 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
         # A stop may have come before the first iteration of a chunk: then all is logged already.
         if is_due and progress.pending.iterations:
-            session.logger.log(records.training_record(parts, progress))
+            record = records.training_record(parts, progress)
             progress.pending = records.Pending()
+            with _saving_at_a_fault(session, state, progress):
+                called = _publish(session, record)
 
 
 @contextlib.contextmanager
@@ -251,20 +276,31 @@ def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager
     return jax.profiler.trace(str(session.folder / "profile"))
 
 
-def _evaluate(session: _Session, state: Any, progress: records.Progress) -> None:
-    """Evaluates, unless asked to stop on the way: then it is due when the run goes on."""
+def _publish(session: _Session, record: Mapping[str, Any]) -> str:
+    """Logs a record and passes it to the callbacks; returns why one of them ends the run, "" where none does."""
+    session.logger.log(record)
+    answers = [(callback, callback(dict(record))) for callback in session.callbacks]
+    for callback, answer in answers:
+        if answer:
+            name = getattr(callback, "__name__", type(callback).__name__)
+            return f"callback {name}: {answer}" if isinstance(answer, str) else f"callback {name}"
+    return ""
+
+
+def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
+    """Evaluates, unless asked to stop on the way: then it is due when the run goes on. Returns as `_publish`."""
     params, parts = state.learner.params, session.parts
     returns = parts.evaluate(
         params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
     )
     if returns is None:
-        return
+        return ""
     progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
     if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
         checkpoint.save(session.checkpoints, "best", params, _steps_meta(session, progress))
-    session.logger.log(records.evaluation_record(parts, progress, returns))
+    return _publish(session, records.evaluation_record(parts, progress, returns))
 
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:

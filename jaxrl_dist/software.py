@@ -4,8 +4,10 @@ Imports no JAX: versions are read from the metadata of what is installed.
 """
 
 import importlib.metadata
+import importlib.util
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +30,14 @@ def versions() -> list[str]:
         except importlib.metadata.PackageNotFoundError:
             lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
     return lines
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; a folder of its name that some program left here is none."""
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def commit() -> str:

@@ -125,18 +125,41 @@ def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] =
     with faults.lock(study.out):
         try:
             for i, cell in enumerate(planned):
-                name = f"[{i + 1}/{len(planned)}] {cell.folder}"
-                if is_finished(cell):
-                    say(f"{name}: finished before")
-                    continue
-                say(f"{name}: training, see {cell.folder / _LOG_NAME}")
-                failure = _train(cell, train_command)
-                if failure:
-                    failures[cell.folder] = failure
-                say(f"{name}: {failure or 'finished'}")
+                finish(cell, f"[{i + 1}/{len(planned)}]", train_command, say, failures)
         finally:
             rows = _report(study, planned, failures)
     return rows
+
+
+def finish(
+    cell: Cell,
+    number: str,
+    train_command: Sequence[str],
+    say: Callable[[str], None],
+    failures: dict[pathlib.Path, str],
+) -> None:
+    """Trains one cell unless it is finished; why it failed goes to `failures`, by its folder."""
+    name = f"{number} {cell.folder}"
+    if is_finished(cell):
+        say(f"{name}: finished before")
+        return
+    say(f"{name}: training, see {cell.folder / _LOG_NAME}")
+    failure = _train(cell, train_command)
+    if failure:
+        failures[cell.folder] = failure
+    say(f"{name}: {failure or 'finished'}")
+
+
+def row(
+    study: Study, label: str, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]
+) -> tuple[study_table.Row, plots.Curve]:
+    """Returns the row of the table and the curve of one setting, from what is finished of its cells."""
+    members = [cell for cell in planned if cell.label == label]
+    finished = [cell.folder for cell in members if is_finished(cell)]
+    failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
+    command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
+    made = study_table.row(label, command, finished, failed, study.num_seeds, study.means)
+    return made, plots.curve([metrics.read(folder) for folder in finished])
 
 
 def _cells_of(study: Study, setting: Setting) -> list[Cell]:
@@ -165,6 +188,10 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
         raise config.UsageError(f"{setting.label}: {error}") from None
     if command.text:
         raise config.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
+    if command.settings and command.settings["sweep"]:
+        raise config.UsageError(
+            f"{setting.label}: --sweep: a study has its settings one by one, as --setting or --search"
+        )
     return Cell(setting.label, folder, arguments, command)
 
 
@@ -191,14 +218,8 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
 
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:
     """Writes table and plot of what is finished so far."""
-    rows, curves = [], {}
-    for setting in study.settings:
-        members = [cell for cell in planned if cell.label == setting.label]
-        finished = [cell.folder for cell in members if is_finished(cell)]
-        failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
-        command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
-        rows.append(study_table.row(setting.label, command, finished, failed, study.num_seeds, study.means))
-        curves[setting.label] = plots.curve([metrics.read(folder) for folder in finished])
+    made = {setting.label: row(study, setting.label, planned, failures) for setting in study.settings}
+    rows, curves = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
     rows = study_table.compare_with_first(rows)
     study_table.write(study.out, rows)
     plots.draw(curves, study.out / "curves.png")

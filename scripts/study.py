@@ -2,6 +2,8 @@
 
 Example: python scripts/study.py --out=runs/studies/memory --num_seeds=10 --setting="lstm: --network.core=lstm"
 --setting="feed-forward: --network.core=identity" -- --system=ppo --env=gymnax:MemoryChain-bsuite --steps=500_000
+With --search, settings are drawn: python scripts/study.py --out=runs/studies/rates --num_seeds=3 --trials=20
+--search="learner.learning_rate=log:1e-5..1e-2" --search="agent.entropy_cost=0..0.05" -- --env=gymnax:CartPole-v1
 """
 
 import argparse
@@ -12,7 +14,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxrl_dist import config, faults, study  # noqa: E402
+from jaxrl_dist import config, faults, search, study  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -23,6 +25,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="study.py", usage=usage, description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the study")
     parser.add_argument("--setting", action="append", help="label and flags of one setting; repeat it for more")
+    parser.add_argument("--search", action="append", help="NAME=log:LOW..HIGH, NAME=LOW..HIGH or NAME=A,B,C; repeat it")
+    parser.add_argument("--trials", type=int, default=20, help="draws of a search (20)")
+    parser.add_argument("--sampler", choices=search.SAMPLERS, default="random", help="who draws (random)")
     parser.add_argument("--num_seeds", type=int, default=10, help="seeds per setting (10)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
     parser.add_argument("--separate_seeds", action="store_true", help="one process per seed, not one for all")
@@ -31,12 +36,19 @@ def main(arguments: list[str]) -> int:
     # The training process gets the signal too, and saves before it leaves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if options.search and options.setting:
+            raise config.UsageError("--search and --setting: give one of them")
         settings = tuple(study.parse_setting(text) for text in options.setting or ["all:"])
         common = tuple(arguments[end + 1 :])
         means = tuple(name for name in options.means.split(",") if name)
         seeds = (options.num_seeds, options.seed, options.separate_seeds)
         plan = study.Study(options.out, common, settings, *seeds, means)
-        rows = study.run(plan, [sys.executable, str(ROOT / "scripts" / "train.py")])
+        train_command = [sys.executable, str(ROOT / "scripts" / "train.py")]
+        if options.search:
+            ranges = tuple(search.parse_range(text, common) for text in options.search)
+            rows = search.run(search.Search(plan, ranges, options.trials, options.sampler), train_command)
+        else:
+            rows = study.run(plan, train_command)
     except (config.UsageError, faults.LockError, OSError) as error:
         print(f"study.py: {error}", file=sys.stderr)
         return 2

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from jaxrl_dist import config, flags, study, systems
+from jaxrl_dist import config, flags, search, study, systems
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -62,7 +62,11 @@ def check_study(arguments: list[str]) -> None:
     end = arguments.index("--")
     settings = [argument.partition("=")[2] for argument in arguments[:end] if argument.startswith("--setting=")]
     parsed = tuple(study.parse_setting(text) for text in settings)
-    assert study.cells(study.Study(pathlib.Path("runs/study"), tuple(arguments[end + 1 :]), parsed))
+    common = tuple(arguments[end + 1 :])
+    for argument in arguments[:end]:
+        if argument.startswith("--search="):
+            search.parse_range(argument.removeprefix("--search="), common)
+    assert study.cells(study.Study(pathlib.Path("runs/study"), common, parsed or (study.Setting("all", ()),)))
 
 
 def test_the_table_of_systems_is_current() -> None:

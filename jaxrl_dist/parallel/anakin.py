@@ -17,6 +17,7 @@ from jaxrl_dist import config as configs
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
+from jaxrl_dist import sweeps
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -232,7 +233,7 @@ def choose_devices(settings: configs.Resolved, devices: Sequence[jax.Device]) ->
     if asked or devices[0].platform != "cpu":
         return list(devices[: asked or None])
     counts = range(len(devices), 1, -1)
-    count = next((n for n in counts if settings["num_seeds"] % n == 0 or _gains(settings, n)), 1)
+    count = next((n for n in counts if sweeps.num_members(settings) % n == 0 or _gains(settings, n)), 1)
     return list(devices[:count])
 
 
@@ -249,7 +250,7 @@ def _gains(settings: configs.Resolved, num_devices: int) -> bool:
     enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE
     divides = num_envs % (num_devices * minibatches if settings["network.core"] == "lstm" else num_devices) == 0
     return (
-        settings["num_seeds"] == 1
+        sweeps.num_members(settings) == 1
         and configs.find_system(settings["system"]).replay == "latest"
         and divides
         and rows % (num_devices * minibatches) == 0

@@ -1,0 +1,80 @@
+"""Reads `--sweep`: settings with several values each, all combinations of which train beside the seeds of one program.
+
+A member of a sweep is a seed with one combination; all seeds of the first combination come first. Imports no JAX.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_dist import config, declarations
+
+Values = Mapping[str, float]
+
+
+def combinations(settings: config.Resolved) -> list[dict[str, float]]:
+    """Returns the combinations of values of a sweep, the last setting varying fastest; one empty one without a sweep.
+
+    Raises:
+        UsageError: the sweep is not NAME=A,B;NAME=C,D, or a name or a value cannot be.
+    """
+    axes: dict[str, list[float]] = {}
+    for part in filter(None, settings["sweep"].split(";")):
+        name, values = _axis(settings, part)
+        if name in axes:
+            raise config.UsageError(f"--sweep={settings['sweep']}: {name} is given twice")
+        axes[name] = values
+    if axes and not config.trains_seeds_together(settings["layout"]):
+        raise config.UsageError(
+            f"--sweep={settings['sweep']}: {settings['layout']} trains one seed at a time; valid: --layout=anakin, or "
+            "scripts/study.py with --search"
+        )
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def num_members(settings: config.Resolved) -> int:
+    """Returns how many runs the program trains: seeds, for each combination."""
+    return settings["num_seeds"] * len(combinations(settings))
+
+
+def candidates(settings: config.Resolved) -> list[str]:
+    """Names the settings that are numbers of the agent or the learner; which of them can be swept their code says."""
+    named = settings.fields.items()
+    return [name for name, field in named if name.startswith(("agent.", "learner.")) and field.kind == "float"]
+
+
+def replaced(settings: config.Resolved, values: Mapping[str, Any]) -> config.Resolved:
+    """Returns settings with other values, whatever their type."""
+    return config.Resolved(settings.family, {**settings.settings, **values}, settings.origins, settings.fields)
+
+
+def by_combination(settings: config.Resolved, per_member: Sequence[Any]) -> list[tuple[dict[str, float], list[Any]]]:
+    """Groups what there is of each member by its combination."""
+    count = settings["num_seeds"]
+    grouped = enumerate(combinations(settings))
+    return [(values, list(per_member[i * count : (i + 1) * count])) for i, values in grouped]
+
+
+def describe(values: Values) -> str:
+    """Returns a combination as a label."""
+    return " ".join(f"{name}={value:g}" for name, value in values.items())
+
+
+def _axis(settings: config.Resolved, part: str) -> tuple[str, list[float]]:
+    """Reads NAME=A,B."""
+    name, _, given = part.strip().partition("=")
+    valid = candidates(settings)
+    if name not in settings.fields:
+        raise config.unknown_flag(config.find_system(settings["system"]), settings.fields, name)
+    if name not in valid:
+        raise config.UsageError(
+            f"--sweep={part}: only numbers of agent and learner can be swept, such as learner.learning_rate (all else: "
+            "scripts/study.py with --search)"
+        )
+    try:
+        values = [declarations.parse(settings.fields[name], value) for value in given.split(",")]
+    except ValueError as error:
+        raise config.UsageError(f"--sweep={part}: {error}") from None
+    if len(set(values)) < len(values):
+        raise config.UsageError(f"--sweep={part}: a value is given twice")
+    return name, values
