@@ -95,7 +95,7 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
     """Gives a NAVIX environment with symbolic observations [H, W, 3] the interface of a bare environment.
 
     The three codes of a cell become one-hot planes, bool [H, W, 21], for their order means nothing.
-    The family is not MinAtar's: with its step size PPO solved Empty-5x5 and then forgot it, after 120,000 steps.
+    The family is not MinAtar's: with its settings one seed of PPO solved Empty-5x5 and forgot it after 120,000 steps.
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
