@@ -92,6 +92,10 @@ def test_a_wrong_range_is_one_line(text: str, message: str) -> None:
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_values_may_be_names_with_colons() -> None:
+    assert search.parse_range("network=my_module:MyNet,mlp", COMMON).choices == ("my_module:MyNet", "mlp")
+
+
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     run(made(tmp_path, DISCOUNT, trials=1), train_command)
     for other in (made(tmp_path, RATE), made(tmp_path, DISCOUNT, first_seed=5)):
