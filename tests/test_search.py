@@ -63,6 +63,7 @@ def test_a_search_ranks_its_trials_and_goes_on(tmp_path: pathlib.Path, train_com
     assert (tmp_path / "out" / "search.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     (tmp_path / "fail").write_text("trial_001")
     rows = run(made(tmp_path, DISCOUNT), train_command)

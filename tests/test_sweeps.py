@@ -82,7 +82,10 @@ def test_what_python_does_with_a_number_is_noted() -> None:
     ("system", "valid", "not_valid"),
     [
         ("ppo", {"agent.entropy_cost", "agent.discount", "learner.learning_rate"}, {"agent.clip_epsilon"}),
-        ("dqn", {"agent.discount", "learner.learning_rate"}, {"agent.epsilon_end", "learner.max_grad_norm"}),
+        pytest.param(
+            *("dqn", {"agent.discount", "learner.learning_rate"}, {"agent.epsilon_end", "learner.max_grad_norm"}),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_decides_what_is_compiled_is_refused(system: str, valid: set[str], not_valid: set[str]) -> None:
@@ -96,6 +99,7 @@ def test_what_decides_what_is_compiled_is_refused(system: str, valid: set[str], 
 
 def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> None:
     settings = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False}
+    settings["steps"] = 512
     named: Any = {"settings": settings, "out": str(tmp_path), "sweep": "learner.learning_rate=1e-4,1e-2"}
     first = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:1], callbacks=[lambda record: True], **named)
     run = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:2], **named)
