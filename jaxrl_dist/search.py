@@ -68,10 +68,10 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
     if name not in settings.fields:
         raise config.unknown_flag(config.find_system(settings["system"]), settings.fields, name)
     field = settings.fields[name]
-    scale, separator, ends = given.rpartition(":")
+    scale, _, ends = given.rpartition(":")
     low, dots, high = ends.partition("..")
     try:
-        if not dots and not separator and given:
+        if given and not dots and scale != "log":
             return Range(name, choices=tuple(declarations.parse(field, part) for part in given.split(",")))
         if scale not in ("", "log") or not dots or field.kind not in ("int", "float"):
             raise ValueError("expected log:LOW..HIGH or LOW..HIGH of a number, or values A,B,C")

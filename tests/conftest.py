@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble
+from jaxrl_dist import assemble, session
 from jaxrl_dist.envs import base as envs
 
 jax.config.update("jax_platforms", "cpu")
@@ -107,8 +107,7 @@ class Small:
         resolved, environment = assemble.resolve(flags)
         self.parts = assemble.assemble(resolved, environment, jax.devices()[:num_devices])
         self.layout = self.parts.layout
-        seeds = resolved["seed"] + np.arange(resolved["num_seeds"], dtype=np.uint32)
-        self.keys = jax.vmap(jax.random.key)(seeds)
+        self.keys = session.seed_keys(resolved)
         self.total = 20
         self.iteration = 0
         self.metrics: Any = None

@@ -63,6 +63,7 @@ def test_a_search_ranks_its_trials_and_goes_on(tmp_path: pathlib.Path, train_com
     assert (tmp_path / "out" / "search.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     (tmp_path / "fail").write_text("trial_001")
     rows = run(made(tmp_path, DISCOUNT), train_command)
@@ -90,6 +91,10 @@ def test_a_wrong_range_is_one_line(text: str, message: str) -> None:
     with pytest.raises(config.UsageError) as caught:
         search.parse_range(text, COMMON)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_values_may_be_names_with_colons() -> None:
+    assert search.parse_range("network=my_module:MyNet,mlp", COMMON).choices == ("my_module:MyNet", "mlp")
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import config, flags, metrics, sweeps, swept
+from jaxrl_dist.parallel import mesh as meshes
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -81,7 +82,10 @@ def test_what_python_does_with_a_number_is_noted() -> None:
     ("system", "valid", "not_valid"),
     [
         ("ppo", {"agent.entropy_cost", "agent.discount", "learner.learning_rate"}, {"agent.clip_epsilon"}),
-        ("dqn", {"agent.discount", "learner.learning_rate"}, {"agent.epsilon_end", "learner.max_grad_norm"}),
+        pytest.param(
+            *("dqn", {"agent.discount", "learner.learning_rate"}, {"agent.epsilon_end", "learner.max_grad_norm"}),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_decides_what_is_compiled_is_refused(system: str, valid: set[str], not_valid: set[str]) -> None:
@@ -95,6 +99,7 @@ def test_what_decides_what_is_compiled_is_refused(system: str, valid: set[str], 
 
 def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> None:
     settings = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False}
+    settings["steps"] = 512
     named: Any = {"settings": settings, "out": str(tmp_path), "sweep": "learner.learning_rate=1e-4,1e-2"}
     first = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:1], callbacks=[lambda record: True], **named)
     run = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:2], **named)
@@ -113,6 +118,19 @@ def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> N
     assert np.abs(slow - fast).max() > 1e-3
     with pytest.raises(config.UsageError, match="seeds 0 to 1"):
         jaxrl_dist.load(tmp_path, seed_index=2)
+
+
+@pytest.mark.slow
+def test_members_as_one_batch_agree_with_members_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on accelerators."""
+    settings = {**conftest.SMALL["ppo"], "sweep": "learner.learning_rate=1e-4,1e-2;agent.entropy_cost=0,0.1"}
+    runs = []
+    for together in (False, True):
+        monkeypatch.setattr(meshes, "vectorises_seeds", lambda mesh, together=together: together)
+        runs.append(conftest.Small("ppo", CARTPOLE, 1, settings).run(3))
+    for one, other in zip(*(run.params for run in runs), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+        assert len(np.unique(one.reshape(4, -1), axis=0)) > 1 or not one.any()
 
 
 MEMBERS = """
