@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from jaxrl_dist import config, declarations, differences, faults, software, sweeps, systems, trackers
+from jaxrl_dist import config, declarations, differences, faults, software, sweeps, systems
 from jaxrl_dist.presets import base as presets
 
 CONSOLE = "jaxrl-dist"
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     if rest:
         raise _unexpected(system, fields, rest[0], root)
     settings = config.resolve(values, root=root)
-    trackers.check(settings)
+    software.check_trackers(settings)
     sweeps.combinations(settings)
     origin = settings.settings.get("init_from")
     if origin and not (pathlib.Path(origin) / "config.json").is_file():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
 
 from jaxrl_dist import display as displays
-from jaxrl_dist import metrics, trackers
+from jaxrl_dist import metrics, software, trackers
 from jaxrl_dist.config import setting
 
 _EVENTS = "events.out.tfevents."
@@ -65,7 +65,7 @@ class Logger:
         # The order matters: TensorBoard's sink looks for the last record before this session.
         self._sinks: dict[str, _Sink] = {"TensorBoard events": _TensorBoard(path)} if config.tensorboard else {}
         self._sinks[metrics.FILE_NAME] = _JsonLines(path)
-        for name, label in trackers.TITLES.items():
+        for name, label in software.TRACKERS.items():
             if destination := getattr(config, name):
                 session = trackers.Session(destination, path, title, settings or {})
                 self._sinks[label] = trackers.Tracker(name, session)

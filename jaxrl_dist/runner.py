@@ -25,8 +25,8 @@ from jaxrl_dist import (
     memory,
     run_folder,
     session,
+    software,
     startup,
-    trackers,
 )
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -156,7 +156,7 @@ def drive(
         callbacks: see `train`.
     """
     settings, environment = assemble.resolve(named)
-    trackers.check(settings)
+    software.check_trackers(settings)
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):

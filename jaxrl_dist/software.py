@@ -17,6 +17,8 @@ _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("gymnax", "brax", "envpool", "gymnasium", "ale-py", "craftax", "navix", "jumanji", "pgx", "playground"),
 )
+# What records may be sent to, by its package.
+TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 _KEY = "software"
 _UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}
 
@@ -38,6 +40,20 @@ def is_installed(package: str) -> bool:
         return sys.modules[package] is not None
     spec = importlib.util.find_spec(package)
     return spec is not None and spec.origin is not None
+
+
+def check_trackers(settings: Mapping[str, Any] | config.Resolved) -> None:
+    """Checks that the packages of the trackers that the settings name are there, without importing them.
+
+    Raises:
+        UsageError: one is missing; the message names the extra to install.
+    """
+    for name in TRACKERS:
+        destination = settings[f"log.{name}"]
+        if destination and not is_installed(name):
+            raise config.UsageError(
+                f'--log.{name}={destination} needs the package {name}: pip install "jaxrl_dist[{name}]"'
+            )
 
 
 def commit() -> str:

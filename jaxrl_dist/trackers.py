@@ -14,29 +14,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_dist import config, metrics, software
-
-TITLES = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+from jaxrl_dist import metrics
 
 # Records that may wait for a tracker; a run has a few hundred.
 _LONGEST_QUEUE = 1000
 _CLOSE_TIMEOUT_S = 30.0
 # MLflow takes at most so many settings in one call, and texts of so many characters.
 _MLFLOW_BATCH, _MLFLOW_LONGEST = 100, 500
-
-
-def check(settings: Mapping[str, Any] | config.Resolved) -> None:
-    """Checks that the packages of the trackers that the settings name are there, without importing them.
-
-    Raises:
-        UsageError: one is missing; the message names the extra to install.
-    """
-    for name in TITLES:
-        destination = settings[f"log.{name}"]
-        if destination and not software.is_installed(name):
-            raise config.UsageError(
-                f'--log.{name}={destination} needs the package {name}: pip install "jaxrl_dist[{name}]"'
-            )
 
 
 class Session(NamedTuple):

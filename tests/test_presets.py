@@ -60,7 +60,6 @@ def test_a_preset_is_above_the_family_and_below_flags() -> None:
 
 
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
-    assert "layout.num_actors" in presets.load("gorila/cartpole", config.PACKAGE).settings
     assert config.resolve({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
     made = presets.Preset("x/y", (), {n: systems.Setting(v, "s") for n, v in OTHER.items()})
     assert config.resolve({}, preset=made)["layout.num_actors"] == 3

@@ -180,7 +180,7 @@ def test_the_packages_themselves(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     write(tmp_path, 10, 20, wandb="shop", mlflow="shop")
     write(tmp_path, 20, 30, wandb="shop", mlflow="shop")
-    kept = {name: json.loads((tmp_path / f"{name}_run.json").read_text()) for name in trackers.TITLES}
+    kept = {name: json.loads((tmp_path / f"{name}_run.json").read_text()) for name in software.TRACKERS}
     assert all(item["sent"] == {"train": 30} for item in kept.values())
     sessions = list((tmp_path / "wandb").glob(f"offline-run-*-{kept['wandb']['id']}/*.wandb"))
     assert sessions and all(path.stat().st_size for path in sessions)

@@ -234,12 +234,12 @@ def test_rows_that_were_ready_before_the_death_are_received(make: Any) -> None:
     keep(pool.reset(), np.arange(4))
     pool.send(zeros(), np.arange(4))
     with pytest.warns(RuntimeWarning, match="killed by SIGKILL"):
-        for _ in range(30):
+        # A new process takes its time, in which the others go on.
+        while min(map(len, columns)) <= 8:
             timestep, ids = pool.recv()
             keep(timestep, ids)
             pool.send(zeros(2), ids)
     for column in columns:
-        assert len(column) > 8
         assert_whole(column)
         assert len(cuts(column)) == 1 or any(row.info.episode_length[0] == 0 for row in column)
 

@@ -193,8 +193,7 @@ class Crowd:
     def close(self) -> None:
         """Lets the threads go, but for those that an environment holds."""
         if self._pool is not None:
-            self._pool.close()
-        futures.wait(self._at_work.values(), _CLOSE_WITHIN_S)
+            self._pool.close(_CLOSE_WITHIN_S)
         for one in self._workers:
             one.close()
 

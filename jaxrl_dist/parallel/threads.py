@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
@@ -15,9 +16,11 @@ class Threads:
     def __init__(self, count: int) -> None:
         """Starts so many threads."""
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._count = count
-        for number in range(count):
-            threading.Thread(target=self._run, name=f"worker {number}", daemon=True).start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"worker {number}", daemon=True) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, call: Callable[..., tasks.Work], *arguments: Any) -> futures.Future[tasks.Work]:
         """Leaves a call to the next thread that is free; its future holds what it returns or raises."""
@@ -25,10 +28,13 @@ class Threads:
         self._calls.put((future, call, arguments))
         return future
 
-    def close(self) -> None:
-        """Ends each thread when it is free."""
-        for _ in range(self._count):
+    def close(self, timeout_s: float) -> None:
+        """Ends each thread when it is free, and waits so long: what is inside of JAX must not outlive Python."""
+        for _ in self._threads:
             self._calls.put(None)
+        until_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(until_s - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         while (job := self._calls.get()) is not None:
