@@ -79,8 +79,8 @@ study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
   --setting="R2D2 with neither: $memory --agent.burn_in=0 --agent.stored_state=false" \
   --setting="DQN: --system=dqn --env.num_envs=32" -- --env=gymnax:MemoryChain-bsuite --env.params.memory_length=60 \
   --steps=300_000 --layout.unroll_length=20 --replay.samples_per_insert=20 --replay.capacity=96_000
-study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin" --setting="DQN: --system=dqn" -- \
-  --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
+study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin --steps=1_000_000" \
+  --setting="DQN: --system=dqn" -- --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
 # Asynchronous systems: actors apart or not, replays of their own or one for all.
 study cartpole_async 5 --setting="GA3C: --system=ga3c --env=envpool:CartPole-v1" \
   --setting="A3C: --system=a3c --env=gymnax:CartPole-v1" -- --steps=500_000
