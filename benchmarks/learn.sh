@@ -110,6 +110,9 @@ study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" -
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
   --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
+study memory_chain_impala 5 -- --system=impala --layout=anakin --network.core=lstm --network.core_size=64 \
+  --env=gymnax:MemoryChain-bsuite --env.params.memory_length=20 --steps=1_000_000 --env.num_envs=32 --layout.unroll_length=64
+study minatar_breakout_impala 5 -- --system=impala --layout=anakin --env=gymnax:Breakout-MinAtar --steps=10_000_000
 study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
   --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
 # Barth-Maron et al. 2018, figure 2 in small: DDPG with D4PG's settings, and its parts one after the other.
@@ -126,7 +129,7 @@ study canon_cartpole 5 --setting="DQN: --system=dqn" --setting="Rainbow: --syste
   --setting="IMPALA: --system=impala --layout=anakin" --setting="IMPALA with replay: --system=impala_replay --layout=anakin" \
   --setting="SEED IMPALA: --system=seed_impala" --setting="R2D2: --system=r2d2 --layout=anakin" \
   --setting="SEED R2D2: --system=seed_r2d2" --setting="PPO: --system=ppo" --setting="DPPO: --system=dppo" \
-  --setting="PQN: --system=pqn" -- --env=gymnax:CartPole-v1 --steps=250_000
+  --setting="PQN: --system=pqn" -- --env=gymnax:CartPole-v1 --steps=500_000
 # Espeholt et al. 2018, table 2 in small: the corrections at exact lags.
 settings=()
 for lag in 1 4 16; do
@@ -142,6 +145,12 @@ for correction in vtrace one_step epsilon none; do
 done
 study corrections_catch_replay 5 --means=importance_weight "${settings[@]}" -- --system=impala_replay --layout=sebulba \
   --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=100_000
+settings=()
+for correction in vtrace one_step epsilon none; do
+  settings+=(--setting="$correction, lag 16: --agent.correction=$correction")
+done
+study corrections_breakout 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
+  --layout.policy_lag=16 --env=gymnax:Breakout-MinAtar --steps=1_000_000
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"
