@@ -1,4 +1,4 @@
-"""Networks as pure functions: torsos, three cores (identity, LSTM, frame stack) and heads, from Flax Linen.
+"""Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
 A `Network` is memoryless but for its carry: `stack` turns observations into inputs (frame stacking), `apply` maps
 inputs to head outputs, `step` and `unroll` do both and run the recurrent core, clearing the carry at FIRST rows.
@@ -17,6 +17,9 @@ import jax.numpy as jnp
 
 from jaxrl_dist import custom, lstm, noisy, torsos, types
 from jaxrl_dist.config import UsageError, setting
+
+STACKED = ("frame_stack", "frame_stack_lstm")
+RECURRENT = ("lstm", "frame_stack_lstm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Config:
     )
     shared: bool = setting(
         True,
-        "One torso under all heads; off: each head has its own (always shared with an lstm or frame_stack core).",
+        "One torso under all heads; off: each head has its own (always shared with another core than identity).",
         source="Mnih et al. 2016, section 4",
     )
     head_size: int = setting(
@@ -64,8 +67,8 @@ class Config:
     )
     core: str = setting(
         "identity",
-        "Memory between torso and heads.",
-        choices=("identity", "lstm", "frame_stack"),
+        "Memory: an lstm between torso and heads, a stack of the last frames before the torso, or both.",
+        choices=("identity", "lstm", "frame_stack", "frame_stack_lstm"),
         source="Mnih et al. 2016",
     )
     core_size: int = setting(256, "Units of the lstm core.", low=1, source="Mnih et al. 2016, section 5")
@@ -74,7 +77,7 @@ class Config:
         "Bias of the lstm's forget gates: an untrained cell fades by sigmoid(bias) per step (1: .73, 4: .98).",
         source="Jozefowicz et al. 2015, section 5",
     )
-    num_frames: int = setting(4, "Frames that the frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
+    num_frames: int = setting(4, "Frames that a frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
 
 
 class Head(NamedTuple):
@@ -104,10 +107,12 @@ class Network(NamedTuple):
 
     Attributes:
         recurrent: whether outputs depend on a learned memory, so that whole sequences must be kept.
-        context: rows before a window's taught rows that rebuild the inputs (k − 1 for a stack of k frames).
+        context: rows before a window's taught rows that rebuild the inputs (k − 1 for a stack of k frames); 0 if
+            recurrent, as the carry at the start of a sequence holds the frames too.
         draw_noise: (key, shape) -> f32 [*shape, D], the factors of all noisy layers.
         init: (key) -> params.
         initial: (batch_size) -> carry, leaves [B, ...].
+        forget: (carry) -> carry with its learned memory cleared; stacked frames stay.
         step: (params, carry, observation [B, ...], is_first [B], noise=None) -> (outputs [B], carry).
         unroll: (params, carry, observation [L, B, ...], is_first [L, B]) -> (outputs [L, B], carry).
         stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...].
@@ -119,6 +124,7 @@ class Network(NamedTuple):
     draw_noise: Callable[..., Any]
     init: Callable[..., Any]
     initial: Callable[[int], Any]
+    forget: Callable[[Any], Any]
     step: Callable[..., Any]
     unroll: Callable[..., Any]
     stack: Callable[..., Any]
@@ -140,8 +146,8 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
         raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
-    recurrent = config.core == "lstm"
-    stacked = config.core == "frame_stack"
+    recurrent = config.core in RECURRENT
+    stacked = config.core in STACKED
     make_torso = functools.partial(
         torsos.make,
         config.torso,
@@ -177,11 +183,13 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         return module.init(key, rows if extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
 
     def initial(batch_size: int) -> Any:
-        if recurrent:
-            return lstm.initial(batch_size, config.core_size)
+        frames: Any = ()
         if stacked:
-            return jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
-        return ()
+            frames = jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
+        return (frames, lstm.initial(batch_size, config.core_size)) if recurrent else frames
+
+    def forget(carry: Any) -> Any:
+        return (carry[0], jax.tree.map(jnp.zeros_like, carry[1])) if recurrent else carry
 
     def apply(params: Any, inputs: Any, noise: Any = None) -> Any:
         return module.apply({"params": params}, inputs, noise)
@@ -195,24 +203,31 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
             carry, observation = _stack_step(carry, observation, is_first)
         return apply(params, observation, noise), carry
 
-    def stack(carry: Any, observation: Any, is_first: Any) -> Any:
+    def push(frames: Any, observation: Any, is_first: Any) -> Any:
         if not stacked:
-            return observation
-        return jax.lax.scan(lambda c, x: _stack_step(c, *x), carry, (observation, is_first))[1]
+            return frames, observation
+        return jax.lax.scan(lambda c, x: _stack_step(c, *x), frames, (observation, is_first))
+
+    def stack(carry: Any, observation: Any, is_first: Any) -> Any:
+        return push(carry, observation, is_first)[1]
 
     def unroll(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
         chex.assert_rank(is_first, 2)
         if recurrent:
-            return module.apply({"params": params}, observation, carry, is_first, method=_Model.unroll)
-        if stacked:
-            carry, observation = jax.lax.scan(lambda c, x: _stack_step(c, *x), carry, (observation, is_first))
+            (frames, memory), (rows, *beside) = carry, observation if extra else (observation,)
+            frames, rows = push(frames, rows, is_first)
+            rows = (rows, *beside) if extra else rows
+            outputs, memory = module.apply({"params": params}, rows, memory, is_first, method=_Model.unroll)
+            return outputs, (frames, memory)
+        carry, observation = push(carry, observation, is_first)
         flat = observation.reshape(-1, *observation.shape[2:])
         outputs = apply(params, flat)
         return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), carry
 
     count = noisy.num_factors(jax.eval_shape(init, jax.random.key(0)))
     draw_noise = functools.partial(noisy.draw, count=count)
-    return Network(recurrent, num_frames - 1, draw_noise, init, initial, step, unroll, stack, apply)
+    context = 0 if recurrent else num_frames - 1
+    return Network(recurrent, context, draw_noise, init, initial, forget, step, unroll, stack, apply)
 
 
 class _Model(nn.Module):

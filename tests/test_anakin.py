@@ -37,7 +37,7 @@ VARIANTS = {
     "apex_dpg": ("apex_dpg", PENDULUM, {}),
     "rainbow": ("rainbow", CARTPOLE, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
-    "r2d2": ("r2d2", CARTPOLE, {}),
+    "r2d2": ("r2d2", CARTPOLE, {"network.core": "frame_stack_lstm", "network.num_frames": 3}),
 }
 
 

@@ -56,7 +56,7 @@ WRONG = [
     ("--env.num_envs=0", r"expected a whole number >= 1"),
     ("--env.params.=3", r"no such flag"),
     ("--layout.unroll_length=0", r"expected a whole number >= 1"),
-    ("--network.core=lstn", r"identity, lstm, frame_stack; did you mean lstm\?"),
+    ("--network.core=lstn", r"identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm\?"),
     ("--network=nature_cn", r"did you mean nature_cnn\?"),
     ("--network=my_module", r"module:Class"),
     ("--network=mlp --network.torso=mlp", r"--network is short for --network\.torso"),

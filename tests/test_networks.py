@@ -114,7 +114,7 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
     np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("core", ["identity", "lstm", "frame_stack"])
+@pytest.mark.parametrize("core", ["identity", "lstm", "frame_stack", "frame_stack_lstm"])
 def test_unrolling_equals_stepping_and_forgets_at_first(core):
     settings = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, core_size=6, num_frames=3)
     net = networks.make(settings, _spec((5,)), HEADS)
@@ -146,6 +146,26 @@ def test_frame_stack_fills_with_the_first_frame_after_a_reset():
     stacked = net.stack(net.initial(1), observation, is_first)
     assert stacked[:, 0].astype(int).tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5]]
     assert net.context == 2
+
+
+def test_a_stack_before_an_lstm_is_kept_where_the_memory_is_forgotten():
+    size = {"torso": "mlp", "hidden_sizes": (8,), "core_size": 6}
+    both = networks.make(networks.Config(**size, core="frame_stack_lstm", num_frames=3), _spec((2,)), HEADS, extra=1)
+    plain = networks.make(networks.Config(**size, core="lstm"), _spec((6,)), HEADS, extra=1)
+    assert both.recurrent and both.context == 0
+    params = both.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    rows, beside = (jnp.asarray(rng.normal(size=(7, 2, size)), jnp.float32) for size in (2, 1))
+    is_first = jnp.zeros((7, 2), bool).at[0].set(True)
+    _, (frames, memory) = both.unroll(params, both.initial(2), (rows[:4], beside[:4]), is_first[:4])
+    np.testing.assert_array_equal(frames, rows[2:4].swapaxes(0, 1))
+    forgotten = both.forget((frames, memory))
+    np.testing.assert_array_equal(forgotten[0], frames)
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(forgotten[1]))
+    outputs, _ = both.unroll(params, forgotten, (rows[4:], beside[4:]), is_first[4:])
+    stacked = jnp.stack([jnp.stack([rows[t + k] for k in range(3)], -1).reshape(2, 6) for t in range(2, 5)])
+    wanted, _ = plain.unroll(params, plain.initial(2), (stacked, beside[4:]), is_first[4:])
+    np.testing.assert_allclose(outputs["policy"], wanted["policy"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():

@@ -1,5 +1,7 @@
 """R2D2: its loss against a slow loop in float64, burn-in, stored state, and the priorities of new sequences."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from jaxrl_dist.agents import r2d2
 
 A, D, N = 3, 4, 20
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=6)
+STACKED = dataclasses.replace(NETWORK, core="frame_stack_lstm", num_frames=3)
 SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(A), "classic")
 LENGTHS = {"burn_in": 3, "taught": 6, "n_step": 2}
 
@@ -53,12 +56,12 @@ def _h_inverse(x):
     return np.sign(x) * (((root - 1) / 2e-3) ** 2 - 1)
 
 
-def _stepped(settings, params, sequences):
+def _stepped(settings, network, params, sequences):
     """Returns q f64 [L, N, A] of one network, one row at a time from the state before the window."""
-    net = networks.make(NETWORK, SPEC, q_values.heads(A, settings.dueling), extra=A + 1)
+    net = networks.make(network, SPEC, q_values.heads(A, settings.dueling), extra=A + 1)
     core, action = sequences.carry
     if not settings.stored_state:
-        core = jax.tree.map(jnp.zeros_like, core)
+        core = (core[0], jax.tree.map(jnp.zeros_like, core[1]))
     rows, step = [], jax.jit(net.step)
     for t in range(len(sequences.steps.action)):
         now = jax.tree.map(lambda x, t=t: x[t], sequences.steps.timestep)
@@ -72,9 +75,9 @@ def _stepped(settings, params, sequences):
     return np.stack(rows)
 
 
-def _oracle(settings, params, target, sequences):
+def _oracle(settings, network, params, target, sequences):
     """Returns errors f64 [m, N], NaN in rows that teach nothing, by following every row to its end."""
-    q, q_target = (_stepped(settings, p, sequences) for p in (params, target))
+    q, q_target = (_stepped(settings, network, p, sequences) for p in (params, target))
     timestep = sequences.steps.timestep
     step_type, reward, discount = (np.asarray(x) for x in (timestep.step_type, timestep.reward, timestep.discount))
     action = np.asarray(sequences.steps.action)
@@ -97,17 +100,18 @@ def _oracle(settings, params, target, sequences):
     return errors
 
 
+@pytest.mark.parametrize("network", [NETWORK, STACKED])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"stored_state": False}, {"double": False, "dueling": False}, {"rescale_values": False}, {"burn_in": 0}],
 )
-def test_loss_and_priority_are_those_of_a_slow_loop(changes):
+def test_loss_and_priority_are_those_of_a_slow_loop(changes, network):
     settings = r2d2.Config(**{**LENGTHS, "discount": 0.9, "max_error_share": 0.7, **changes})
-    agent = r2d2.make(settings, SPEC, NETWORK)
+    agent = r2d2.make(settings, SPEC, network)
     params, target = agent.init(jax.random.key(0)), agent.init(jax.random.key(1))
     sequences = _played(agent, params)
     output = _learn(agent, params, target, sequences)
-    errors = _oracle(settings, params, target, sequences)
+    errors = _oracle(settings, network, params, target, sequences)
     valid = (~np.isnan(errors)).sum(0)
     np.testing.assert_array_equal(output.valid, valid)
     np.testing.assert_allclose(output.loss, 0.5 * np.nansum(errors**2, 0), rtol=2e-4, atol=1e-5)
@@ -165,7 +169,7 @@ def test_the_last_action_and_reward_reach_the_memory_and_end_with_the_episode():
     def core(action, reward, step_type):
         timestep = types.TimeStep(jnp.full(2, step_type, jnp.int8), jnp.full(2, reward), jnp.ones(2), zeros, ())
         carry = agent.init_carry(2)._replace(action=jnp.full(2, action))
-        return np.asarray(agent.act(params, carry, timestep, jax.random.key(0), jnp.zeros(2)).carry.core[0])
+        return np.asarray(agent.act(params, carry, timestep, jax.random.key(0), jnp.zeros(2)).carry.core[1][0])
 
     assert not np.array_equal(core(0, 0.0, types.MID), core(1, 0.0, types.MID))
     assert not np.array_equal(core(0, 0.0, types.MID), core(0, 1.0, types.MID))

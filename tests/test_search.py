@@ -83,7 +83,7 @@ def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_c
         ("agent.discount=0.9..0.8", "a range rises"),
         ("learner.max_grad_norm=log:0..1", "logarithms lies above 0"),
         ("network.core=a..b", "expected log:LOW..HIGH"),
-        ("network.core=lstm,lst", "expected one of identity, lstm, frame_stack; did you mean lstm?"),
+        ("network.core=lstm,lst", "expected one of identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm?"),
         ("agent.discount", "expected log:LOW..HIGH"),
     ],
 )

@@ -122,7 +122,9 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     heads = q_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
     net = networks.make(network, spec, heads)
     if net.recurrent:
-        raise UsageError("--network.core=lstm: dqn replays single steps; use identity or frame_stack, or --system=r2d2")
+        raise UsageError(
+            f"--network.core={network.core}: dqn replays single steps; use identity or frame_stack, or --system=r2d2"
+        )
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
     return base.Agent(

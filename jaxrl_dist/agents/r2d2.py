@@ -119,7 +119,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     num_actions = q_values.check_discrete(spec)
     net = networks.make(network, spec, q_values.heads(num_actions, config.dueling), extra=num_actions + 1)
     if not net.recurrent:
-        raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm")
+        raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm, frame_stack_lstm")
     static = _Static(config, net, num_actions)
     return base.Agent(
         context=config.burn_in,
@@ -182,7 +182,7 @@ def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axi
     last_action = jnp.concatenate([sequences.carry.action[None], steps.action[:-1]])
     core = sequences.carry.core
     if not static.config.stored_state:
-        core = jax.tree.map(jnp.zeros_like, core)
+        core = static.net.forget(core)
     rows = (
         _inputs(static, timestep, last_action),
         base.is_first(timestep),

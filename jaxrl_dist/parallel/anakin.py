@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from jaxrl_dist import config as configs
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
+from jaxrl_dist import networks, sweeps
 from jaxrl_dist import replay as replays
-from jaxrl_dist import sweeps
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -248,7 +248,9 @@ def _gains(settings: configs.Resolved, num_devices: int) -> bool:
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
     enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE
-    divides = num_envs % (num_devices * minibatches if settings["network.core"] == "lstm" else num_devices) == 0
+    divides = (
+        num_envs % (num_devices * minibatches if settings["network.core"] in networks.RECURRENT else num_devices) == 0
+    )
     return (
         sweeps.num_members(settings) == 1
         and configs.find_system(settings["system"]).replay == "latest"

@@ -70,6 +70,10 @@ R2D2_FAMILIES: Families = {
     "minatar": _R2D2_MINATAR,
     "atari": {
         "network.torso": Setting("nature_cnn", _DQN_PAPER),
+        **cited(
+            "Kapturowski et al. 2019, section 2.3 (stacks of 4 frames)",
+            {"network.core": "frame_stack_lstm", "network.num_frames": 4},
+        ),
         "agent.evaluation_epsilon": Setting(0.001, "SEED RL's released code, agents/r2d2/learner.py (eval_epsilon)"),
     },
 }
