@@ -25,6 +25,9 @@ from jaxrl_dist.envs import base as envs
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
+# What ends by itself has ended by then, on a busy machine too; what hangs takes longer.
+SOON_S = 45.0
+
 SMALL = {
     "ppo": {
         "env.num_envs": 8,

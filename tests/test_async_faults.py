@@ -43,7 +43,7 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
     made = plays(fail)
     with pytest.raises(fake_host.Broken, match="the simulator fell over"):
         train(tmp_path, steps=64_000, **{"layout.schedule": schedule})
-    assert time.monotonic() - raised_s[0] < 5
+    assert time.monotonic() - raised_s[0] < conftest.SOON_S
     assert all(walk.is_closed for walk in made)
     # What was learned until then is saved, and the same command goes on from there.
     plays(lambda walk: None)
@@ -61,7 +61,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     plays(hang)
     with pytest.raises(envs.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
         train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
-    assert time.monotonic() - hung_s[0] < 15
+    assert time.monotonic() - hung_s[0] < conftest.SOON_S
     plays(lambda walk: None)
     resumed = train(tmp_path, steps=3_200, **{"layout.timeout_s": 1.0})
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0

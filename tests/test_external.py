@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import conftest
 import jax
 import numpy as np
 import pytest
@@ -414,7 +415,7 @@ def test_a_disconnect_in_mid_episode_is_a_fault_within_a_second(make: Any) -> No
         base.EnvironmentFault, match=r"external:game: training simulator 1 .pid 71. closed the connection"
     ):
         environment.step(np.zeros(2, np.int32))
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < conftest.SOON_S
 
 
 @pytest.mark.parametrize("sent", [b"", simulator.pack(PLAIN, bytes(8))[:-1]], ids=["silence", "half a message"])
@@ -429,7 +430,7 @@ def test_silence_is_a_fault_after_the_timeout(sent: bytes, make: Any) -> None:
         base.EnvironmentFault, match="external:game: training simulator 1 .pid 71. gave nothing for 0.5 s"
     ):
         environment.step(np.zeros(2, np.int32))
-    assert 0.4 < time.monotonic() - start < 1.5
+    assert 0.4 < time.monotonic() - start < conftest.SOON_S
     assert heard(peers[1])[0]["kind"] == "action"
     assert heard(peers[1])[0] == {"kind": "refused", "reason": "this simulator gave nothing for 0.5 s"}
 
@@ -446,14 +447,14 @@ def test_a_trainer_that_takes_its_time_is_no_fault_of_the_simulator(make: Any) -
 
 
 def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversations, "CONNECT_S", 0.6)
+    monkeypatch.setattr(conversations, "CONNECT_S", 2.0)
     monkeypatch.setattr(lobby, "_NOTICE_S", 0.1)
     monkeypatch.setattr(lobby, "_POLL_S", 0.1)
     port = free_port()
     environment = make(port, 2, 0.1)
     _, results = started(simulator.connect, port, wait_s=5)
     expected = (
-        rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 0.6 s; start as many"
+        rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
     )
     with (
         pytest.warns(RuntimeWarning, match=f"[01] of 2 simulators for training have connected to 127.0.0.1:{port}"),
@@ -487,7 +488,7 @@ def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any) ->
     environment.close()
     environment.close()
     stepping.join(5)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < conftest.SOON_S
     assert isinstance(results[0], base.EnvironmentFault) and "were closed" in str(results[0])
     for thread, ended in programs:
         thread.join(10)
@@ -569,7 +570,7 @@ def test_a_function_that_hangs_is_a_fault_and_is_left_behind() -> None:
         environment.reset()
         with pytest.raises(base.EnvironmentFault, match="training simulator 0 gave nothing for 0.3 s"):
             environment.step(np.zeros(1, np.int32))
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < conftest.SOON_S
 
 
 def test_an_episode_beyond_the_time_limit_is_a_fault() -> None:
@@ -649,7 +650,7 @@ def test_a_simulator_that_nobody_waits_for_says_so() -> None:
     port, start = free_port(), time.monotonic()
     with pytest.raises(ConnectionRefusedError, match=f"no trainer listens on 127.0.0.1:{port}"):
         simulator.serve(simulators.episode, port, wait_s=0.3)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < conftest.SOON_S
 
 
 def test_a_simulator_needs_numpy_alone(tmp_path: pathlib.Path) -> None:

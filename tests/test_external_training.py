@@ -92,7 +92,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
     settings = {"log.interval_steps": 32, "evaluation.interval_steps": 10_000_000}
     with pytest.raises(base.EnvironmentFault, match=rf"cartpole: training simulator \d \(pid {program.pid}\) closed"):
         train(tmp_path, "external:cartpole", port, steps=10_000_000, **settings)
-    assert time.monotonic() - killed_s[0] < 5
+    assert time.monotonic() - killed_s[0] < conftest.SOON_S
     program.wait()
     with start_program(port, 4) as program:
         run = train(tmp_path, "external:cartpole", port, steps=64, **settings)
@@ -139,4 +139,4 @@ def test_a_stop_ends_an_evaluation_that_waits_for_simulators() -> None:
     params = parts.layout.init(keys).learner.params
     start = time.monotonic()
     assert parts.evaluate(params, keys, 0, stopped=lambda: time.monotonic() > start + 0.3) is None
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < conftest.SOON_S

@@ -184,7 +184,7 @@ def test_an_actor_that_raises_ends_the_run_though_a_quorum_is_left(gates: Gates,
     named = {**conftest.SMALL["ppo"], **SETTINGS, "steps": 10_000_000}
     with pytest.raises(OverflowError, match="the simulator fell over"):
         runner.train("ppo", "fake:walk", out=str(tmp_path), settings=named, devices=jax.devices()[:1])
-    assert time.monotonic() - raised_s[0] < 5
+    assert time.monotonic() - raised_s[0] < conftest.SOON_S
 
 
 def test_a_stop_waits_for_no_late_actor_and_the_summary_counts_all_sessions(
@@ -203,7 +203,7 @@ def test_a_stop_waits_for_no_late_actor_and_the_summary_counts_all_sessions(
     named = {**conftest.SMALL["ppo"], **SETTINGS, "steps": 24 * 8 * LENGTH, "layout.policy_lag": "1"}
     named |= {"system": "ppo", "env": "fake:walk", "out": str(tmp_path)}
     first = runner.drive(named, jax.devices()[:1], token, display=False)
-    assert first.reason == session.STOPPED and time.monotonic() - asked_s[0] < 10
+    assert first.reason == session.STOPPED and time.monotonic() - asked_s[0] < conftest.SOON_S
     assert first.summary["dropped_unrolls"] >= 1
     iterations = first.summary["env_steps"] // (8 * LENGTH)
     assert first.summary["param_versions_published"] == iterations + 1 < 25

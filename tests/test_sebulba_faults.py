@@ -48,7 +48,7 @@ def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.P
     made = plays(fail)
     with pytest.raises(fake_host.Broken, match="the simulator fell over") as error:
         train(tmp_path, steps=64_000)
-    assert time.monotonic() - raised_s[0] < 5
+    assert time.monotonic() - raised_s[0] < conftest.SOON_S
     assert [entry.name for entry in error.traceback][-1] == "fail"
     assert all(walk.is_closed for walk in made) and actors() <= before
     # What was learned until then is saved, and the same command goes on from there.
@@ -113,7 +113,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     with pytest.raises(envs.EnvironmentFault, match=message):
         train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
-    assert time.monotonic() - started_s < 60
+    assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps > 0
 
 
@@ -131,7 +131,7 @@ def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_i
         envs.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     ):
         train(tmp_path, steps=64_000, **settings)
-    assert time.monotonic() - started_s < 60
+    assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps == 640
 
 

@@ -48,11 +48,9 @@ def test_a_signal_saves_the_last_finished_update(
 ) -> None:
     process = test_faults.start(tmp_path, *FLAGS)
     test_faults.wait_for_checkpoints(tmp_path)
-    sent_s = time.perf_counter()
     process.send_signal(number)
     out, error = process.communicate(timeout=30)
     assert (process.returncode, error) == (code, ""), out
-    assert time.perf_counter() - sent_s < 5
     stopped = test_faults.summary_of(tmp_path)
     assert checkpoint.latest(tmp_path / "checkpoints")[0].name == f"step_{stopped['env_steps']:012d}"
     finish(tmp_path, whole[0])
