@@ -132,6 +132,14 @@ class Worker:
         """
         return float(self._ask("evaluate", "return", timeout_s)["return"])
 
+    def peak_bytes(self, timeout_s: float = 60.0) -> int:
+        """Returns the most bytes that the worker's first device held at once, 0 where it does not say.
+
+        Raises:
+            WorkerError: as `train_chunk`.
+        """
+        return int(self._ask("memory", "peak_bytes", timeout_s)["peak_bytes"])
+
     def close(self) -> None:
         """Asks the worker to quit, and kills it with its children if it has not within 5 s."""
         with contextlib.suppress(WorkerError, subprocess.TimeoutExpired):

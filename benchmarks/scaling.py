@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"scaling.py: --works={unknown[0]} is not one of {', '.join(names)}", file=sys.stderr)
         return 2
-    device = _device(options.python)
+    device = find_device(options.python)
     missing = "no GPU" if options.device == "gpu" and not device.startswith("gpu") else ""
     lines = [HEADER]
     print(HEADER, flush=True)
@@ -58,7 +58,7 @@ def _measure(work: rows.Scaling, size: int, device: str, missing: str, options: 
     return f"| {work.name} | {size} | {statistics.median(rates):,.0f} | {compile_s:.1f} s | {device} |"
 
 
-def _device(python: str) -> str:
+def find_device(python: str) -> str:
     """Asks JAX in a process of its own which device it would use, as `gpu: NVIDIA …`."""
     program = "import jax; print(jax.default_backend() + ': ' + jax.devices()[0].device_kind)"
     process = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=120, check=False)

@@ -6,6 +6,7 @@ answers each line on its standard input with one line of JSON:
 - `go` trains one chunk to the end (results ready, not only dispatched): `{"steps": N, "seconds": s}`, where `steps`
   counts the transitions that were learned from, over all seeds; rows that only reset an environment do not count.
 - `evaluate` (where the worker can): `{"return": mean return of evaluation episodes}`, outside the timed chunks.
+- `memory`: `{"peak_bytes": N}`, the most that the first device held at once; 0 where it does not say, as a CPU.
 - `quit` ends it, as does the end of the input.
 
 The warm-up is not kept where the trainer allows it: the first `go` trains from the initial state.
@@ -52,15 +53,15 @@ def next_command(channel: Channel) -> str:
     """Waits for a command.
 
     Returns:
-        `go`, `evaluate` or `quit`; `quit` at the end of the input.
+        `go`, `evaluate`, `memory` or `quit`; `quit` at the end of the input.
 
     Raises:
         ValueError: another word was sent.
     """
     line = channel.commands.readline()
     command = line.strip() if line else "quit"
-    if command not in ("go", "evaluate", "quit"):
-        raise ValueError(f"unknown command {command!r}; a worker knows go, evaluate, quit")
+    if command not in ("go", "evaluate", "memory", "quit"):
+        raise ValueError(f"unknown command {command!r}; a worker knows go, evaluate, memory, quit")
     return command
 
 
@@ -81,6 +82,8 @@ def serve(channel: Channel, chunk: Callable[[], int], evaluate: Callable[[], flo
             started = time.perf_counter()
             steps = chunk()
             report(channel, steps, time.perf_counter() - started)
+        elif command == "memory":
+            _send(channel, {"peak_bytes": _peak_bytes()})
         elif evaluate is None:
             _send(channel, {"error": "this worker does not evaluate"})
         else:
@@ -90,6 +93,12 @@ def serve(channel: Channel, chunk: Callable[[], int], evaluate: Callable[[], flo
 def versions(*packages: str) -> dict[str, str]:
     """Returns the installed version of each package, and of Python."""
     return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def _peak_bytes() -> int:
+    jax = sys.modules.get("jax")
+    statistics = jax.local_devices()[0].memory_stats() if jax else None
+    return int((statistics or {}).get("peak_bytes_in_use", 0))
 
 
 def _send(channel: Channel, record: dict[str, Any]) -> None:

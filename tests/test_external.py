@@ -453,9 +453,7 @@ def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(make: Any, m
     port = free_port()
     environment = make(port, 2, 0.1)
     _, results = started(simulator.connect, port, wait_s=5)
-    expected = (
-        rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
-    )
+    expected = rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
     with (
         pytest.warns(RuntimeWarning, match=f"[01] of 2 simulators for training have connected to 127.0.0.1:{port}"),
         pytest.raises(base.EnvironmentFault, match=expected),
