@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import types
+from jaxrl_dist import precision, types
 from jaxrl_dist.agents import base
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -160,11 +160,10 @@ def make_on_host(
             jax.block_until_ready(act(params, carry, learning.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
             return np.zeros(episodes)
         seeds = hosts.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        as_precise = precision.of_this_thread()
 
         def work(make: Callable[[], envs.HostEnvironment]) -> np.ndarray | None:
-            # What `with` sets in JAX holds for one thread only.
-            with jax.default_matmul_precision(precision), contextlib.closing(make()) as environment:
+            with as_precise(), contextlib.closing(make()) as environment:
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
         make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)

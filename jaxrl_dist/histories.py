@@ -31,13 +31,17 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
         raise config.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
     if isinstance(parts.environment, envs.HostTask):
         raise config.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
-    params, _ = startup.load_params(folder, "latest", layout.template(keys).learner.params)
-    total = checkpoint.read_meta(checkpoint.latest(folder / "checkpoints")[0])["total"]
-    log = events.read(folder)
+    found = saving.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
+    if found is None:
+        raise config.UsageError(f"{run} holds no checkpoint")
+    state, meta = found
+    # What came after the checkpoint, as in a run that was killed, left nothing to compare with.
+    log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
     with session.matmul_precision(parts.settings):
-        repeated = _repeat(layout, layout.init(keys), log, total)
+        layout.follow([])
+        repeated = _repeat(layout, startup.initial_state(parts, keys), log, meta["total"])
     layout.close()
-    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (params, repeated)]
+    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
 
 

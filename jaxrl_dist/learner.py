@@ -142,7 +142,7 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
     ) -> Gradient:
         def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
             output = agent.loss(params._replace(network=network), target_network, batch, key, progress, axis)
-            return jnp.sum(weights * output.loss), output
+            return jnp.sum(weights * output.loss + output.unweighted), output
 
         (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
         metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)

@@ -115,7 +115,8 @@ class Network(NamedTuple):
         forget: (carry) -> carry with its learned memory cleared; stacked frames stay.
         step: (params, carry, observation [B, ...], is_first [B], noise=None) -> (outputs [B], carry).
         unroll: (params, carry, observation [L, B, ...], is_first [L, B]) -> (outputs [L, B], carry).
-        stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...].
+        stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...] of `apply`, or of `unroll` if
+            recurrent, which stacks by itself.
         apply: (params, inputs [N, ...], noise=None) -> outputs [N]; only for a network that is not recurrent.
     """
 
@@ -209,7 +210,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         return jax.lax.scan(lambda c, x: _stack_step(c, *x), frames, (observation, is_first))
 
     def stack(carry: Any, observation: Any, is_first: Any) -> Any:
-        return push(carry, observation, is_first)[1]
+        return observation if recurrent else push(carry, observation, is_first)[1]
 
     def unroll(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
         chex.assert_rank(is_first, 2)

@@ -136,7 +136,7 @@ def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, A
         "episode_return_per_seed": per_seed.tolist(),
         "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
         **learned,
-        **_replayed(parts, float(updates.mean()), env_steps(parts, pending.iterations)),
+        **_replayed(parts, float(sums.get("layout/gradients", updates).mean()), env_steps(parts, pending.iterations)),
         **parts.layout.report(sums, pending.seconds),
     }
 
@@ -161,11 +161,14 @@ def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _replayed(parts: assemble.Assembly, updates: float, inserted: int) -> dict[str, float]:
-    """Returns the taught rows per inserted row that were really drawn, of a system that has a replay."""
+def _replayed(parts: assemble.Assembly, batches: float, inserted: int) -> dict[str, float]:
+    """Returns the taught rows per inserted row that were really drawn, of a system that has a replay.
+
+    Asynchronous gradients are of a batch each, whether they were dropped or made an update with others.
+    """
     if "replay.batch_size" not in parts.settings.settings:
         return {}
-    return {"samples_per_insert": updates * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
+    return {"samples_per_insert": batches * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
 
 
 def _plus(totals: Mapping[str, list[float]], sums: Mapping[str, np.ndarray]) -> dict[str, list[float]]:

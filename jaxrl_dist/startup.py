@@ -28,7 +28,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
     memory.check(parts.settings, memory.replay_parts(template.replay), parts.layout.mesh.local_devices)
     found = saving.restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
     if found is None:
-        state = _initial_state(parts, keys)
+        state = initial_state(parts, keys)
         metrics.truncate_after(folder, -1)
         events.truncate(folder, 0)
         return session.Started(state, records.Progress(), keys, None, clock_s)
@@ -52,7 +52,12 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
     return checkpoint.restore(path, template)
 
 
-def _initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
+def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
+    """Returns the state that a run begins in, with the parameters of `--init_from` where there are such.
+
+    Raises:
+        UsageError: these cannot be had.
+    """
     state, source = parts.layout.init(keys), parts.settings["init_from"]
     if not source:
         return state

@@ -107,6 +107,7 @@ class LossOutput(NamedTuple):
         priority: f32 [N].
         metrics: dict of f32 [N], each summed over the item's taught steps.
         maxima: dict of f32 [N], each the largest of the item's taught steps; 0 where it has none.
+        unweighted: f32 [N], a part of the loss that importance weights leave as it is, such as a policy's.
     """
 
     loss: Array
@@ -114,6 +115,7 @@ class LossOutput(NamedTuple):
     priority: Array
     metrics: dict[str, Array]
     maxima: dict[str, Array]
+    unweighted: Array | float = 0.0
 
 
 class Sample(NamedTuple):

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import policy as policies
-from jaxrl_dist import session, types
+from jaxrl_dist import precision, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import film as films
 from jaxrl_dist.envs import host as hosts
@@ -107,7 +107,7 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
     film = films.start(policy.environment, env_seed, timeout_s)
     # Simulators that are faster than pictures can be shown leave some out.
     stride = math.ceil(film.frames_per_second / _FASTEST)
-    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    as_precise = precision.of_this_thread()
 
     def work(make: Callable[[], envs.HostEnvironment]) -> Episode:
         environment, carry, frames = make(), policy.agent.init_carry(1), []
@@ -126,8 +126,7 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
         return Episode(frames, speed, float(info.episode_return[0]), int(info.episode_length[0]), is_last, page)
 
     def precisely(make: Callable[[], envs.HostEnvironment]) -> Episode:
-        # What `with` sets in JAX holds for one thread only.
-        with jax.default_matmul_precision(precision):
+        with as_precise():
             return work(make)
 
     try:

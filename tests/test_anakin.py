@@ -13,6 +13,7 @@ from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
 PENDULUM = "gymnax:Pendulum-v1"
+BOTH = {"network.core": "frame_stack_lstm", "network.num_frames": 3, "network.core_size": 8}
 VARIANTS = {
     "ppo": ("ppo", CARTPOLE, {}),
     "ppo-continuous": ("ppo", PENDULUM, {}),
@@ -21,13 +22,13 @@ VARIANTS = {
     "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
     "a2c": ("a2c", CARTPOLE, {}),
     "a2c-continuous": ("a2c", PENDULUM, {}),
-    "a2c-lstm": ("a2c", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "a2c-lstm": ("a2c", CARTPOLE, BOTH),
     "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
     "impala_replay": ("impala_replay", CARTPOLE, {"layout": "anakin"}),
     "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
-    "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", "network.core": "lstm", "network.core_size": 8}),
+    "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", **BOTH}),
     "pqn": ("pqn", CARTPOLE, {}),
-    "pqn-lstm": ("pqn", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "pqn-lstm": ("pqn", CARTPOLE, BOTH),
     "pqn-stack": ("pqn", CARTPOLE, {"network.core": "frame_stack"}),
     "dqn": ("dqn", CARTPOLE, {}),
     "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
@@ -37,7 +38,7 @@ VARIANTS = {
     "apex_dpg": ("apex_dpg", PENDULUM, {}),
     "rainbow": ("rainbow", CARTPOLE, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
-    "r2d2": ("r2d2", CARTPOLE, {"network.core": "frame_stack_lstm", "network.num_frames": 3}),
+    "r2d2": ("r2d2", CARTPOLE, BOTH),
 }
 
 

@@ -50,8 +50,9 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
     assert train(tmp_path, steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
 
 
-def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Path, plays: Any) -> None:
-    hung_s = []
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_path: pathlib.Path, plays: Any) -> None:
+    hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers}
 
     def hang(walk: fake_host.Walk) -> None:
         if training(walk) and walk.total_steps == 50 and not hung_s:
@@ -60,10 +61,10 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
 
     plays(hang)
     with pytest.raises(envs.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
-        train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
+        train(tmp_path, steps=64_000, **settings)
     assert time.monotonic() - hung_s[0] < conftest.SOON_S
     plays(lambda walk: None)
-    resumed = train(tmp_path, steps=3_200, **{"layout.timeout_s": 1.0})
+    resumed = train(tmp_path, steps=3_200, **settings)
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
 
 
@@ -101,3 +102,18 @@ def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkey
         assert (seed[1:] == seed[:-1])[goes_on].all()
         np.testing.assert_array_equal((step[1:] - step[:-1])[goes_on], 1)
         np.testing.assert_array_equal(step_type[1:][~goes_on], types.FIRST)
+
+
+def test_workers_and_actors_are_as_precise_as_asked(tmp_path: pathlib.Path, plays: Any) -> None:
+    seen = set()
+
+    def look(walk: fake_host.Walk) -> None:
+        name = threading.current_thread().name
+        seen.add((name.rstrip("0123456789 "), jax.config.jax_default_matmul_precision))
+
+    plays(look)
+    for layout in ("async_gradient", "sebulba"):
+        named = {**conftest.SMALL["ppo"], **ONCE, "layout": layout, "steps": 640, "precision": "float32"}
+        runner.train("ppo", "fake:walk", out=str(tmp_path / layout), settings=named, devices=jax.devices()[:1])
+    assert {precision for name, precision in seen if name in ("worker", "actor")} == {"float32"}
+    assert {"worker", "actor"} <= {name for name, _ in seen}

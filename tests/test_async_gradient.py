@@ -1,6 +1,8 @@
 """Asynchronous gradients: in the synchronous limits Anakin's numbers; drops, waits, orders and faults forced to act."""
 
 import pathlib
+import threading
+import time
 from typing import Any
 
 import conftest
@@ -9,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, config, learner, types
-from jaxrl_dist.parallel import schedules, server
+from jaxrl_dist import checkpoint, config, learner, records, types
+from jaxrl_dist.parallel import base, crowd, gauges, schedules, server, unroll, worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
 LSTM = {**ONCE, "network.core": "lstm", "network.core_size": 8}
@@ -218,12 +220,14 @@ def test_a_virtual_clock_orders_by_time() -> None:
     clock = schedules.VirtualClock([1.0, 2.5], 0.0, 0)
     order = []
     at_work: Any = {0: None, 1: None}
-    for worker in (0, 1):
-        clock.answered(worker, 0)
+    for number in (0, 1):
+        clock.answered(number, 0)
     for _ in range(7):
-        worker = clock.next(at_work, lambda: None)
-        order.append(worker)
-        clock.answered(worker, len(order))
+        number = clock.next(at_work, lambda: None)
+        assert clock.next(at_work, lambda: None) == number
+        order.append(number)
+        clock.took(number)
+        clock.answered(number, len(order))
     # Finished at 1, 2, 2.5, 3, 4, 5, 5: the lower number first.
     assert order == [0, 0, 1, 0, 0, 0, 1]
 
@@ -231,8 +235,57 @@ def test_a_virtual_clock_orders_by_time() -> None:
 def test_turns_pass_over_who_waits() -> None:
     turns = schedules.RoundRobin(3)
     everyone: Any = {0: None, 1: None, 2: None}
-    assert [turns.next(everyone, lambda: None) for _ in range(4)] == [0, 1, 2, 0]
+    for number in (0, 1, 2, 0):
+        # Whose turn it is stays so until it has been taken, as where a stop comes first.
+        assert [turns.next(everyone, lambda: None) for _ in range(2)] == [number, number]
+        turns.took(number)
     assert turns.next({0: everyone[0], 2: None}, lambda: None) == 2
+
+
+def test_a_stop_while_a_worker_is_waited_for_leaves_it_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, is_slow, asked = worker.Worker.work, threading.Event(), threading.Event()
+
+    def slow(self: Any, *arguments: Any) -> Any:
+        if is_slow.is_set() and self.number == 3 and np.asarray(self.role.env_ids)[0] == 6:
+            asked.set()
+            time.sleep(1.0)
+        return work(self, *arguments)
+
+    monkeypatch.setattr(worker.Worker, "work", slow)
+    whole, broken = make("ppo", ONCE, 4).run(20), make("ppo", ONCE, 4).run(9)
+    is_slow.set()
+    with pytest.raises(base.Interrupted) as stop:
+        broken.layout.run(broken.state, 9, 11, broken.total, asked.is_set)
+    is_slow.clear()
+    done = 9 + stop.value.iterations
+    assert 9 < done < 20
+    broken.state, broken.iteration = broken.layout.snapshot(stop.value.state), done
+    broken.layout.close()
+    broken.run(20 - done)
+    equal(whole, broken)
+    for run in (whole, broken):
+        run.layout.close()
+
+
+def test_samples_count_whatever_became_of_their_gradients() -> None:
+    """Sixteen unrolls of two gradients an update, and as many whose gradients are all too old."""
+    for settings in ({"layout.gradients_per_apply": 2}, {"layout.max_gradient_age": 0}):
+        run = make("dqn", {**DQN, **settings}, 4).run(40)
+        layout = run.metrics.layout
+        assert layout["gradients"][0] == layout["taken"][0] + layout["stale"][0] > run.metrics.updates[0] > 0
+        run.layout.close()
+
+
+def test_ages_are_counted_up_to_thousands_and_only_of_gradients() -> None:
+    def event(age: int, **fate: bool) -> crowd.Event:
+        verdict = server.Verdict(age, *[False] * 6)._replace(**fate)
+        return crowd.Event(0, verdict, np.zeros(len(unroll.no_episodes())))
+
+    events = [event(600, taken=True, applied=True), event(2, stale=True), *[event(0)] * 7]
+    sums = records.by_path(gauges.gradients(events, 0, ()))
+    report = gauges.report_gradients(sums)
+    assert (report["policy_lag_p50"], report["policy_lag_p99"]) == (2, 600)
+    assert (report["gradients"], report["gradients_dropped_stale"], report["param_versions_published"]) == (2, 1, 2)
 
 
 def test_parameters_may_be_held_for_an_episode() -> None:
@@ -256,6 +309,19 @@ def test_parameters_may_be_held_for_an_episode() -> None:
     # What the workers hold has not arrived: of each the last unroll.
     assert abs(int(run.metrics.layout["taken"][0]) - pushes) <= 2
     assert run.metrics.updates == run.metrics.layout["taken"][0] > 3
+
+
+def test_a_rollback_ends_what_is_held_for_an_episode() -> None:
+    settings = {**DQN, "layout.exchange": "episode", "env.num_envs": 2, "replay.min_size": 4, "replay.batch_size": 4}
+    settings |= {"replay.samples_per_insert": 1.0, "layout.kept_versions": 3}
+    run = make("dqn", settings, 2).run(40)
+    state = run.layout.snapshot(run.state)
+    run.layout.close()
+    assert any(np.asarray(x).any() for one in state.kept for x in jax.tree.leaves(one.gradient.sums))
+    assert not all(one.pushed for one in state.kept)
+    back = run.layout.roll_back(state, int(state.versions[0].updates[0]))
+    assert all(one.pushed for one in back.kept)
+    assert not any(np.asarray(x).any() for one in back.kept for x in jax.tree.leaves(one.gradient))
 
 
 def test_an_episode_s_gradient_is_the_sum_of_its_unrolls() -> None:

@@ -176,3 +176,18 @@ def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> No
 def test_what_the_actor_saw_gives_the_error_that_the_learner_finds() -> None:
     agent, params, _ = build(n_step=3, actor_errors=True, exploration_noise=0.3)
     played.assert_errors_agree(agent, params, D)
+
+
+def test_importance_weights_scale_the_critics_errors_and_leave_the_policy_s_part() -> None:
+    """As in Barth-Maron et al. 2018, algorithm 1."""
+    agent, params, target = build(**ATOMS)
+    made = learner.make(learner.Config(), agent, types.LOCAL)
+    arguments = jax.random.key(0), jnp.float32(0)
+    plain, none, double = (
+        made.gradients(params, target, batch(), jnp.full(N, weight), *arguments).sums for weight in (1.0, 0.0, 2.0)
+    )
+    for name, factor in (("critic", 2.0), ("policy", 1.0)):
+        for a, b in zip(jax.tree.leaves(plain[name]), jax.tree.leaves(double[name]), strict=True):
+            np.testing.assert_allclose(factor * np.asarray(a), b, rtol=1e-5, atol=1e-7)
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(none["critic"]))
+    assert any(np.abs(np.asarray(x)).max() > 1e-3 for x in jax.tree.leaves(none["policy"]))

@@ -37,9 +37,13 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert len(events.read(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("system", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> None:
-    train(tmp_path, system, **{"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2})
+@pytest.mark.parametrize(
+    ("system", "schedule"),
+    [("ppo", "free"), ("ppo", "round_robin"), pytest.param("dqn", "free", marks=pytest.mark.slow)],
+)
+def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.Path) -> None:
+    settings = {"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2, "layout.schedule": schedule}
+    train(tmp_path, system, **settings)
     log = events.read(tmp_path)
     assert {event.worker for event in log} == set(range(4))
     record = histories.replay_schedule(tmp_path)
@@ -48,11 +52,21 @@ def test_a_free_run_repeats_by_its_log(system: str, tmp_path: pathlib.Path) -> N
     other = [event._replace(worker=i % 4) for i, event in enumerate(log)]
     turns = b"".join(events.encode(event.worker, event.age, []) for event in other)
     (tmp_path / events.FILE_NAME).write_bytes(turns)
-    if [event.worker for event in other] != [event.worker for event in log]:
+    if schedule == "free" and [event.worker for event in other] != [event.worker for event in log]:
         try:
             assert not histories.replay_schedule(tmp_path)["match"]
         except ValueError as error:
             assert "was not at work" in str(error)
+
+
+def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "before", "ppo", steps=640)
+    train(tmp_path / "after", "ppo", steps=640, init_from=str(tmp_path / "before"))
+    whole = len(events.read(tmp_path / "after"))
+    # As a run leaves it that was killed after its last checkpoint.
+    events.append(tmp_path / "after", events.encode(0, 3, [True]) * 5)
+    record = histories.replay_schedule(tmp_path / "after")
+    assert record["match"] and record["events"] == whole
 
 
 def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:

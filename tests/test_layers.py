@@ -13,7 +13,7 @@ LAYERS = (
     {"presets"},
     {"config"},
     {"sweeps"},
-    {"returns", "values", "distributions", "statistics", "permutations", "custom", "storage", "events"},
+    {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
     {"torsos", "lstm", "noisy"},
     {"networks", "priorities", "blocks"},
     {"q_values", "replay"},

@@ -157,6 +157,9 @@ class Fake:
     def check(self) -> None:
         pass
 
+    def forget(self) -> None:
+        pass
+
 
 def crowded(sound: list[bool | None], kept: int, every: int = 1) -> tuple[crowd.Crowd, Scripted]:
     from jaxrl_dist import learner as learners
@@ -189,8 +192,9 @@ def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> No
     with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
         for i in range(36):
             threads.iterate(i, 100, lambda: None)
-            if not kept:
-                threads.take()
+            fault = None if kept else threads.take()[2]
+            if fault is not None:
+                raise fault
 
 
 def test_a_version_that_stays_broken_ends_the_run() -> None:

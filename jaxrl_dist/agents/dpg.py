@@ -162,7 +162,10 @@ def _loss(
     progress: Array,
     axis: types.Axis,
 ) -> types.LossOutput:
-    """The critics' errors, and for the policy the negative value of what it does; each moves its own part."""
+    """The critics' errors, and for the policy the negative value of what it does; each moves its own part.
+
+    Importance weights are the critics' alone (Barth-Maron et al. 2018, algorithm 1).
+    """
     del progress, axis
     config, network = static.config, params.network
     next_action = _policy(static, target_network, batch.next_inputs)
@@ -178,10 +181,9 @@ def _loss(
     done = _policy(static, network, batch.inputs)
     policy_loss = -_mean(static, continuous.evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
     metrics = {"critic_loss": critic_loss, "policy_loss": policy_loss, "q_value": value, "td_error": priority}
-    loss, priority, metrics = jax.tree.map(
-        lambda x: jnp.where(batch.taught > 0, x, 0.0), (critic_loss + policy_loss, priority, metrics)
-    )
-    return types.LossOutput(loss, batch.taught, priority, metrics, {})
+    parts = critic_loss, policy_loss, priority, metrics
+    loss, unweighted, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), parts)
+    return types.LossOutput(loss, batch.taught, priority, metrics, {}, unweighted)
 
 
 def _critic_loss(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import types
+from jaxrl_dist import precision, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import watch
 from jaxrl_dist.parallel import channels, first_ready
@@ -95,6 +95,7 @@ class Actor:
         self._at: Start | None = None
         self._environment: envs.HostEnvironment | None = None
         self._is_current = True
+        self._as_precise = precision.of_this_thread()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"actor {plan.number}", daemon=True)
         self._thread.start()
@@ -133,7 +134,8 @@ class Actor:
 
     def _run(self) -> None:
         try:
-            self._play()
+            with self._as_precise():
+                self._play()
         except channels.Closed:
             pass
         except BaseException as error:

@@ -212,9 +212,13 @@ class _AsyncGradient:
             try:
                 threads.iterate(i, total, check)
             except Exception as end:
-                fault = None if isinstance(end, _Stop) else end
-                raise base.Interrupted(self._light(state), self._metrics(), i - iteration, fault) from None
-        return self._light(state), self._metrics()
+                metrics, broken = self._metrics()
+                fault = broken if isinstance(end, _Stop) else end
+                raise base.Interrupted(self._light(state), metrics, i - iteration, fault) from None
+        metrics, broken = self._metrics()
+        if broken is not None:
+            raise base.Interrupted(self._light(state), metrics, count, broken)
+        return self._light(state), metrics
 
     def snapshot(self, state: State) -> State:
         if state.pending:
@@ -266,6 +270,7 @@ class _AsyncGradient:
         )
         status = [int(one) for one in state.status]
         threads.waiting = [index for index, one in enumerate(status) if one == crowd.WAITING]
+        threads.broken = int(state.broken)
         threads.held_back = {index for index, one in enumerate(status) if one == crowd.HELD_BACK}
         for index, one in enumerate(status):
             if one == crowd.FRESH:
@@ -343,14 +348,14 @@ class _AsyncGradient:
         seed = int(jax.random.bits(base.seed_keys(keys[0]).training, dtype=np.uint32))
         return schedules.make(config.schedule, members, config.durations, config.jitter, seed)
 
-    def _metrics(self) -> base.Metrics:
-        """Returns the sums of the events since the last call, and logs these."""
+    def _metrics(self) -> tuple[base.Metrics, FloatingPointError | None]:
+        """Returns the sums of the events since the last call, and a fault among these; logs them."""
         assert self._crowd is not None
-        events, rollbacks = self._crowd.take()
+        events, rollbacks, fault = self._crowd.take()
         for event in events:
             age, *flags = event.verdict or (0,)
             self._log += logs.encode(event.worker, int(age), [bool(flag) for flag in flags])
-        return gauges.gradients(events, rollbacks, self._metric_names)
+        return gauges.gradients(events, rollbacks, self._metric_names), fault
 
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:

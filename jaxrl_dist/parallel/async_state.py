@@ -34,6 +34,7 @@ class State(NamedTuple):
         numbers: i64 [M], the next unroll or gradient of each.
         counts: i64 [P + 1], unrolls of each player in shared replays, and samples drawn of them.
         events: i64 [], how many there were.
+        broken: i64 [], gradients in a row that were not finite.
         schedule: f64, state of the schedule.
         replay_began: i32 [], the iteration at which the replay was empty.
     """
@@ -50,6 +51,7 @@ class State(NamedTuple):
     numbers: np.ndarray
     counts: np.ndarray
     events: np.ndarray
+    broken: np.ndarray
     schedule: np.ndarray
     replay_began: np.ndarray
 
@@ -74,6 +76,7 @@ def init(plan: async_plan.Plan, keys: Array, schedule: np.ndarray) -> State:
         numbers=np.zeros(plan.members, np.int64),
         counts=stores.no_counts(plan.players),
         events=np.zeros((), np.int64),
+        broken=np.zeros((), np.int64),
         schedule=schedule,
         replay_began=np.zeros((), np.int32),
     )
@@ -106,6 +109,7 @@ def template(plan: async_plan.Plan, keys: Array) -> State:
         numbers=np.zeros(plan.members, np.int64),
         counts=stores.no_counts(plan.players),
         events=np.zeros((), np.int64),
+        broken=np.zeros((), np.int64),
         schedule=np.zeros(plan.members + 1),
         replay_began=np.zeros((), np.int32),
     )
@@ -134,12 +138,13 @@ def snapshot(
     return state._replace(
         actors=_by_field([one.actors for one in states[: plan.players]]),
         replay=tuple(store.rings) if store else tuple(one.replay for one in states),
-        kept=tuple(one.kept for one in states),
+        kept=tuple(tasks.forgotten(one.kept) if i in threads.void else one.kept for i, one in enumerate(states)),
         pending=_on_devices(plan, pending),
         versions=tuple(jax.device_put(jax.tree.map(lambda x: x[None], one), where) for one in threads.versions.kept),
         status=np.asarray(status),
         numbers=np.asarray([one.number for one in workers]),
         counts=np.asarray([*store.inserted, store.drawn]) if store else state.counts,
+        broken=np.asarray(threads.broken),
         schedule=schedule.state(),
     )
 
@@ -162,6 +167,8 @@ def roll_back(state: State, updates: int) -> State:
     return state._replace(
         learner=kept[updates],
         server=server.emptied(state.server),
+        broken=np.zeros_like(state.broken),
+        kept=tuple(map(tasks.forgotten, state.kept)),
         versions=tuple(one if int(np.asarray(one.updates)[0]) <= updates else kept[updates] for one in state.versions),
         pending=tuple(map(tasks.void, state.pending)),
         # The update that they waited for is none any more.

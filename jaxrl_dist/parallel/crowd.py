@@ -65,6 +65,8 @@ class Crowd:
         served: `server.Server`.
         waiting: workers that are answered when the update that their gradient is part of has been made.
         held_back: workers that are answered when as much as they ask for has been played, or learned.
+        void: workers at work whose gradient is of parameters that were rolled back.
+        broken: gradients in a row that were not finite.
         versions: what the server can be rolled back to.
         store: of shared replays, None where each worker has its own.
         events: how many there were, of the whole run.
@@ -102,11 +104,12 @@ class Crowd:
         self.waiting: list[int] = []
         self.held_back: set[int] = set()
         self._arrived: list[tuple[int, Any, Any]] = []
-        self._broken, self._rollbacks = 0, 0
-        # Workers whose next gradient is of parameters that were rolled back.
-        self._void: set[int] = set()
+        self.broken, self._rollbacks = 0, 0
+        self.void: set[int] = set()
         count = min(len(workers), _MOST_THREADS)
-        self._pool = threads.Threads(count) if count > 1 else None
+        # A single worker needs no thread, unless its environment may hang.
+        on_host = any(one.role.make_environment is not None for one in workers)
+        self._pool = threads.Threads(count) if count > 1 or on_host else None
 
     def resume(self, index: int, work: tasks.Work) -> None:
         """Takes up work that had not arrived when it was saved."""
@@ -143,13 +146,12 @@ class Crowd:
         while not self._take_next(iteration, total, check):
             pass
 
-    def take(self) -> tuple[list[Event], int]:
-        """Returns the events since the last call, and how often the server went back to an earlier version.
+    def take(self) -> tuple[list[Event], int, FloatingPointError | None]:
+        """Returns the events since the last call, how often the server went back to an earlier version, and a fault.
 
-        Raises:
-            FloatingPointError: gradients go on being not finite.
+        The fault is that gradients go on being not finite where there is no version to go back to.
         """
-        events = []
+        events, fault = [], None
         for index, packed, episodes in self._arrived:
             if packed is None:
                 events.append(Event(index, None, np.asarray(server.pack_episodes(episodes), np.float64)))
@@ -159,9 +161,9 @@ class Crowd:
         if not self.versions.kept:
             for event in events:
                 if event.verdict is not None and self._goes_on_being_broken(event.verdict):
-                    raise self._broken_gradients(event.worker)
+                    fault = self._broken_gradients(event.worker)
         rollbacks, self._rollbacks = self._rollbacks, 0
-        return events, rollbacks
+        return events, rollbacks, fault
 
     def warm(self, check: Callable[[], None]) -> None:
         """Waits until every worker has sent something: everything is compiled then.
@@ -206,7 +208,10 @@ class Crowd:
             look()
         work, role = self._sent_by(index), self._workers[index].role
         self._at_work.pop(index)
-        self._void.discard(index)
+        self._schedule.took(index)
+        if index in self.void:
+            self.void.remove(index)
+            self._workers[index].forget()
         self.events += 1
         played = role.env_ids is not None
         if self.store is not None:
@@ -230,7 +235,7 @@ class Crowd:
     def _sent_by(self, index: int) -> tasks.Work:
         """Returns the work of one that is done; a gradient of parameters that were rolled back is void."""
         work = self._at_work[index].result()
-        return tasks.void(work) if index in self._void else work
+        return tasks.void(work) if index in self.void else work
 
     def _serve(self, index: int, work: tasks.Work, iteration: int, total: int) -> list[int]:
         """Has the server judge a gradient, and returns the workers to answer."""
@@ -262,9 +267,12 @@ class Crowd:
         oldest = self.versions.back()
         if int(oldest.updates) == int(self.learner.updates):
             raise self._broken_gradients(index)
-        self.learner, self.served, self._broken = oldest, server.emptied(self.served), 0
+        self.learner, self.served, self.broken = oldest, server.emptied(self.served), 0
         self._rollbacks += 1
-        self._void = set(self._at_work)
+        self.void = set(self._at_work)
+        for each, one in enumerate(self._workers):
+            if each not in self.void:
+                one.forget()
         answered, self.waiting = [index, *self.waiting], []
         return answered
 
@@ -272,12 +280,12 @@ class Crowd:
         """Counts gradients that are not finite, and whether there were too many in a row; of no rows says nothing."""
         if not any(verdict[1:]):
             return False
-        self._broken = self._broken + 1 if verdict.broken or verdict.reverted else 0
-        return self._broken >= _BROKEN_IN_A_ROW * sum(one.role.learns for one in self._workers)
+        self.broken = self.broken + 1 if verdict.broken or verdict.reverted else 0
+        return self.broken >= _BROKEN_IN_A_ROW * sum(one.role.learns for one in self._workers)
 
     def _broken_gradients(self, index: int) -> FloatingPointError:
         return FloatingPointError(
-            f"{self._broken} gradients in a row were not finite, the last of worker {index}; a smaller "
+            f"{self.broken} gradients in a row were not finite, the last of worker {index}; a smaller "
             "--learner.learning_rate may help"
         )
 

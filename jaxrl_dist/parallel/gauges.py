@@ -9,6 +9,7 @@ from jaxrl_dist.parallel import base, channels, crowd, server
 from jaxrl_dist.parallel import unroll as unrolls
 
 LARGEST_LAG = 255
+LARGEST_AGE = 4_095
 _BUSY = ("environment_s", "inference_s", "transfer_s")
 _SUMS = ("queue_depth", "iterations", "unplayed_steps", "learner_wait_s", "learning_s", *_BUSY)
 
@@ -91,7 +92,9 @@ def gradients(events: Sequence[crowd.Event], rollbacks: int, names: Sequence[str
         rollbacks: how often the server went back to an earlier version.
         names: of the learner's metrics, sorted.
     """
-    none, verdicts = unrolls.no_episodes(), [event.verdict for event in events if event.verdict is not None]
+    none = unrolls.no_episodes()
+    # What is sent while a replay fills, or before an episode ends, is of no rows and has no fate.
+    verdicts = [event.verdict for event in events if event.verdict is not None and any(event.verdict[1:])]
     total: Any = np.zeros(len(none) + len(names))
     for event in events:
         total[: len(event.sums)] += event.sums
@@ -99,8 +102,8 @@ def gradients(events: Sequence[crowd.Event], rollbacks: int, names: Sequence[str
     learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
     updates: Any = np.asarray([sum(bool(one.applied) for one in verdicts)], np.int32)
     # Those of parameters that were rolled back have none.
-    ages = np.minimum([int(one.age) for one in verdicts if one.age >= 0], LARGEST_LAG).astype(int)
-    counts = np.bincount(ages, minlength=LARGEST_LAG + 1)[None].astype(np.float64)
+    ages = np.minimum([int(one.age) for one in verdicts if one.age >= 0], LARGEST_AGE).astype(int)
+    counts = np.bincount(ages, minlength=LARGEST_AGE + 1)[None].astype(np.float64)
     flags: Any = {
         name: np.asarray([sum(getattr(one, name) for one in verdicts)]) for name in server.Verdict._fields[1:]
     }

@@ -20,7 +20,12 @@ class Schedule(Protocol):
     """Chooses whose gradient is next."""
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
-        """Returns one of the workers that are at work; `check` is called while it waits."""
+        """Returns one of the workers that are at work; `check` is called while it waits.
+
+        Asked again before `took`, it is the same."""
+
+    def took(self, worker: int) -> None:
+        """Takes note that what this worker sent has been taken: it was its turn."""
 
     def answered(self, worker: int, number: int) -> None:
         """Takes note that a worker begins its unroll of that number."""
@@ -44,8 +49,10 @@ class RoundRobin:
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         del check
         turns = ((self._last + i) % self._num_workers for i in range(1, self._num_workers + 1))
-        self._last = next(worker for worker in turns if worker in at_work)
-        return self._last
+        return next(worker for worker in turns if worker in at_work)
+
+    def took(self, worker: int) -> None:
+        self._last = worker
 
     def answered(self, worker: int, number: int) -> None:
         pass
@@ -73,6 +80,9 @@ class Free:
                 return self._come.get(timeout=_POLL_S)
             except queue.Empty:
                 check()
+
+    def took(self, worker: int) -> None:
+        pass
 
     def answered(self, worker: int, number: int) -> None:
         pass
@@ -103,9 +113,10 @@ class VirtualClock:
 
     def next(self, at_work: dict[int, futures.Future[Any]], check: Callable[[], None]) -> int:
         del check
-        worker = min(at_work, key=lambda worker: (self._finish[worker], worker))
+        return min(at_work, key=lambda worker: (self._finish[worker], worker))
+
+    def took(self, worker: int) -> None:
         self._now = float(self._finish[worker])
-        return worker
 
     def answered(self, worker: int, number: int) -> None:
         spread = np.random.default_rng([self._seed, worker, number]).normal() * self._jitter
@@ -138,8 +149,10 @@ class Recorded:
         worker = self._workers[self._position]
         if worker not in at_work:
             raise ValueError(f"event {self._position}: worker {worker} was not at work; the log is of another run")
-        self._position += 1
         return worker
+
+    def took(self, worker: int) -> None:
+        self._position += 1
 
     def answered(self, worker: int, number: int) -> None:
         pass

@@ -214,6 +214,13 @@ def void(work: Work) -> Work:
     return work._replace(sent=work.sent._replace(given=jnp.full_like(work.sent.given, _NEVER)))
 
 
+def forgotten(kept: Any) -> Any:
+    """Returns what a worker keeps between pushes without its gradient, so that it pulls anew; `()` stays `()`."""
+    if not kept:
+        return kept
+    return kept._replace(gradient=zeros_like(kept.gradient), pushed=jnp.ones_like(kept.pushed))
+
+
 def zeros_like(shapes: ArrayTree) -> Any:
     """Returns zeros of the shapes and dtypes of a tree."""
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)

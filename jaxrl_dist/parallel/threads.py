@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
+from jaxrl_dist import precision
 from jaxrl_dist.parallel import tasks
 
 
@@ -15,6 +16,7 @@ class Threads:
 
     def __init__(self, count: int) -> None:
         """Starts so many threads."""
+        self._as_precise = precision.of_this_thread()
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"worker {number}", daemon=True) for number in range(count)
@@ -40,7 +42,9 @@ class Threads:
         while (job := self._calls.get()) is not None:
             future, call, arguments = job
             try:
-                future.set_result(call(*arguments))
+                with self._as_precise():
+                    result = call(*arguments)
+                future.set_result(result)
             except BaseException as error:
                 future.set_exception(error)
 

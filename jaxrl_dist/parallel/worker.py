@@ -100,6 +100,10 @@ class Worker:
             jax.block_until_ready(work)
         return work
 
+    def forget(self) -> None:
+        """Drops the parameters and the gradient that it keeps between pushes; only while it is not at work."""
+        self.state = self.state._replace(kept=tasks.forgotten(self.state.kept))
+
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
         if self._environment is not None:

@@ -155,19 +155,26 @@ GA3C = {
             "learner.learning_rate": 3e-4,
             "learner.epsilon": 0.1,
             "learner.max_grad_norm": 0.0,
+            "learner.anneal": False,
             "agent.correction_epsilon": 1e-6,
         },
     ),
+    **cited(
+        f"{_GA3C_SOURCE}, released code NetworkVP.py (losses are summed)",
+        {"learner.reduction": "sum", "agent.value_cost": 1.0},
+    ),
 }
 
-# The paper's ε is for frames and a network for them.
-_GA3C_SMALL = cited(_BASELINES, {"learner.epsilon": 1e-5, "learner.max_grad_norm": 0.5})
+# The paper's ε and sums are for frames and a network for them; these tasks learn as A2C does.
+_GA3C_SMALL = cited(_BASELINES, {"learner.epsilon": 1e-5, "learner.max_grad_norm": 0.5, "learner.reduction": "mean"})
+_GA3C_MINATAR = cited(_BASELINES, {"agent.value_cost": 0.5, "learner.anneal": True})
 
 GA3C_BY_LAYOUT: Families = {
     "sebulba": cited(f"{_GA3C_SOURCE}, section 4", {"layout.inference": "central", "layout.policy_lag": "free"})
 }
 
 GA3C_FAMILIES: Families = {
-    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "minatar", "continuous")},
+    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous")},
+    "minatar": {**_A2C_MINATAR, **_GA3C_SMALL, **_GA3C_MINATAR},
     "atari": _A2C_ATARI,
 }

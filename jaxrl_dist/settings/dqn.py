@@ -233,6 +233,7 @@ APE_X_FAMILIES: Families = {
     "atari": {
         **_DQN_ATARI,
         **cited(_APE_X, {"network.head_size": 512}),
+        "agent.error_clip": Setting(0.0, "Horgan et al. 2018, section 3.1 (half the squared error)"),
         "agent.evaluation_epsilon": Setting(0.001, f"{OURS}, as SEED RL's released code has it for R2D2"),
     },
 }

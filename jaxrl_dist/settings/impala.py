@@ -111,12 +111,22 @@ SEED = {
             "learner.momentum": 0.0,
             "learner.decay": 0.999,
             "learner.epsilon": 3.125e-7,
+            "learner.max_grad_norm": 0.0,
+            "learner.reduction": "mean",
             "agent.entropy_cost": 2.5e-4,
         },
     ),
 }
 
-_AS_IMPALA = cited(OURS, {"learner.optimizer": "rmsprop", "learner.decay": 0.99})
+_AS_IMPALA = cited(
+    OURS,
+    {
+        "learner.optimizer": "rmsprop",
+        "learner.decay": 0.99,
+        "learner.max_grad_norm": 40.0,
+        "learner.reduction": "sum",
+    },
+)
 SEED_FAMILIES: Families = {
     **{name: {**family, **_AS_IMPALA} for name, family in IMPALA_FAMILIES.items()},
     "atari": _ATARI,

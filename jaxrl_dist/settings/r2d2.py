@@ -74,6 +74,11 @@ R2D2_FAMILIES: Families = {
             "Kapturowski et al. 2019, section 2.3 (stacks of 4 frames)",
             {"network.core": "frame_stack_lstm", "network.num_frames": 4},
         ),
+        # The published losses are summed over the 80 taught rows of a sequence, ours is a mean over them.
+        "learner.epsilon": Setting(1.25e-5, "SEED RL's released code, atari/r2d2_main.py: 1e-3 for sums of 80 rows"),
+        "learner.max_grad_norm": Setting(
+            0.5, "SEED RL's released code, agents/r2d2/learner.py: 40 for sums of 80 rows"
+        ),
         "agent.evaluation_epsilon": Setting(0.001, "SEED RL's released code, agents/r2d2/learner.py (eval_epsilon)"),
     },
 }
