@@ -1,4 +1,4 @@
-# An image with the package and every suite: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist --list
+# An image with the package and its suites gymnax, Brax, EnvPool and Gymnasium: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist --list
 # For NVIDIA GPUs: docker build --build-arg JAX_EXTRA=cuda12 -t jaxrl-dist . && docker run --rm --gpus=all jaxrl-dist --list
 FROM python:3.11-slim
 

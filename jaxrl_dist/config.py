@@ -329,6 +329,9 @@ def unknown_flag(
     others = [layout for layout in system.layouts if name in fields(system, layout, root) and name not in catalogue]
     if others:
         return UsageError(f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have")
+    owners = [row.name for row in systems.SYSTEMS.values() if name in fields(row, row.layouts[0], root)]
+    if owners:
+        return UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
     candidates = [f"--{flag}" for flag in (*catalogue, *ALIASES)]
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
     namesakes = [flag for flag in candidates if flag.strip("-").split(".")[-1] == name.split(".")[-1]]

@@ -103,6 +103,8 @@ def check_environment(name: str, root: pathlib.Path = config.PACKAGE) -> None:
     if not separator or not member:
         namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
         hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(name, full_names)
+        if suite in by_suite:
+            hint = f"; did you mean {suite}:{(by_suite[suite] or ('NAME',))[0]}?"
         raise config.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_suite)}{hint}")
     if suite not in by_suite:
         hint = declarations.nearest(name, full_names) or declarations.nearest(suite, by_suite)

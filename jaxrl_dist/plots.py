@@ -18,6 +18,7 @@ Records = Sequence[Mapping[str, Any]]
 # Okabe and Ito 2008: told apart by colour-blind readers; yellow is left out, being faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", "-.", ":")
+_INCHES_PER_LETTER = 0.075
 _MARKERS = ("s", "^", "D", "v", "P")
 RETURNS = ("steps", "minutes")
 FORMATS = (".png", ".pdf", ".svg")
@@ -313,6 +314,8 @@ def _add_legend(
     if handles:
         # Matplotlib would read text between dollar signs as a formula.
         labels = [label.replace("$", r"\$") for label in labels]
-        columns = min(len(labels), 2 if marks.curves else 3)
+        longest_inches = _INCHES_PER_LETTER * max(map(len, labels)) + 0.6
+        fitting = max(1, int(picture.get_figwidth() / longest_inches))
+        columns = min(len(labels), 2 if marks.curves else 3, fitting)
         picture.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
                        title="\n".join(marks.sources) or None, title_fontsize=6)  # fmt: skip

@@ -80,8 +80,10 @@ def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
     if set(params) - _HARMLESS:
         return Marks()
     tasks, protocol = _tasks(env), params.get("protocol", "deepmind")
+    # Random play and players were scored without sticky actions.
+    known = {task for task in tasks if protocol == "deepmind" or not task.startswith("atari:")}
     levels = [
-        Level(row["level"], float(row["return"]), row["source"]) for row in _rows("levels") if row["task"] in tasks
+        Level(row["level"], float(row["return"]), row["source"]) for row in _rows("levels") if row["task"] in known
     ]
     rows = [row for row in _rows("curves") if (row["system"], row["protocol"]) == (system, protocol)]
     by_work: dict[tuple[str, str], list[dict[str, str]]] = {}
@@ -93,12 +95,15 @@ def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
 
 
 def _tasks(env: str) -> set[str]:
-    """Returns the names under which a task may be known: envpool:Pong-v5 is Atari's Pong."""
+    """Returns the names under which a task may be known: envpool:Pong-v5 is Atari's Pong.
+
+    Gymnasium's own Atari has settings of its own, sticky actions among them, which are of no published protocol.
+    """
     suite, _, name = env.partition(":")
     if suite == "brax":
         return set()
     game = re.sub(r"(NoFrameskip)?-v\d+$", "", name.removeprefix("ALE/"))
-    is_atari = suite == "envpool" or name.startswith("ALE/") or "NoFrameskip" in name
+    is_atari = suite in ("envpool", "ale")
     return {name} | ({"atari:" + re.sub("[^a-z0-9]", "", game.lower())} if is_atari else set())
 
 

@@ -65,6 +65,10 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
     settings = flags.parse(tuple(common)).settings
     if settings is None:
         raise config.UsageError(f"--search={text}: a flag of train.py prints instead of training")
+    if name.startswith(config.PARAMS):
+        raise config.UsageError(
+            f"--search={text}: an environment's parameters make other tasks; vary them by --setting"
+        )
     if name not in settings.fields:
         raise config.unknown_flag(config.find_system(settings["system"]), settings.fields, name)
     field = settings.fields[name]
@@ -180,7 +184,8 @@ def _draw_by_optuna(search: Search, number: int, drawn: Sequence[Drawn], rows: S
     spaces: dict[str, Any] = {}
     for one in search.ranges:
         if one.choices:
-            spaces[one.name] = optuna.distributions.CategoricalDistribution(one.choices)
+            # As text, since a list that was kept comes back from JSON as another thing.
+            spaces[one.name] = optuna.distributions.CategoricalDistribution(tuple(map(_text, one.choices)))
         elif one.is_whole:
             spaces[one.name] = optuna.distributions.IntDistribution(int(one.low), int(one.high), log=one.is_log)
         else:
@@ -188,12 +193,14 @@ def _draw_by_optuna(search: Search, number: int, drawn: Sequence[Drawn], rows: S
     sampler = optuna.samplers.TPESampler(seed=search.plan.first_seed * 100_003 + number)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     told = optuna.create_study(direction="maximize", sampler=sampler)
+    by_text = {one.name: {_text(choice): choice for choice in one.choices} for one in search.ranges}
     for values, row in zip(drawn, rows, strict=True):
+        values = {name: _text(value) if by_text[name] else value for name, value in values.items()}
         score = _score(row)
         known = {"value": score} if score > -math.inf else {"state": optuna.trial.TrialState.FAIL}
         told.add_trial(optuna.trial.create_trial(params=values, distributions=spaces, **known))
     asked = told.ask(spaces).params
-    return {one.name: _rounded(one, asked[one.name]) for one in search.ranges}
+    return {one.name: _rounded(one, by_text[one.name].get(asked[one.name], asked[one.name])) for one in search.ranges}
 
 
 def _rounded(one: Range, value: Any) -> Any:

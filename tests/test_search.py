@@ -85,6 +85,7 @@ def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_c
         ("network.core=a..b", "expected log:LOW..HIGH"),
         ("network.core=lstm,lst", "expected one of identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm?"),
         ("agent.discount", "expected log:LOW..HIGH"),
+        ("env.params.tau=1,2", "an environment's parameters make other tasks"),
     ],
 )
 def test_a_wrong_range_is_one_line(text: str, message: str) -> None:
@@ -146,6 +147,27 @@ def test_optuna_is_told_of_every_trial(
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(config.UsageError, match=re.escape('pip install "jaxrl_dist[optuna]"')):
         run(search.Search(asked.plan, asked.ranges, 3, "optuna"), train_command)
+
+
+def test_optuna_gets_choices_as_text_also_from_what_was_kept(
+    tmp_path: pathlib.Path, train_command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    module: Any = types.ModuleType("optuna")
+    ask = lambda spaces: types.SimpleNamespace(params={"network.hidden_sizes": "64"})  # noqa: E731
+    module.create_study = lambda direction, sampler: types.SimpleNamespace(add_trial=told.append, ask=ask)
+    module.logging = types.SimpleNamespace(set_verbosity=lambda level: None, WARNING=30)
+    module.samplers = types.SimpleNamespace(TPESampler=lambda seed: seed)
+    module.distributions = types.SimpleNamespace(CategoricalDistribution=lambda choices: choices)
+    create = lambda params, distributions, **known: (params, distributions)  # noqa: E731
+    module.trial = types.SimpleNamespace(create_trial=create)
+    monkeypatch.setitem(sys.modules, "optuna", module)
+    asked = made(tmp_path, "network.hidden_sizes=16,64")
+    for trials in (1, 2):
+        rows = run(search.Search(asked.plan, asked.ranges, trials, "optuna"), train_command)
+    # The second session read the first trial from the file.
+    assert told == [({"network.hidden_sizes": "64"}, {"network.hidden_sizes": ("16", "64")})]
+    assert [tuple(row["searched"]["network.hidden_sizes"]) for row in rows] == [(64,), (64,)]
 
 
 @pytest.mark.slow
