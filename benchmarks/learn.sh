@@ -97,10 +97,10 @@ for workers in 8 64; do
   in_step="--layout.num_workers=$workers --env.num_envs=$((2 * workers)) --layout.gradients_per_apply=$workers"
   settings+=(--setting="$workers in step: $in_step")
 done
-for system in a3c gorila; do
-  study "workers_$system" 5 --means=policy_lag_p50,gradients_dropped_stale "${settings[@]}" -- --system=$system \
-    --env=gymnax:CartPole-v1 --layout.schedule=virtual --layout.jitter=0.3 --steps=200_000
-done
+virtual="--env=gymnax:CartPole-v1 --layout.schedule=virtual --layout.jitter=0.3 --steps=200_000"
+counted="--means=policy_lag_p50,gradients_dropped_stale"
+study workers_a3c 5 $counted "${settings[@]}" -- --system=a3c $virtual
+study workers_gorila 5 $counted "${settings[@]}" -- --system=gorila $virtual --replay.capacity=10_240
 # What comes too late is what is played well: learning with some of it dropped.
 PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setting="quorum of 7: --layout.quorum=7" \
   --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \

@@ -4,19 +4,18 @@ Several folders are one run with the seeds of all. Exits with 0 inside the refer
 with 2 where there is no reference or the command is wrong.
 """
 
-import argparse
 import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxrl_dist import comparison, config, faults, reference, run_view  # noqa: E402
+from jaxrl_dist import comparison, config, faults, parsers, reference, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
     """Compares what the command line names; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="compare.py", description=__doc__)
+    parser = parsers.Parser(prog="compare.py", description=__doc__)
     parser.add_argument("runs", nargs="*", type=pathlib.Path, metavar="RUN", help="run folder; several are more seeds")
     folder = ROOT / "benchmarks" / "reference"
     parser.add_argument("--references", type=pathlib.Path, default=folder, help="folder of the reference curves")

@@ -11,7 +11,7 @@ from absl import flags, logging  # noqa: E402
 
 from jaxrl_dist import config, faults  # noqa: E402
 
-_RUN = flags.DEFINE_string("run", None, "Run folder.", required=True)
+_RUN = flags.DEFINE_string("run", "", "Run folder.")
 _EPISODES = flags.DEFINE_integer("episodes", 100, "Whole episodes per seed; 0 only films (--video).", lower_bound=0)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the evaluation.", lower_bound=0)
 _CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which parameters.")
@@ -30,6 +30,8 @@ def main(arguments: list[str]) -> int:
         remaining = flags.FLAGS(arguments)[1:]
         if remaining:
             raise config.UsageError(f"unexpected argument {remaining[0]!r}: flags are given as --flag=value")
+        if not _RUN.value:
+            raise config.UsageError("--run is missing: it names the run folder")
         if not (pathlib.Path(_RUN.value) / "config.json").is_file():
             raise config.UsageError(f"--run={_RUN.value} is no run folder: it has no config.json")
         params = dict(_split(text) for text in _PARAMS.value)

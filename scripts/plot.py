@@ -6,12 +6,12 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist import config, declarations, faults, metrics, plots, published, run_view  # noqa: E402
+from jaxrl_dist import config, declarations, faults, metrics, parsers, plots, published, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
     """Draws the runs that the command line names; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="plot.py", description=__doc__)
+    parser = parsers.Parser(prog="plot.py", description=__doc__)
     parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="run folder")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("curves.png"), help="picture to write")
     parser.add_argument("--labels", help="one label per run, separated by commas; the folders by default")

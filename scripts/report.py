@@ -1,17 +1,16 @@
 """Writes one HTML page about a set of runs: `python scripts/report.py runs/a runs/b --out=report.html`."""
 
-import argparse
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist import config, faults, report, run_view  # noqa: E402
+from jaxrl_dist import config, faults, parsers, report, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
     """Writes the page of the runs that the command line names; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="report.py", description=__doc__)
+    parser = parsers.Parser(prog="report.py", description=__doc__)
     parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="run folder, finished or not")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("report.html"), help="page to write")
     parser.add_argument("--labels", help="one label per run, separated by commas; the folders by default")

@@ -6,7 +6,6 @@ With --search, settings are drawn: python scripts/study.py --out=runs/studies/ra
 --search="learner.learning_rate=log:1e-5..1e-2" --search="agent.entropy_cost=0..0.05" -- --env=gymnax:CartPole-v1
 """
 
-import argparse
 import pathlib
 import signal
 import sys
@@ -14,7 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxrl_dist import config, faults, search, study  # noqa: E402
+from jaxrl_dist import config, faults, parsers, search, study  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +21,7 @@ def main(arguments: list[str]) -> int:
     # Taken apart here: versions of argparse disagree about what follows "--".
     end = arguments.index("--") if "--" in arguments else len(arguments)
     usage = "study.py --out=FOLDER [--setting='LABEL: --flag=value ...' ...] [options] -- [flags of train.py]"
-    parser = argparse.ArgumentParser(prog="study.py", usage=usage, description=__doc__)
+    parser = parsers.Parser(prog="study.py", usage=usage, description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the study")
     parser.add_argument("--setting", action="append", help="label and flags of one setting; repeat it for more")
     parser.add_argument("--search", action="append", help="NAME=log:LOW..HIGH, NAME=LOW..HIGH or NAME=A,B,C; repeat it")

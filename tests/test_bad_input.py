@@ -263,3 +263,22 @@ def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str
         assert tags[name] == field.tag, name
     assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
     assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        (
+            "compare",
+            ["--lst"],
+            "compare.py: unrecognized arguments: --lst; did you mean --list? (--help lists the flags)",
+        ),
+        ("plot", [], "plot.py: the following arguments are required: RUN (--help lists the flags)"),
+        ("report", [], "report.py: the following arguments are required: RUN (--help lists the flags)"),
+        ("evaluate", [], "evaluate.py: --run is missing: it names the run folder"),
+    ],
+)
+def test_other_scripts_answer_in_one_line_too(script: str, arguments: list[str], message: str) -> None:
+    command = [sys.executable, str(config.PACKAGE.parent / "scripts" / f"{script}.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message + "\n")

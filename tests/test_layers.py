@@ -10,7 +10,7 @@ LAYERS = (
     {"types", "settings"},
     {"systems"},
     {"declarations", "differences"},
-    {"presets"},
+    {"presets", "parsers"},
     {"config"},
     {"sweeps"},
     {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
