@@ -1,5 +1,6 @@
 """The documents tell the truth: their table, flags, commands and links exist. Run as a program, it writes the table."""
 
+import itertools
 import pathlib
 import re
 import shlex
@@ -112,6 +113,14 @@ def test_links_point_to_files(document: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_end_with_an_empty_line(document: pathlib.Path) -> None:
+    """What follows a table without one becomes a row of it."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    tails = [(line, after) for line, after in itertools.pairwise(lines) if line.startswith("|") and after.strip()]
+    assert not [after for _, after in tails if not after.startswith(("|", "<!--"))]
 
 
 def test_paths_in_the_architecture_exist() -> None:
