@@ -85,7 +85,7 @@ def _search(
 def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, total: int, iteration: int) -> Any:
     """Returns the state at the start of an iteration, from the last checkpoint on."""
     found = saving.restore_latest(parts, folder / "checkpoints", keys, parts.layout.template(keys), warnings.warn)
-    state, start = (found[0], found[1]["iteration"]) if found else (parts.layout.init(keys), 0)
+    state, start = (found[0], found[1]["iteration"]) if found else (saving.initial_state(parts, keys), 0)
     return parts.layout.run(state, start, iteration - start, total)[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import checkpoint, config, events, policy, records, saving, session, startup, types
+from jaxrl_dist import checkpoint, config, events, policy, records, saving, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base, schedules
 
@@ -39,7 +39,7 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
     with session.matmul_precision(parts.settings):
         layout.follow([])
-        repeated = _repeat(layout, startup.initial_state(parts, keys), log, meta["total"])
+        repeated = _repeat(layout, saving.initial_state(parts, keys), log, meta["total"])
     layout.close()
     digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
@@ -73,7 +73,7 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     events.truncate(folder, layout.num_events(before, meta["iteration"]))
     events.append(folder, events.encode(events.ROLLBACK, place, []))
     state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
-    _, latest_meta = startup.load_params(folder, "latest", layout.template(keys).learner.params)
+    _, latest_meta = saving.load_params(folder, "latest", layout.template(keys).learner.params)
     checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
     checkpoint.save(folder / "checkpoints", steps, saving.snapshot(parts, state), meta)
     return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}

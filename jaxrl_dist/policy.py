@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, session, startup, sweeps, types
+from jaxrl_dist import assemble, checkpoint, config, records, saving, session, sweeps, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -166,7 +166,7 @@ def _restore(
     parts = assemble_run(folder, flags, episodes=episodes)
     template = parts.layout.template(session.seed_keys(parts.settings)).learner.params
     try:
-        params, meta = startup.load_params(folder, slot, template)
+        params, meta = saving.load_params(folder, slot, template)
     except ValueError as error:
         raise config.UsageError(str(error)) from error
     return parts, params, meta["env_steps"]

@@ -1,12 +1,13 @@
-"""What a checkpoint holds of a run's state: all of it, or all but the replay, as the settings ask for."""
+"""What a checkpoint holds of a run's state: all of it, or all but the replay; and what a run begins in without one."""
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint
+from jaxrl_dist import assemble, checkpoint, config, types
 from jaxrl_dist.checkpoint import Path
 
 
@@ -43,3 +44,33 @@ def restore_latest(
     state, meta = found
     empty = parts.layout.init(keys).replay
     return state._replace(replay=empty, replay_began=np.asarray(meta["iteration"], np.int32)), meta
+
+
+def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:
+    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and what was saved beside them.
+
+    Raises:
+        ValueError: there are none, or their shapes are not the template's.
+        checkpoint.CheckpointError: they are corrupt.
+    """
+    path = checkpoint.find(folder / "checkpoints", slot)
+    if path is None:
+        raise ValueError(f"{folder} holds no {slot} parameters")
+    return checkpoint.restore(path, template)
+
+
+def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
+    """Returns the state that a run begins in, with the parameters of `--init_from` where there are such.
+
+    Raises:
+        UsageError: these cannot be had.
+    """
+    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    if not source:
+        return state
+    try:
+        params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
+    except ValueError as error:
+        raise config.UsageError(f"--init_from={source}: {error}") from error
+    target = parts.agent.target(params.network)
+    return state._replace(learner=state.learner._replace(params=params, target_network=target))

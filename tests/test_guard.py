@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, faults, guard, runner, types
+from jaxrl_dist import checkpoint, faults, guard, runner, saving, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 
@@ -112,6 +112,15 @@ def test_diverging_parameters_are_found_and_the_iteration_runs_again(tmp_path: p
     assert not all(np.isfinite(value).all() for value in broken.values())
     with pytest.raises(guard.NonFiniteError):
         train(tmp_path, num_devices=2, **{"layout.num_devices": 2}, **settings)
+
+
+def test_what_is_acted_out_begins_with_the_parameters_that_were_given(tmp_path: pathlib.Path) -> None:
+    train(tmp_path / "before")
+    small = conftest.Small("ppo", CARTPOLE, 1, {"init_from": str(tmp_path / "before")})
+    began = guard._state_at(small.parts, tmp_path / "after", small.keys, 20, 0).learner.params
+    given, _ = saving.load_params(tmp_path / "before", "latest", small.layout.template(small.keys).learner.params)
+    for x, y in zip(jax.tree.leaves(began), jax.tree.leaves(given), strict=True):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_parameters_are_looked_at_although_every_metric_is_finite(
