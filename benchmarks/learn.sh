@@ -138,13 +138,13 @@ for lag in 1 4 16; do
   done
 done
 study corrections_catch 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
-  --env=gymnax:Catch-bsuite --steps=100_000
+  --env=gymnax:Catch-bsuite --steps=300_000
 settings=()
 for correction in vtrace one_step epsilon none; do
   settings+=(--setting="$correction, with replay: --agent.correction=$correction")
 done
 study corrections_catch_replay 5 --means=importance_weight "${settings[@]}" -- --system=impala_replay --layout=sebulba \
-  --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=100_000
+  --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=300_000
 settings=()
 for correction in vtrace one_step epsilon none; do
   settings+=(--setting="$correction, lag 16: --agent.correction=$correction")
