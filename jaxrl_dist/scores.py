@@ -31,7 +31,9 @@ def at_seconds(curve: plots.Curve, seconds: float) -> Score:
 
 
 def draw(curves: Mapping[str, plots.Curve], path: str | os.PathLike[str]) -> None:
-    """Draws a row for each setting and two columns: at the steps, and at the time, that all of them came to.
+    """Draws a row for each setting and two columns: at the steps that all came to, and at the time that half took.
+
+    What was done by then stands in the second column with its end.
 
     Args:
         curves: label -> curve, from the top down.
@@ -42,11 +44,14 @@ def draw(curves: Mapping[str, plots.Curve], path: str | os.PathLike[str]) -> Non
 
     shown = {label: curve for label, curve in curves.items() if np.isfinite(curve.returns).all(1).any()}
     steps = min((curve.env_steps[-1] for curve in shown.values()), default=0.0)
-    seconds = min((curve.wall_s[-1] for curve in shown.values()), default=0.0)
+    seconds = float(np.median([curve.wall_s[-1] for curve in shown.values()] or [0.0]))
     unit_s, unit = next((size, name) for least, size, name in plots.TIME_UNITS if seconds >= least)
     columns = (
         (f"after {steps:,.0f} steps", [at_steps(curve, steps) for curve in shown.values()]),
-        (f"after {seconds / unit_s:.3g} {unit}", [at_seconds(curve, seconds) for curve in shown.values()]),
+        (
+            f"after {seconds / unit_s:.3g} {unit}, or at the end",
+            [at_seconds(curve, seconds) for curve in shown.values()],
+        ),
     )
     height = _MARGIN_INCHES + _ROW_INCHES * max(len(shown), 1)
     picture = figure.Figure(figsize=(10.0, height), dpi=120, layout="constrained")

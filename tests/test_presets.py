@@ -36,7 +36,9 @@ def test_a_preset_is_whole_and_says_where_its_settings_are_from(name: str) -> No
     assert sentence.endswith(".") and command == f"Command: python scripts/train.py --preset={name}"
     assert result.startswith("Result: ") and "\n" not in sentence
     if study := re.search(r"docs/results\.md, (\w+)", result):
-        assert f"`{study[1]}`" in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").replace("−", "-")
+        assert f"`{study[1]}`" in text
+        assert all(interval in text for interval in re.findall(r"\[[^\]]+\]", result))
     for flag, (value, source) in preset.settings.items():
         assert settings.origins[flag] == f"preset {name}: {source}"
         if flag in settings.fields:
