@@ -119,7 +119,7 @@ def test_several_folders_are_the_seeds_of_one_run(tmp_path: pathlib.Path, capsys
     [
         ([], r"expected a run folder; --list names the references"),
         (["none"], r"none is no run folder: there is no such folder"),
-        (["unknown"], r"unknown: no reference of a2c on gymnax:CartPole-v1; there are .*cartpole_ppo, .*--list.*"),
+        (["unknown"], r"unknown: no reference of sac on gymnax:CartPole-v1; there are .*cartpole_ppo, .*--list.*"),
         (["fresh"], r"fresh: the run has no evaluation, in all of its seeds, at the steps of the reference"),
         (["good", "--references=fresh"], r"--references=fresh holds no reference curves"),
     ],
@@ -133,7 +133,7 @@ def test_the_script_refuses_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written_runs.write(tmp_path / "good", written_runs.rising(1))
-    written_runs.write(tmp_path / "unknown", written_runs.rising(1), "a2c")
+    written_runs.write(tmp_path / "unknown", written_runs.rising(1), "sac")
     written_runs.write(tmp_path / "fresh", np.empty((0, 1)), reason=None)
     assert written_runs.script(COMPARE)(arguments) == 2
     assert re.fullmatch(f"compare.py: {message}\n", capsys.readouterr().err)
