@@ -110,8 +110,11 @@ study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" -
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
   --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
+# With RMSProp, sums and 489 updates, as on CartPole, it stays at chance.
 study memory_chain_impala 5 -- --system=impala --layout=anakin --network.core=lstm --network.core_size=64 \
-  --env=gymnax:MemoryChain-bsuite --env.params.memory_length=20 --steps=1_000_000 --env.num_envs=32 --layout.unroll_length=64
+  --env=gymnax:MemoryChain-bsuite --env.params.memory_length=20 --steps=500_000 --env.num_envs=16 --layout.unroll_length=32 \
+  --learner.optimizer=adam --learner.learning_rate=1e-3 --learner.epsilon=1e-5 --learner.decay=0.999 \
+  --learner.reduction=mean --learner.max_grad_norm=0.5 --agent.entropy_cost=0.01
 study minatar_breakout_impala 5 -- --system=impala --layout=anakin --env=gymnax:Breakout-MinAtar --steps=10_000_000
 study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
   --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
