@@ -51,7 +51,7 @@ class Search:
 
 
 def parse_range(text: str, common: Sequence[str]) -> Range:
-    """Reads `NAME=log:1e-5..1e-2`, `NAME=0.9..0.999`, or values `NAME=16,32,64`.
+    """Reads `NAME=log:1e-5..1e-2`, `NAME=0.9..0.999`, or values `NAME=16,32,64`; of lists `NAME=64;64,64;256,256`.
 
     Args:
         text: of the user.
@@ -76,9 +76,10 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
     low, dots, high = ends.partition("..")
     try:
         if given and not dots and scale != "log":
-            return Range(name, choices=tuple(declarations.parse(field, part) for part in given.split(",")))
+            parts = given.split(";" if ";" in given else ",")
+            return Range(name, choices=tuple(declarations.parse(field, part) for part in parts))
         if scale not in ("", "log") or not dots or field.kind not in ("int", "float"):
-            raise ValueError("expected log:LOW..HIGH or LOW..HIGH of a number, or values A,B,C")
+            raise ValueError("expected log:LOW..HIGH or LOW..HIGH of a number, or values A,B,C (of lists A,B;C)")
         first, last = (float(declarations.parse(field, end)) for end in (low, high))
     except ValueError as error:
         raise config.UsageError(f"--search={text}: {error}") from None

@@ -24,7 +24,11 @@ def main(arguments: list[str]) -> int:
     parser = parsers.Parser(prog="study.py", usage=usage, description=__doc__)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the study")
     parser.add_argument("--setting", action="append", help="label and flags of one setting; repeat it for more")
-    parser.add_argument("--search", action="append", help="NAME=log:LOW..HIGH, NAME=LOW..HIGH or NAME=A,B,C; repeat it")
+    parser.add_argument(
+        "--search",
+        action="append",
+        help="NAME=log:LOW..HIGH, NAME=LOW..HIGH, NAME=A,B,C, of lists NAME=A,B;C; repeat it",
+    )
     parser.add_argument("--trials", type=int, default=20, help="draws of a search (20)")
     parser.add_argument("--sampler", choices=search.SAMPLERS, default="random", help="who draws (random)")
     parser.add_argument("--num_seeds", type=int, default=10, help="seeds per setting (10)")

@@ -1,5 +1,6 @@
 """The documents tell the truth: their table, flags, commands and links exist. Run as a program, it writes the table."""
 
+import importlib.util
 import itertools
 import pathlib
 import re
@@ -42,10 +43,20 @@ def commands(documents: Sequence[pathlib.Path] = DOCUMENTS) -> Iterator[list[str
             yield from (shlex.split(line, comments=True) for line in block.replace("\\\n", " ").splitlines() if line)
 
 
+def commands_in_text() -> Iterator[list[str]]:
+    """Yields the commands that text and tables name between backquotes, as lists of words, without those of blocks."""
+    others = [ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "reference" / "README.md"]
+    for document in [*DOCUMENTS, *others]:
+        text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for quoted in re.findall(r"`([^`]+)`", text):
+            if re.match(r"(\S+/)?(python|make|bash|[\w/]+\.sh)( |$)", quoted):
+                yield shlex.split(quoted)
+
+
 def script_options(script: str | pathlib.Path) -> set[str]:
     """Returns the flags that a script defines, without the dashes."""
     source = (ROOT / script).read_text(encoding="utf-8")
-    return set(re.findall(r'(?:add_argument\("--|DEFINE_\w+\(")(\w+)"', source))
+    return set(re.findall(r'(?:add_argument\(\s*"--|DEFINE_\w+\(\s*")(\w+)"', source))
 
 
 def check_train(arguments: list[str]) -> None:
@@ -93,6 +104,27 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
     assert used <= script_options(script)
     if script == "scripts/study.py":
         check_study(arguments)
+
+
+@pytest.mark.parametrize("command", sorted({shlex.join(command) for command in commands_in_text()}))
+def test_commands_in_the_text_are_accepted(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(arguments) <= set(targets)
+    elif program.endswith(".sh"):
+        names = re.findall(
+            r"^(?:PYTHONPATH=\S+ )?study (\w+)", (ROOT / program).read_text(encoding="utf-8"), re.MULTILINE
+        )
+        for name in set(arguments) - {"NAME"} if program == "benchmarks/learn.sh" else ():
+            assert any(study.startswith(name) for study in names), f"{name} begins no study"
+    elif arguments[0] == "-m":
+        assert importlib.util.find_spec(arguments[1]) is not None
+    elif arguments[0] == "scripts/train.py":
+        flags.parse(arguments[1:])
+    else:
+        used = {argument[2:].partition("=")[0] for argument in arguments[1:] if argument.startswith("--")}
+        assert {name for name in used if "." not in name} <= script_options(arguments[0])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

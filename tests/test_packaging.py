@@ -1,11 +1,14 @@
 """The package outside the repository: what a wheel holds, and the command that it installs."""
 
+import functools
 import importlib
+import os
 import pathlib
 import runpy
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 
@@ -69,3 +72,24 @@ def test_a_wheel_holds_the_package(tmp_path: pathlib.Path) -> None:
     assert {"jaxrl_dist/py.typed", "jaxrl_dist/command.py", "jaxrl_dist/envs/gymnax.py"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not any(name.startswith(("tests", "benchmarks", "scripts")) for name in held)
+    check_installed(wheel, tmp_path)
+
+
+def check_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Installs a wheel by itself, beside this environment's other packages, and trains with its command."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True, timeout=300)
+    (packages,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    # Of this environment only what was installed by copies: an editable package would bring the repository in.
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    install = [sys.executable, "-m", "pip", "--python", str(tmp_path / "venv"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--ignore-installed", str(wheel)], check=True, timeout=300)
+    command = [str(tmp_path / "venv" / "bin" / flags.CONSOLE)]
+    elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    start = functools.partial(subprocess.run, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, timeout=300)
+    listed = start([*command, "--list"])
+    assert listed.returncode == 0 and all(f"{name}:" in listed.stdout for name in presets.names(config.PACKAGE))
+    little = ["--system=ppo", "--env=gymnax:CartPole-v1", "--steps=1", "--evaluation.episodes=1", "--out=run"]
+    trained = start([*command, *little])
+    assert trained.returncode == 0 and (tmp_path / "run" / "summary.json").is_file(), trained.stderr
+    where = start([str(tmp_path / "venv" / "bin" / "python"), "-c", "import jaxrl_dist; print(jaxrl_dist.__file__)"])
+    assert where.stdout.startswith(str(packages))

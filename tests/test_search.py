@@ -98,6 +98,13 @@ def test_values_may_be_names_with_colons() -> None:
     assert search.parse_range("network=my_module:MyNet,mlp", COMMON).choices == ("my_module:MyNet", "mlp")
 
 
+def test_lists_of_several_widths_are_values() -> None:
+    of = lambda text: search.parse_range(f"network.hidden_sizes={text}", COMMON).choices  # noqa: E731
+    assert of("64;64,64;256,256") == ((64,), (64, 64), (256, 256))
+    assert of("64,64;") == ((64, 64), ())
+    assert of("16,64") == ((16,), (64,))
+
+
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     run(made(tmp_path, DISCOUNT, trials=1), train_command)
     for other in (made(tmp_path, RATE), made(tmp_path, DISCOUNT, first_seed=5)):
