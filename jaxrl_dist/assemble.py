@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, ring, sweeps, swept, types
+from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, resolution, ring, sweeps, swept, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
@@ -25,7 +25,7 @@ class Assembly(NamedTuple):
         evaluate: (params [S, ...], keys [S], index) -> returns f64 [S, episodes].
     """
 
-    settings: config.Resolved
+    settings: resolution.Resolved
     environment: envs.Environment | envs.HostTask
     agent: agents.Agent
     layout: Any
@@ -39,7 +39,7 @@ class Assembly(NamedTuple):
 
 def resolve(
     flags: Mapping[str, Any], measured: Mapping[str, tuple[Any, str]] | None = None
-) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
+) -> tuple[resolution.Resolved, envs.Environment | envs.HostTask]:
     """Resolves settings for the task family of the environment that the flags name, and makes that environment.
 
     Args:
@@ -49,14 +49,14 @@ def resolve(
     Raises:
         UsageError: a value that does not fit.
     """
-    checked = config.resolve(flags, measured=measured or {})
+    checked = resolution.resolve(flags, measured=measured or {})
     sweeps.combinations(checked)
     environment = envs.make(checked["env"], checked.env_params)
-    return config.resolve(flags, environment.spec.family, measured=measured or {}), environment
+    return resolution.resolve(flags, environment.spec.family, measured=measured or {}), environment
 
 
 def assemble(
-    settings: config.Resolved,
+    settings: resolution.Resolved,
     environment: envs.Environment | envs.HostTask,
     devices: Sequence[jax.Device],
     episodes: int = 0,
@@ -101,7 +101,7 @@ def assemble(
     return Assembly(settings, environment, agent, layout, evaluate)
 
 
-def _sweep(settings: config.Resolved, build: swept.Build, lay_out: Callable[..., Any]) -> tuple[agents.Agent, Any]:
+def _sweep(settings: resolution.Resolved, build: swept.Build, lay_out: Callable[..., Any]) -> tuple[agents.Agent, Any]:
     """Builds agent and layout of a sweep.
 
     Raises:
@@ -132,13 +132,13 @@ def _sweep(settings: config.Resolved, build: swept.Build, lay_out: Callable[...,
     return agent, layout._replace(init=init)
 
 
-def make_agent(settings: config.Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
+def make_agent(settings: resolution.Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     """Builds the agent of the settings' system for an environment."""
     module = importlib.import_module(f"jaxrl_dist.agents.{config.find_system(settings['system']).agent}")
     return module.make(settings.group("agent", module.Config), spec, settings.group("network", networks.Config))
 
 
-def choose_devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Returns the devices to learn on, of those there are, as the layout chooses them.
 
     Raises:
@@ -147,7 +147,7 @@ def choose_devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> 
     return _layout_module(settings).choose_devices(settings, devices)
 
 
-def _layout_module(settings: config.Resolved) -> Any:
+def _layout_module(settings: resolution.Resolved) -> Any:
     return importlib.import_module(f"jaxrl_dist.parallel.{settings['layout']}")
 
 
@@ -160,7 +160,7 @@ def _check_divides(flag: str, value: int, num_devices: int) -> None:
 
 
 def make_replay(
-    settings: config.Resolved,
+    settings: resolution.Resolved,
     agent: agents.Agent,
     learner_config: learner.Config,
     num_shards: int,

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, config, probe
+from jaxrl_dist import assemble, config, probe, resolution
 from jaxrl_dist.envs import base as envs
 
 Measured = Mapping[str, tuple[Any, str]]
@@ -31,13 +31,13 @@ _THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
 
 def settle(
     named: Mapping[str, Any],
-    settings: config.Resolved,
+    settings: resolution.Resolved,
     environment: envs.Environment | envs.HostTask,
     folder: pathlib.Path,
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
-) -> tuple[config.Resolved, envs.Environment | envs.HostTask]:
+) -> tuple[resolution.Resolved, envs.Environment | envs.HostTask]:
     """Returns settings and environment as they are; of `--layout=auto`, as an earlier session chose, or as measured.
 
     Args:
@@ -55,14 +55,14 @@ def settle(
     if named.get("layout") != config.AUTO:
         return settings, environment
     path = folder / "config.json"
-    earlier = config.measured_in(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    earlier = resolution.measured_in(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
     measured = earlier or choose(named, settings, environment, devices, on_devices, say)
     return assemble.resolve(named, measured)
 
 
 def choose(
     named: Mapping[str, Any],
-    settings: config.Resolved,
+    settings: resolution.Resolved,
     environment: envs.Environment | envs.HostTask,
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
@@ -135,7 +135,7 @@ def _probe(
     return made
 
 
-def _layouts(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _layouts(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
     del devices
     options: list[Option] = [{"layout": settings["layout"]}]
@@ -146,7 +146,7 @@ def _layouts(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[O
     return options
 
 
-def _devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
     chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
     counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
@@ -162,7 +162,7 @@ def _devices(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[O
     return options
 
 
-def _actors(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _actors(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
     del devices
     if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
@@ -172,7 +172,7 @@ def _actors(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Op
     return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
 
 
-def _threads(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _threads(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
     del devices
     name = _THREADS.get(settings["env"].partition(":")[0], "")
@@ -181,7 +181,7 @@ def _threads(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[O
     return [{f"{config.PARAMS}{name}": str(n)} for n in counts] if name else []
 
 
-def _together(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _together(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns how many environments act together, where the clock says which anyway."""
     del devices
     if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
@@ -191,7 +191,7 @@ def _together(settings: config.Resolved, devices: Sequence[jax.Device]) -> list[
     return [{"layout.ready_envs": n} for n in dict.fromkeys(counts)]
 
 
-def _is_fixed(settings: config.Resolved, option: Option) -> bool:
+def _is_fixed(settings: resolution.Resolved, option: Option) -> bool:
     """Whether it would change what a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
     given = [settings.origins.get(name, "") for name in changed]

@@ -1,26 +1,20 @@
-"""Declares settings and resolves their values, each with its origin.
+"""Declares settings, lists those of a system, and chooses system, environment and layout.
 
-A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
-family, a preset's, what `--layout=auto` measured, a flag's. Nothing here imports JAX, so that wrong flags are refused
-within milliseconds.
+Nothing here imports JAX, so that wrong flags are refused within milliseconds.
 """
 
 import dataclasses
-import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from jaxrl_dist import declarations, differences, systems
+from jaxrl_dist import declarations, systems
 from jaxrl_dist.presets import base as presets
 
 PACKAGE = pathlib.Path(__file__).resolve().parent
 PARAMS = "env.params."
 ALIASES = {"network": "network.torso"}
 AUTO = "auto"
-
-ConfigT = TypeVar("ConfigT")
 
 
 class UsageError(ValueError):
@@ -179,137 +173,6 @@ def find_system(name: str) -> systems.System:
     return systems.SYSTEMS[name]
 
 
-@dataclasses.dataclass(frozen=True)
-class Resolved:
-    """Every setting of a run with its origin.
-
-    Attributes:
-        family: task family of the environment, None while it is unknown.
-        settings: flag name -> value.
-        origins: flag name -> where the value comes from.
-        fields: flag name -> declaration (none for `env.params.*`).
-    """
-
-    family: str | None
-    settings: Mapping[str, Any]
-    origins: Mapping[str, str]
-    fields: Mapping[str, declarations.Field]
-
-    def __getitem__(self, name: str) -> Any:
-        """Returns the value of a flag."""
-        return self.settings[name]
-
-    @property
-    def env_params(self) -> dict[str, str]:
-        """The environment's own parameters, as text."""
-        return {name[len(PARAMS) :]: value for name, value in self.settings.items() if name.startswith(PARAMS)}
-
-    def group(self, owner: str, config_class: type[ConfigT]) -> ConfigT:
-        """Builds the Config of an owner ("" for the run's own settings)."""
-        prefix = f"{owner}." if owner else ""
-        names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
-        return config_class(**{name: self.settings[prefix + name] for name in names})
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns what `config.json` holds; `restore` reads it back."""
-        settings = {
-            name: {"value": _plain(value), "origin": self.origins[name]} for name, value in self.settings.items()
-        }
-        return {"family": self.family, "settings": settings}
-
-    def difference(self, old: Mapping[str, Any]) -> differences.Difference:
-        """Compares with the contents of another run's `config.json`.
-
-        A setting that the file does not know yet had its present default.
-
-        Raises:
-            UsageError: the contents are not those of a `config.json`.
-        """
-        before = {name: entry["value"] for name, entry in _entries(old).items()}
-        after = {name: entry["value"] for name, entry in self.as_json()["settings"].items()}
-        defaults = {name: _plain(field.default) for name, field in self.fields.items()}
-        tunable = {name for name, field in self.fields.items() if field.tag == "tunable"}
-        return differences.between(before, after, defaults, tunable)
-
-
-def resolve(
-    flags: Mapping[str, Any],
-    family: str | None = None,
-    preset: presets.Preset | None = None,
-    measured: Mapping[str, tuple[Any, str]] = MappingProxyType({}),
-    *,
-    root: pathlib.Path = PACKAGE,
-) -> Resolved:
-    """Gives every setting its value: default < paper < family < preset < measured < flag.
-
-    Args:
-        flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them choose the
-            others.
-        family: task family of the environment; None before its spec is known (to check flags only).
-        preset: instead of the one that the flags name.
-        measured: flag name -> value and origin of what `--layout=auto` has chosen; before that, the layout is the
-            system's own.
-        root: folder of the package's sources.
-
-    Raises:
-        UsageError: a flag is unknown, or a value is not valid.
-    """
-    flags = canonical(flags)
-    preset = find_preset(str(flags.get("preset") or ""), root) if preset is None else preset
-    is_auto = flags.get("layout") == AUTO
-    named = {**flags, "layout": measured["layout"][0]} if is_auto and "layout" in measured else flags
-    system, _, layout = choose(named, preset, root)
-    catalogue = fields(system, layout, root)
-    layers: tuple[dict[str, tuple[Any, str]], ...] = (
-        {
-            name: (field.default, f"paper: {field.source}" if field.source else "default")
-            for name, field in catalogue.items()
-        },
-        {"layout": (layout, f"system {system.name}")},
-        _published("paper", system.settings_in(layout)),
-        _published(f"family {family}", system.families.get(family or "", {})),
-        _published(f"preset {preset.name}", _in_layout(preset, layout, catalogue)),
-        dict(measured) if is_auto else {},
-        {name: (value, "flag") for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
-    )
-    settings, origins = {}, {}
-    for name, (value, origin) in ((name, entry) for layer in layers for name, entry in layer.items()):
-        settings[name] = _value(system, catalogue, name, value, root)
-        origins[name] = origin
-    if settings.get("num_seeds", 1) > 1 and not trains_seeds_together(layout, root):
-        raise UsageError(
-            f"--num_seeds={settings['num_seeds']}: {layout} trains one seed at a time; valid: 1 (scripts/study.py runs "
-            "several, one after the other)"
-        )
-    return Resolved(family, settings, origins, catalogue)
-
-
-def restore(contents: Mapping[str, Any], root: pathlib.Path = PACKAGE) -> Resolved:
-    """Rebuilds the settings of a run from its `config.json`, origins included.
-
-    Raises:
-        UsageError: the contents are not those of a `config.json` that this version can read.
-    """
-    entries = _entries(contents)
-    values = {name: entry["value"] for name, entry in entries.items()}
-    resolved = resolve(values, contents.get("family"), presets.NONE, root=root)
-    origins = {**resolved.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
-    return dataclasses.replace(resolved, origins=origins)
-
-
-def measured_in(contents: Any) -> dict[str, tuple[Any, str]]:
-    """Returns what `--layout=auto` has chosen in an earlier session: flag name -> value and origin.
-
-    Args:
-        contents: of a `config.json`, of whatever form.
-    """
-    try:
-        entries = {name: (entry["value"], str(entry.get("origin"))) for name, entry in _entries(contents).items()}
-    except UsageError:
-        return {}
-    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO)}
-
-
 def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces short flag names by the full ones.
 
@@ -337,53 +200,3 @@ def unknown_flag(
     namesakes = [flag for flag in candidates if flag.strip("-").split(".")[-1] == name.split(".")[-1]]
     hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(f"--{name}", candidates)
     return UsageError(f"--{name}: {system.name} has no such flag{hint} (--help lists them)")
-
-
-def _published(origin: str, settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
-    """Pairs the values of a row with their origin."""
-    return {name: (value, f"{origin}: {source}") for name, (value, source) in settings.items()}
-
-
-def _in_layout(
-    preset: presets.Preset, layout: str, catalogue: Mapping[str, declarations.Field]
-) -> dict[str, systems.Setting]:
-    """Returns the settings of a preset; in another layout than its own, without those of that layout."""
-    kept = {name: one for name, one in preset.settings.items() if name in catalogue or not name.startswith("layout.")}
-    if "layout" in kept and kept["layout"].value != layout:
-        del kept["layout"]
-    return kept
-
-
-def _value(
-    system: systems.System,
-    catalogue: Mapping[str, declarations.Field],
-    name: str,
-    value: Any,
-    root: pathlib.Path,
-) -> Any:
-    """Checks one value; parameters of the environment's own stay text."""
-    if name.startswith(PARAMS) and name[len(PARAMS) :].isidentifier():
-        return str(value)
-    if name not in catalogue:
-        raise unknown_flag(system, catalogue, name, root)
-    try:
-        return declarations.parse(catalogue[name], value)
-    except ValueError as error:
-        raise UsageError(f"--{name}={value}: {error}") from None
-
-
-def _plain(value: Any) -> Any:
-    """Returns the value as JSON has it: tuples as lists, infinities as text."""
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
-
-
-def _entries(contents: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the settings of a `config.json`'s contents, checked in form."""
-    entries = contents.get("settings") if isinstance(contents, Mapping) else None
-    if not isinstance(entries, dict) or not all(
-        isinstance(item, dict) and "value" in item for item in entries.values()
-    ):
-        raise UsageError("config.json is not that of a run: it needs settings with values")
-    return entries

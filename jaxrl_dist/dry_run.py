@@ -15,7 +15,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, auto, config, faults, flags, learner, loggers, memory, probe, records, runner, session
+from jaxrl_dist import (
+    assemble,
+    auto,
+    faults,
+    flags,
+    learner,
+    loggers,
+    memory,
+    probe,
+    records,
+    resolution,
+    runner,
+    session,
+)
 from jaxrl_dist.envs import base as envs
 
 _PROBE_S = 5.0
@@ -159,7 +172,7 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
     return [rest, Compiled("evaluation", time.perf_counter() - trained_s, 0)]
 
 
-def schedules(settings: config.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
+def schedules(settings: resolution.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
     """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %."""
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
     rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
@@ -174,7 +187,7 @@ def schedules(settings: config.Resolved, parts: assemble.Assembly) -> dict[str, 
     return rows
 
 
-def _schedules(settings: config.Resolved, parts: assemble.Assembly) -> list[str]:
+def _schedules(settings: resolution.Resolved, parts: assemble.Assembly) -> list[str]:
     rows = parts.layout.rows_per_iteration
     total = -(-settings["steps"] // rows)
     lines = [
@@ -213,7 +226,7 @@ def _of_threads(report: Mapping[str, Any]) -> str:
     return f"{report['bottleneck']} (actors: {acting}; the learner learns {report['share_learning']:.0%} of its time)"
 
 
-def _speed(settings: config.Resolved, probed: probe.Probe) -> list[str]:
+def _speed(settings: resolution.Resolved, probed: probe.Probe) -> list[str]:
     speed, total = measure(probed), records.env_steps(probed.parts, 1)
     iterations = -(-settings["steps"] // total)
     minutes = iterations * total * settings["num_seeds"] / speed.steps_per_second / 60

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from absl import flags as absl_flags
 
-from jaxrl_dist import config, declarations, differences, faults, software, sweeps, systems
+from jaxrl_dist import config, declarations, differences, faults, resolution, software, sweeps, systems
 from jaxrl_dist.presets import base as presets
 
 CONSOLE = "jaxrl-dist"
@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
     text: str
     flags: dict[str, str]
-    settings: config.Resolved | None
+    settings: resolution.Resolved | None
     dry_run: bool = False
 
 
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     dry_run = _truth("dry_run", values.pop("dry_run", "false"))
     if rest:
         raise _unexpected(system, fields, rest[0], root)
-    settings = config.resolve(values, root=root)
+    settings = resolution.resolve(values, root=root)
     software.check_trackers(settings)
     sweeps.combinations(settings)
     origin = settings.settings.get("init_from")
@@ -114,7 +114,7 @@ def check_environment(name: str, root: pathlib.Path = config.PACKAGE) -> None:
         raise config.UsageError(f"--env={name}: {suite} has {', '.join(by_suite[suite])}{hint}")
 
 
-def run_folder(settings: config.Resolved) -> pathlib.Path:
+def run_folder(settings: resolution.Resolved) -> pathlib.Path:
     """Returns the folder of a run: `--out`, or one named after system, environment and seed under `runs`."""
     env = settings["env"].replace(":", "-").replace("/", "-")
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
@@ -263,7 +263,7 @@ def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
         family = old["family"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
-    return config.resolve(command.flags, family, measured=config.measured_in(old)).difference(old)
+    return resolution.resolve(command.flags, family, measured=resolution.measured_in(old)).difference(old)
 
 
 def _flag_lines(

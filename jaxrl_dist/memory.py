@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import blocks, config, ring
+from jaxrl_dist import blocks, config, resolution, ring
 
 _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
@@ -88,7 +88,7 @@ def describe(parts: Mapping[str, int]) -> str:
     return f"replay: {readable(sum(parts.values()))} per device ({listed})"
 
 
-def check(settings: config.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
+def check(settings: resolution.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
     """Refuses a replay that its devices cannot hold.
 
     Args:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, saving, session, sweeps, types
+from jaxrl_dist import assemble, checkpoint, config, records, resolution, saving, session, sweeps, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -29,7 +29,7 @@ class Policy(NamedTuple):
     agent: agents.Agent
     params: types.Params
     environment: envs.Environment | envs.HostTask
-    settings: config.Resolved
+    settings: resolution.Resolved
     env_steps: int
 
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
@@ -146,14 +146,14 @@ def assemble_run(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    saved = config.restore(json.loads(path.read_text(encoding="utf-8")))
+    saved = resolution.restore(json.loads(path.read_text(encoding="utf-8")))
     # Every value is given, so a preset that was changed since, or is gone, has no say.
     given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
     settings, environment = assemble.resolve(given)
     return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
 
-def _devices(saved: config.Resolved, num_devices: int) -> dict[str, Any]:
+def _devices(saved: resolution.Resolved, num_devices: int) -> dict[str, Any]:
     """Returns the flags that make a layout use the first devices there are."""
     chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
     named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}

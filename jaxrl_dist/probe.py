@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, config, records, session
+from jaxrl_dist import assemble, records, resolution, session
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base as layouts
 from jaxrl_dist.parallel import mesh as meshes
@@ -38,7 +38,7 @@ class Probe:
 
     def __init__(
         self,
-        settings: config.Resolved,
+        settings: resolution.Resolved,
         environment: envs.Environment | envs.HostTask,
         devices: Sequence[jax.Device],
         capacity: int = 0,
@@ -152,7 +152,7 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     return (time.perf_counter() - started_s) / iterations
 
 
-def _early(settings: config.Resolved, capacity: int) -> config.Resolved:
+def _early(settings: resolution.Resolved, capacity: int) -> resolution.Resolved:
     """Returns the settings with a replay that is learned from at once, and is cut where a capacity is given."""
     if "replay.min_size" not in settings.settings:
         return settings

@@ -9,10 +9,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, differences, metrics, plots, records, session, software, sweeps
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    differences,
+    metrics,
+    plots,
+    records,
+    resolution,
+    session,
+    software,
+    sweeps,
+)
 
 
-def write_config(folder: pathlib.Path, settings: config.Resolved) -> tuple[differences.Change, ...]:
+def write_config(folder: pathlib.Path, settings: resolution.Resolved) -> tuple[differences.Change, ...]:
     """Writes every setting with its origin, and the commit and versions of each session so far.
 
     Returns:
@@ -79,7 +90,7 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
 _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "eval_episodes", "eval_interval_over")
 
 
-def _by_combination(settings: config.Resolved, last: dict[str, Any]) -> dict[str, Any]:
+def _by_combination(settings: resolution.Resolved, last: dict[str, Any]) -> dict[str, Any]:
     """Returns the last evaluation of each combination of a sweep, nothing without one."""
     if not settings["sweep"] or not last:
         return {}
@@ -124,7 +135,7 @@ def _write(path: pathlib.Path, contents: dict[str, Any]) -> None:
     _replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
-def _draw(folder: pathlib.Path, settings: config.Resolved) -> None:
+def _draw(folder: pathlib.Path, settings: resolution.Resolved) -> None:
     title, whole = f"{settings['system']} on {settings['env']}", plots.curve([metrics.read(folder)])
     grouped = sweeps.by_combination(settings, list(whole.returns.T))
     curves = {

@@ -15,13 +15,13 @@ import numpy as np
 from jaxrl_dist import (
     assemble,
     checkpoint,
-    config,
     events,
     faults,
     guard,
     loggers,
     memory,
     records,
+    resolution,
     saving,
     sweeps,
     types,
@@ -126,7 +126,7 @@ def run(
     return Result(reason, progress, started.resumed_from, state.learner.params)
 
 
-def seed_keys(settings: config.Resolved) -> jax.Array:
+def seed_keys(settings: resolution.Resolved) -> jax.Array:
     """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
 
     Of a sweep, the seeds of each combination in turn.
@@ -196,7 +196,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
     return state
 
 
-def matmul_precision(settings: config.Resolved) -> contextlib.AbstractContextManager[Any]:
+def matmul_precision(settings: resolution.Resolved) -> contextlib.AbstractContextManager[Any]:
     """Sets the precision of matrix products that the settings ask for, in this thread and within the context."""
     return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
 

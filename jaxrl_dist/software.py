@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_dist import config
+from jaxrl_dist import config, resolution
 
 _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
@@ -42,7 +42,7 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def check_trackers(settings: Mapping[str, Any] | config.Resolved) -> None:
+def check_trackers(settings: Mapping[str, Any] | resolution.Resolved) -> None:
     """Checks that the packages of the trackers that the settings name are there, without importing them.
 
     Raises:

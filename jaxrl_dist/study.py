@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_dist import config, faults, flags, metrics, plots, scores, study_table
+from jaxrl_dist import config, faults, flags, metrics, plots, resolution, scores, study_table
 
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
@@ -93,7 +93,7 @@ def is_finished(cell: Cell) -> bool:
     """Whether the run folder holds a run of exactly these settings that has come to its end."""
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
-        settings = config.resolve(cell.command.flags, contents["family"], measured=config.measured_in(contents))
+        settings = resolution.resolve(cell.command.flags, contents["family"], measured=resolution.measured_in(contents))
         changed = settings.difference(contents).identity
     except (OSError, ValueError, LookupError):
         return False

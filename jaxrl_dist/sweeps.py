@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_dist import config, declarations
+from jaxrl_dist import config, declarations, resolution
 
 Values = Mapping[str, float]
 
 
-def combinations(settings: config.Resolved) -> list[dict[str, float]]:
+def combinations(settings: resolution.Resolved) -> list[dict[str, float]]:
     """Returns the combinations of values of a sweep, the last setting varying fastest; one empty one without a sweep.
 
     Raises:
@@ -32,23 +32,25 @@ def combinations(settings: config.Resolved) -> list[dict[str, float]]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def num_members(settings: config.Resolved) -> int:
+def num_members(settings: resolution.Resolved) -> int:
     """Returns how many runs the program trains: seeds, for each combination."""
     return settings["num_seeds"] * len(combinations(settings))
 
 
-def candidates(settings: config.Resolved) -> list[str]:
+def candidates(settings: resolution.Resolved) -> list[str]:
     """Names the settings that are numbers of the agent or the learner; which of them can be swept their code says."""
     named = settings.fields.items()
     return [name for name, field in named if name.startswith(("agent.", "learner.")) and field.kind == "float"]
 
 
-def replaced(settings: config.Resolved, values: Mapping[str, Any]) -> config.Resolved:
+def replaced(settings: resolution.Resolved, values: Mapping[str, Any]) -> resolution.Resolved:
     """Returns settings with other values, whatever their type."""
-    return config.Resolved(settings.family, {**settings.settings, **values}, settings.origins, settings.fields)
+    return resolution.Resolved(settings.family, {**settings.settings, **values}, settings.origins, settings.fields)
 
 
-def by_combination(settings: config.Resolved, per_member: Sequence[Any]) -> list[tuple[dict[str, float], list[Any]]]:
+def by_combination(
+    settings: resolution.Resolved, per_member: Sequence[Any]
+) -> list[tuple[dict[str, float], list[Any]]]:
     """Groups what there is of each member by its combination."""
     count = settings["num_seeds"]
     grouped = enumerate(combinations(settings))
@@ -60,7 +62,7 @@ def describe(values: Values) -> str:
     return " ".join(f"{name}={value:g}" for name, value in values.items())
 
 
-def _axis(settings: config.Resolved, part: str) -> tuple[str, list[float]]:
+def _axis(settings: resolution.Resolved, part: str) -> tuple[str, list[float]]:
     """Reads NAME=A,B."""
     name, _, given = part.strip().partition("=")
     valid = candidates(settings)

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import config, types
 from jaxrl_dist import learner as learners
+from jaxrl_dist import resolution, types
 from jaxrl_dist.agents import base
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -128,7 +128,7 @@ for _operation in _OPERATIONS:
 
 
 def sweepable(
-    names: Sequence[str], settings: config.Resolved, build: Build, trace: Callable[[Any], object]
+    names: Sequence[str], settings: resolution.Resolved, build: Build, trace: Callable[[Any], object]
 ) -> list[str]:
     """Returns which of some settings enter the program as numbers that arrays are computed with, and nothing before it.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, flags, learner, networks, runner, types
+from jaxrl_dist import config, flags, learner, networks, resolution, runner, types
 from jaxrl_dist.agents import a2c, ppo
 
 A, D, T, B = 3, 4, 9, 6
@@ -249,9 +249,9 @@ def test_ga3c_learns_from_rows_of_older_policies(tmp_path: Any) -> None:
 
 
 def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:
-    assert "layout.policy_lag" not in config.resolve({"system": "a2c", "layout": "anakin"}, "classic").settings
-    resolved = config.resolve({"system": "a2c", "layout": "sebulba"}, "classic")
+    assert "layout.policy_lag" not in resolution.resolve({"system": "a2c", "layout": "anakin"}, "classic").settings
+    resolved = resolution.resolve({"system": "a2c", "layout": "sebulba"}, "classic")
     assert resolved["layout.policy_lag"] == "0"
     assert resolved.origins["layout.policy_lag"].startswith("paper: Mnih et al. 2016")
     assert "--layout.policy_lag=0\n" in flags.parse(["--system=a2c", "--layout=sebulba", "--help"]).text
-    assert config.resolve({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
+    assert resolution.resolve({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from jaxrl_dist import assemble, config
+from jaxrl_dist import assemble, config, resolution
 
 LARGE = {"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32}
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
@@ -26,16 +26,16 @@ ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 3
     ],
 )
 def test_seeds_and_long_minibatches_are_spread_over_two_cores(family, settings, expected):
-    resolved = config.resolve({"system": "ppo", **settings}, family)
+    resolved = resolution.resolve({"system": "ppo", **settings}, family)
     assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == expected
 
 
 def test_replays_keep_to_one_core():
-    resolved = config.resolve({"system": "dqn", "replay.batch_size": 65536}, "physics")
+    resolved = resolution.resolve({"system": "dqn", "replay.batch_size": 65536}, "physics")
     assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == 1
 
 
 def test_more_devices_than_there_are_is_refused():
-    resolved = config.resolve({"system": "ppo", "layout.num_devices": 3}, "classic")
+    resolved = resolution.resolve({"system": "ppo", "layout.num_devices": 3}, "classic")
     with pytest.raises(config.UsageError, match="there are 2; valid: 0 to 2"):
         assemble.choose_devices(resolved, jax.devices()[:2])

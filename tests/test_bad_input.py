@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxrl_dist import config, declarations, faults, flags
+from jaxrl_dist import config, declarations, faults, flags, resolution
 
 SCRIPT = config.PACKAGE.parent / "scripts" / "train.py"
 
@@ -107,7 +107,7 @@ def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("system", ["ppo", "a2c", "dqn"])
 def test_help_lists_every_flag_with_its_origin(system: str) -> None:
     text = flags.parse([f"--system={system}", "--help", "--nonsense"]).text
-    settings = config.resolve({"system": system})
+    settings = resolution.resolve({"system": system})
     for name in settings.fields:
         assert f"\n  --{name}=" in text
     assert "--env.params.NAME=VALUE" in text
@@ -164,7 +164,7 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> N
 
 def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
     earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
-    contents = config.resolve(earlier.flags, "classic").as_json()
+    contents = resolution.resolve(earlier.flags, "classic").as_json()
     (tmp_path / "config.json").write_text(json.dumps(contents))
     opened(earlier)
     opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
@@ -246,7 +246,7 @@ def _altered(name: str, field: declarations.Field, value: Any) -> Any:
 @pytest.mark.parametrize("system", ["ppo", "dqn"])
 def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
     base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
-    settings = config.resolve(base, "classic")
+    settings = resolution.resolve(base, "classic")
     (tmp_path / "config.json").write_text(json.dumps(settings.as_json()))
     tags: dict[str, str] = {}
     for name, field in settings.fields.items():
@@ -254,7 +254,7 @@ def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str
             continue
         changed = {**base, name: _altered(name, field, settings[name])}
         try:
-            with flags.open_folder(flags.Command("", changed, config.resolve(changed))):
+            with flags.open_folder(flags.Command("", changed, resolution.resolve(changed))):
                 pass
             tags[name] = "tunable"
         except config.UsageError as error:

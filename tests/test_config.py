@@ -9,7 +9,7 @@ import pathlib
 
 import pytest
 
-from jaxrl_dist import config, declarations, differences, systems
+from jaxrl_dist import config, declarations, differences, resolution, systems
 from jaxrl_dist.presets import base as presets
 
 CONFIG_FILES = sorted(
@@ -201,7 +201,7 @@ def test_what_is_read_equals_what_is_imported(path: pathlib.Path, name: str) -> 
 
 def test_values_rise_in_rank_and_name_their_origin(root: pathlib.Path) -> None:
     def discount(flags: dict[str, str], **layers: object) -> tuple[float, str]:
-        resolved = config.resolve(flags, root=root, **layers)  # type: ignore[arg-type]
+        resolved = resolution.resolve(flags, root=root, **layers)  # type: ignore[arg-type]
         return resolved["agent.discount"], resolved.origins["agent.discount"]
 
     preset = presets.Preset("toy/fast", (), {"agent.discount": systems.Setting(0.6, "Toy 2004")})
@@ -210,11 +210,11 @@ def test_values_rise_in_rank_and_name_their_origin(root: pathlib.Path) -> None:
     assert discount({}, family="classic") == (0.7, "family classic: Toy 2003")
     assert discount({}, family="classic", preset=preset) == (0.6, "preset toy/fast: Toy 2004")
     assert discount({"agent.discount": "0.5"}, family="classic", preset=preset) == (0.5, "flag")
-    resolved = config.resolve({}, root=root)
+    resolved = resolution.resolve({}, root=root)
     assert (resolved["agent.scale"], resolved.origins["agent.scale"]) == (1.0, "default")
     assert (resolved["layout"], resolved.origins["layout"]) == ("here", "system toy")
     assert (resolved["system"], resolved.origins["system"]) == ("toy", "default")
-    assert config.resolve({"layout": "there"}, root=root).origins["layout"] == "flag"
+    assert resolution.resolve({"layout": "there"}, root=root).origins["layout"] == "flag"
 
 
 def test_groups_build_config_instances(root: pathlib.Path) -> None:
@@ -229,22 +229,22 @@ def test_groups_build_config_instances(root: pathlib.Path) -> None:
         seed: int
         steps: int
 
-    resolved = config.resolve({"agent.double": "true", "steps": "2e3"}, root=root)
+    resolved = resolution.resolve({"agent.double": "true", "steps": "2e3"}, root=root)
     assert resolved.group("agent", Agent) == Agent(0.8, True, 1.0)
     assert resolved.group("", Run) == Run(0, 2_000)
 
 
 def test_parameters_of_the_environment_pass_through_as_text(root: pathlib.Path) -> None:
-    resolved = config.resolve({"env.params.max_steps": "200", "env.params.slip": 0.5}, root=root)
+    resolved = resolution.resolve({"env.params.max_steps": "200", "env.params.slip": 0.5}, root=root)
     assert resolved.env_params == {"max_steps": "200", "slip": "0.5"}
     with pytest.raises(config.UsageError, match="no such flag"):
-        config.resolve({"env.params.max-steps": "1"}, root=root)
+        resolution.resolve({"env.params.max-steps": "1"}, root=root)
 
 
 def test_short_names_stand_for_the_full_ones(root: pathlib.Path) -> None:
-    assert config.resolve({"network": "cnn"}, root=root)["network.torso"] == "cnn"
+    assert resolution.resolve({"network": "cnn"}, root=root)["network.torso"] == "cnn"
     with pytest.raises(config.UsageError, match=r"--network is short for --network\.torso"):
-        config.resolve({"network": "cnn", "network.torso": "mlp"}, root=root)
+        resolution.resolve({"network": "cnn", "network.torso": "mlp"}, root=root)
 
 
 @pytest.mark.parametrize(
@@ -260,28 +260,28 @@ def test_short_names_stand_for_the_full_ones(root: pathlib.Path) -> None:
 )
 def test_errors_are_one_line_with_the_nearest(root: pathlib.Path, flags: dict[str, str], message: str) -> None:
     with pytest.raises(config.UsageError, match=message) as error:
-        config.resolve(flags, root=root)
+        resolution.resolve(flags, root=root)
     assert "\n" not in str(error.value)
 
 
 def test_restore_reads_back_what_as_json_wrote(root: pathlib.Path) -> None:
-    resolved = config.resolve(
+    resolved = resolution.resolve(
         {"network.hidden_sizes": "8,8", "env.params.a": "1", "layout": "there"}, "classic", root=root
     )
     text = json.dumps(resolved.as_json(), allow_nan=False)
-    assert config.restore(json.loads(text), root=root) == resolved
+    assert resolution.restore(json.loads(text), root=root) == resolved
 
 
 @pytest.mark.parametrize("contents", [{}, [], {"settings": 3}, {"settings": {"seed": 1}}, None])
 def test_contents_of_another_file_are_refused(root: pathlib.Path, contents: object) -> None:
     with pytest.raises(config.UsageError, match=r"config\.json"):
-        config.restore(contents, root=root)  # type: ignore[arg-type]
+        resolution.restore(contents, root=root)  # type: ignore[arg-type]
 
 
 def test_difference_splits_identity_from_tunable(root: pathlib.Path) -> None:
-    old = config.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).as_json()
-    assert config.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).difference(old) == ((), ())
-    new = config.resolve({"seed": "1", "steps": "2e3", "out": "elsewhere"}, root=root).difference(old)
+    old = resolution.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).as_json()
+    assert resolution.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).difference(old) == ((), ())
+    new = resolution.resolve({"seed": "1", "steps": "2e3", "out": "elsewhere"}, root=root).difference(old)
     assert new.identity == (
         ("seed", 0, 1),
         ("network.hidden_sizes", [8], [64, 64]),
@@ -292,18 +292,18 @@ def test_difference_splits_identity_from_tunable(root: pathlib.Path) -> None:
 
 
 def test_a_setting_newer_than_the_file_had_its_default(root: pathlib.Path) -> None:
-    old = config.resolve({}, root=root).as_json()
+    old = resolution.resolve({}, root=root).as_json()
     del old["settings"]["agent.scale"]
-    assert config.resolve({}, root=root).difference(old).identity == ()
-    changed = config.resolve({"agent.scale": "2"}, root=root).difference(old)
+    assert resolution.resolve({}, root=root).difference(old).identity == ()
+    changed = resolution.resolve({"agent.scale": "2"}, root=root).difference(old)
     assert changed.identity == (("agent.scale", 1.0, 2.0),)
 
 
 def test_every_setting_changed_once_is_identity_or_tunable(root: pathlib.Path) -> None:
-    base = config.resolve({}, root=root)
+    base = resolution.resolve({}, root=root)
     others = {"bool": "true", "int": "77", "float": "0.25", "tuple[int, ...]": "3"}
     for name, field in base.fields.items():
         if name not in ("system", "layout", "network.torso"):
-            changed = config.resolve({name: others.get(field.kind, "text")}, root=root).difference(base.as_json())
+            changed = resolution.resolve({name: others.get(field.kind, "text")}, root=root).difference(base.as_json())
             assert [change.name for change in getattr(changed, field.tag)] == [name]
             assert len(changed.identity) + len(changed.tunable) == 1

@@ -9,14 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, config, dry_run, flags, memory, session
+from jaxrl_dist import assemble, config, dry_run, flags, memory, resolution, session
 
 CARTPOLE = "gymnax:CartPole-v1"
 
 
 def command_of(system: str, folder: pathlib.Path, **settings: Any) -> flags.Command:
     given = {"system": system, "env": CARTPOLE, "out": str(folder), **conftest.SMALL[system], **settings}
-    return flags.Command("", given, config.resolve(given), dry_run=True)
+    return flags.Command("", given, resolution.resolve(given), dry_run=True)
 
 
 def told(command: flags.Command) -> str:

@@ -12,6 +12,7 @@ LAYERS = (
     {"declarations", "differences"},
     {"presets", "parsers"},
     {"config"},
+    {"resolution"},
     {"sweeps"},
     {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
     {"torsos", "lstm", "noisy"},

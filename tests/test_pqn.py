@@ -11,7 +11,7 @@ import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
 from test_impala import moved
 
-from jaxrl_dist import config, networks, q_values, runner, types
+from jaxrl_dist import config, networks, q_values, resolution, runner, types
 from jaxrl_dist.agents import pqn
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
@@ -160,7 +160,7 @@ def test_traces_over_the_actions_of_older_policies_are_refused(tmp_path: pathlib
     refuse("async_gradient", {}, "takes one gradient per unroll; valid: 1 and 1", tmp_path)
     for decay, staleness in ((0.0, "any"), (0.65, "own")):
         assert pqn.make(pqn.Config(trace_decay=decay), SPEC, FLAT).staleness == staleness
-    resolved = config.resolve({"system": "pqn", "layout": "sebulba"}, "classic")
+    resolved = resolution.resolve({"system": "pqn", "layout": "sebulba"}, "classic")
     assert resolved["layout.policy_lag"] == "0" and resolved["learner.epochs"] == 4
 
 

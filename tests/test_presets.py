@@ -10,14 +10,14 @@ import jax
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, declarations, flags, systems
+from jaxrl_dist import config, declarations, flags, resolution, systems
 from jaxrl_dist.presets import base as presets
 
 NAMES = presets.names(config.PACKAGE)
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def parsed(*arguments: str) -> config.Resolved:
+def parsed(*arguments: str) -> resolution.Resolved:
     settings = flags.parse(arguments).settings
     assert settings is not None
     return settings
@@ -54,18 +54,18 @@ def test_a_preset_file_is_also_a_flag_file() -> None:
 
 def test_a_preset_is_above_the_family_and_below_flags() -> None:
     given = {"preset": "r2d2/memory_chain"}
-    assert config.resolve({"system": "r2d2"}, "classic")["agent.burn_in"] == 10
-    resolved = config.resolve(given, "classic")
+    assert resolution.resolve({"system": "r2d2"}, "classic")["agent.burn_in"] == 10
+    resolved = resolution.resolve(given, "classic")
     assert (resolved["system"], resolved["agent.burn_in"], resolved["network.core_size"]) == ("r2d2", 20, 64)
-    above = config.resolve({**given, "agent.burn_in": "5", "env": "gymnax:CartPole-v1"}, "classic")
+    above = resolution.resolve({**given, "agent.burn_in": "5", "env": "gymnax:CartPole-v1"}, "classic")
     assert (above["agent.burn_in"], above.origins["agent.burn_in"], above["env"]) == (5, "flag", "gymnax:CartPole-v1")
 
 
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
-    assert config.resolve({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
+    assert resolution.resolve({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
     made = presets.Preset("x/y", (), {n: systems.Setting(v, "s") for n, v in OTHER.items()})
-    assert config.resolve({}, preset=made)["layout.num_actors"] == 3
-    other = config.resolve({"layout": "anakin"}, preset=made)
+    assert resolution.resolve({}, preset=made)["layout.num_actors"] == 3
+    other = resolution.resolve({"layout": "anakin"}, preset=made)
     assert "layout.num_actors" not in other.settings and other["layout.unroll_length"] == 7
 
 
@@ -108,7 +108,7 @@ def test_a_broken_file_is_refused(text: str, tmp_path: pathlib.Path) -> None:
 def test_a_run_keeps_what_its_preset_said(tmp_path: pathlib.Path) -> None:
     saved = json.loads(json.dumps(parsed("--preset=r2d2/memory_chain").as_json()))
     saved["settings"]["preset"]["value"] = "r2d2/gone"
-    restored = config.restore(saved)
+    restored = resolution.restore(saved)
     assert restored["agent.burn_in"] == 20 and restored.origins["agent.burn_in"].startswith("preset r2d2/memory_chain")
 
 
@@ -119,7 +119,7 @@ def test_list_and_help_show_presets_and_layouts() -> None:
     assert "preset r2d2/memory_chain: 20 (this project" in flags.parse(["--preset=r2d2/memory_chain", "--help"]).text
 
 
-def tiny(system: str, settings: config.Resolved) -> dict[str, Any]:
+def tiny(system: str, settings: resolution.Resolved) -> dict[str, Any]:
     """Returns flags that make a preset small, without touching what it is."""
     like = {"seed_impala": "impala", "seed_r2d2": "r2d2", "a3c": "a2c", "ga3c": "a2c", "gpu_sim": "ppo"}
     small = {k: v for k, v in conftest.SMALL[like.get(system, system)].items() if k not in ("network.torso", "layout")}

@@ -8,7 +8,7 @@ import rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_dist import config, priorities, types
+from jaxrl_dist import config, priorities, resolution, types
 from jaxrl_dist.parallel import mesh as meshes
 
 PRIORITISED = {"priority_exponent": 0.5, "importance_exponent": 1.0, "importance_exponent_end": 1.0}
@@ -187,7 +187,7 @@ def test_a_shard_without_priorities_gains_none_by_an_update():
 @pytest.mark.parametrize("name", ["priority_exponent", "importance_exponent", "importance_exponent_end"])
 def test_exponents_lie_between_zero_and_one(name):
     with pytest.raises(config.UsageError, match=rf"replay\.{name}=1.5.*<= 1"):
-        config.resolve({"system": "rainbow", f"replay.{name}": 1.5})
+        resolution.resolve({"system": "rainbow", f"replay.{name}": 1.5})
 
 
 def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from jaxrl_dist import config, software
+from jaxrl_dist import config, resolution, software
 
 
 def test_versions_are_those_that_count() -> None:
@@ -17,7 +17,7 @@ def test_versions_are_those_that_count() -> None:
 
 
 def test_sessions_are_recorded_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = config.resolve({"system": "ppo"})
+    settings = resolution.resolve({"system": "ppo"})
     monkeypatch.setattr(software, "commit", lambda: "first")
     first = software.record(settings.as_json(), None)
     assert software.recorded(first) == [{"commit": "first", "versions": software.versions()}]
@@ -27,12 +27,12 @@ def test_sessions_are_recorded_once_each(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [session["commit"] for session in software.recorded(second)] == ["first", "second"]
     # Neither a resume nor a reader of the settings sees it.
     assert settings.difference(second) == ((), ())
-    assert config.restore(second).settings == settings.settings
+    assert resolution.restore(second).settings == settings.settings
 
 
 def test_a_run_from_before_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "commit", lambda: "now")
-    before = config.resolve({"system": "ppo"}).as_json()
+    before = resolution.resolve({"system": "ppo"}).as_json()
     assert [session["commit"] for session in software.recorded(software.record(before, before))] == ["unknown", "now"]
 
 

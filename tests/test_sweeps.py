@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, metrics, sweeps, swept
+from jaxrl_dist import config, flags, metrics, resolution, sweeps, swept
 from jaxrl_dist.parallel import mesh as meshes
 
 CARTPOLE = "gymnax:CartPole-v1"
 
 
-def resolved(sweep: str, **settings: Any) -> config.Resolved:
-    return config.resolve({"system": "ppo", "env": CARTPOLE, "sweep": sweep, **settings})
+def resolved(sweep: str, **settings: Any) -> resolution.Resolved:
+    return resolution.resolve({"system": "ppo", "env": CARTPOLE, "sweep": sweep, **settings})
 
 
 def test_members_are_the_seeds_of_each_combination() -> None:

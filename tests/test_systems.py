@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxrl_dist import config, declarations, systems
+from jaxrl_dist import config, declarations, resolution, systems
 
 ROWS = [(system, family) for system in systems.SYSTEMS.values() for family in (None, *system.families)]
 
@@ -27,7 +27,7 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
             parsed = declarations.parse(fields[name], value)
             assert parsed == value and type(parsed) is type(value), name
             assert source, name
-        resolved = config.resolve({"system": system.name, "layout": layout}, family)
+        resolved = resolution.resolve({"system": system.name, "layout": layout}, family)
         assert all(resolved[name] == value for name, (value, _) in settings.items())
 
 
@@ -137,12 +137,12 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
     ],
 )
 def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
-    resolved = config.resolve({"system": system}, family)
+    resolved = resolution.resolve({"system": system}, family)
     assert {name: resolved[name] for name in published} == published
 
 
 def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
     for family in ("classic", "minatar"):
-        resolved = config.resolve({"system": "dqn"}, family)
+        resolved = resolution.resolve({"system": "dqn"}, family)
         assert (resolved["learner.optimizer"], resolved["learner.decay"]) == ("adam", 0.999)
-        assert resolved["learner.epsilon"] != config.resolve({"system": "dqn"})["learner.epsilon"]
+        assert resolved["learner.epsilon"] != resolution.resolve({"system": "dqn"})["learner.epsilon"]

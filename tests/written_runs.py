@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import config, software
+from jaxrl_dist import config, resolution, software
 
 TOTAL = 10_000
 
@@ -54,7 +54,7 @@ def write(
     """
     folder.mkdir(parents=True)
     given = {"system": system, "env": env, "steps": TOTAL, "num_seeds": returns.shape[1], "out": str(folder)}
-    settings = config.resolve({**given, **(flags or {})}, "classic")
+    settings = resolution.resolve({**given, **(flags or {})}, "classic")
     (folder / "config.json").write_text(json.dumps(software.record(settings.as_json(), None)))
     steps = np.linspace(0, share * settings["steps"], len(returns) + 1)[1:].astype(int).tolist()
     lines = []

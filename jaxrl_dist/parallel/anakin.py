@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jaxrl_dist import config as configs
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
-from jaxrl_dist import networks, sweeps
+from jaxrl_dist import networks, resolution, sweeps
 from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
@@ -218,7 +218,7 @@ def make(
     )
 
 
-def choose_devices(settings: configs.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Returns the devices to train on, of those there are.
 
     All accelerators, or, of virtual devices of a CPU, as many as the work per update can keep busy: seeds never
@@ -237,13 +237,13 @@ def choose_devices(settings: configs.Resolved, devices: Sequence[jax.Device]) ->
     return list(devices[:count])
 
 
-def replay_shards(settings: configs.Resolved, num_devices: int) -> int:
+def replay_shards(settings: resolution.Resolved, num_devices: int) -> int:
     """Returns the shards of a replay: one for each of the learner's devices."""
     del settings
     return num_devices
 
 
-def _gains(settings: configs.Resolved, num_devices: int) -> bool:
+def _gains(settings: resolution.Resolved, num_devices: int) -> bool:
     """Whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
