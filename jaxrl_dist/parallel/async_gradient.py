@@ -20,11 +20,19 @@ from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.envs import host as hosts
-from jaxrl_dist.parallel import async_plan, async_state, base, crowd, gauges, placement, schedules, server, worker
-from jaxrl_dist.parallel import crew as crews
+from jaxrl_dist.parallel import (
+    async_plan,
+    async_start,
+    async_state,
+    base,
+    crowd,
+    gauges,
+    placement,
+    schedules,
+    server,
+    worker,
+)
 from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.parallel import store as stores
 from jaxrl_dist.parallel.async_state import Actors, State
 from jaxrl_dist.types import Array
 
@@ -188,7 +196,7 @@ class _AsyncGradient:
         self._log = bytearray()
 
     def init(self, keys: Array) -> State:
-        return async_state.init(self.plan, keys, self._make_schedule(keys).state())
+        return async_state.init(self.plan, keys, async_start.make_schedule(self.plan, keys, self._recorded).state())
 
     def template(self, keys: Array) -> State:
         return async_state.template(self.plan, keys)
@@ -250,9 +258,9 @@ class _AsyncGradient:
     def _start(self, state: State, iteration: int, total: int) -> None:
         """Puts workers to work where a state leaves them."""
         plan = self.plan
-        self._schedule = self._make_schedule(state.key)
+        self._schedule = async_start.make_schedule(plan, state.key, self._recorded)
         self._schedule.load(np.asarray(state.schedule))
-        self._workers = [self._make_worker(state, index) for index in range(plan.members)]
+        self._workers = [async_start.make_worker(plan, state, index) for index in range(plan.members)]
         learner, *versions = (jax.tree.map(lambda x: x[0], one) for one in (state.learner, *state.versions))
         where = jax.tree.map(lambda x: server.sharding(plan.mesh, x), learner)
         if self._receive is None:
@@ -265,7 +273,7 @@ class _AsyncGradient:
             state.server,
             plan.config.gradients_per_apply == 1,
             crowd.Versions([jax.device_put(one, where) for one in versions], plan.config.kept_every),
-            self._make_store(state, iteration),
+            async_start.make_store(plan, state, iteration),
             int(state.events),
         )
         status = [int(one) for one in state.status]
@@ -277,39 +285,6 @@ class _AsyncGradient:
                 threads.answer(index, iteration / total)
             elif one == crowd.AT_WORK:
                 threads.resume(index, state.pending[index])
-
-    def _make_worker(self, state: State, index: int) -> worker.Worker:
-        plan, key = self.plan, base.seed_keys(state.key[0])
-        fields: Any = state.actors
-        actors: Any = Actors(*(part[index] for part in fields)) if plan.plays(index) else ()
-        make = None
-        if plan.plays(index) and isinstance(plan.environment, envs.HostTask):
-            actors = self._reborn(actors, int(state.numbers[index]))
-            make = self._maker(plan.environment, key.environment, index, int(state.numbers.sum()))
-        role = worker.Role(
-            device=plan.devices[index],
-            # Acting and learning take other parts of a key, so a learner apart has that of the actor of its number.
-            key=jax.random.fold_in(key.training, index if plan.plays(index) else index - plan.players),
-            env_ids=plan.env_ids(index) if plan.plays(index) else None,
-            make_environment=make,
-            nothing=jax.device_put(plan.nothing(index), plan.devices[index]),
-            learns=plan.learns(index),
-            shares=bool(plan.num_rings),
-            is_alone=plan.members == 1,
-        )
-        own: Any = () if plan.num_rings else state.replay[index]
-        before = worker.State(actors, own, state.kept[index])
-        return worker.Worker(plan.programs, role, before, int(state.numbers[index]), plan.config.unroll_length)
-
-    def _make_store(self, state: State, iteration: int) -> stores.Store | None:
-        plan = self.plan
-        if not plan.num_rings:
-            return None
-        counts = np.asarray(state.counts)
-        if int(state.replay_began) == iteration:
-            # The replay was not saved: it fills anew.
-            counts = np.zeros_like(counts)
-        return stores.Store(plan.rings, plan.rate(), state.replay, counts[:-1], int(counts[-1]), plan.width)
 
     def _light(self, state: State) -> State:
         """Returns the state while workers are at work."""
@@ -329,24 +304,6 @@ class _AsyncGradient:
             events=np.asarray(threads.events),
         )
         return self._state
-
-    def _reborn(self, actors: Actors, number: int) -> Actors:
-        timestep: Any = crews.ended(jax.tree.map(np.asarray, actors.timestep)) if number else ()
-        return actors._replace(timestep=timestep)
-
-    def _maker(self, task: envs.HostTask, key: Array, index: int, played: int) -> Callable[[], envs.HostEnvironment]:
-        """Returns what makes a worker's environments; a resumed run plays others than before."""
-        width = self.plan.width
-        seed = int(jax.random.bits(key, dtype=np.uint32))
-        seeds = hosts.seeds(seed, "training 0", played, index * width, width)
-        return lambda: task.make(seeds, width, self.plan.config.timeout_s)
-
-    def _make_schedule(self, keys: Array) -> schedules.Schedule:
-        config, members = self.plan.config, self.plan.members
-        if self._recorded is not None:
-            return schedules.Recorded(self._recorded, members)
-        seed = int(jax.random.bits(base.seed_keys(keys[0]).training, dtype=np.uint32))
-        return schedules.make(config.schedule, members, config.durations, config.jitter, seed)
 
     def _metrics(self) -> tuple[base.Metrics, FloatingPointError | None]:
         """Returns the sums of the events since the last call, and a fault among these; logs them."""
