@@ -271,7 +271,7 @@ def _flag_lines(
 ) -> list[str]:
     """Describes one flag: its value where no family or flag sets it, then the families' values and the preset's."""
     paper = system.settings_in(layout).get(name, systems.Setting(field.default, field.source))
-    origin = f"paper: {paper.source}" if paper.source else "default"
+    origin = resolution.paper_origin(paper.source)
     lines = [
         f"  --{name}={_shown(paper.value)}",
         _wrapped(f"{field.help} ({declarations.valid_values(field)}; {origin})"),

@@ -91,7 +91,7 @@ class MixedConfig:
         204_800,
         "Rows kept, over all environments and devices (10,240 unrolls of 20).",
         low=1,
-        source="ours, about the 10,000 unrolls of Espeholt et al. 2018",
+        source="this project, about the 10,000 unrolls of Espeholt et al. 2018",
     )
     fraction: float = setting(
         0.5,

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from jaxrl_dist import config, declarations, differences, systems
 from jaxrl_dist.config import AUTO, PARAMS, UsageError
 from jaxrl_dist.presets import base as presets
+from jaxrl_dist.settings import base
 
 ConfigT = TypeVar("ConfigT")
 
@@ -100,12 +101,9 @@ def resolve(
     system, _, layout = config.choose(named, preset, root)
     catalogue = config.fields(system, layout, root)
     layers: tuple[dict[str, tuple[Any, str]], ...] = (
-        {
-            name: (field.default, f"paper: {field.source}" if field.source else "default")
-            for name, field in catalogue.items()
-        },
+        {name: (field.default, paper_origin(field.source)) for name, field in catalogue.items()},
         {"layout": (layout, f"system {system.name}")},
-        _published("paper", system.settings_in(layout)),
+        {name: (value, paper_origin(source)) for name, (value, source) in system.settings_in(layout).items()},
         _published(f"family {family}", system.families.get(family or "", {})),
         _published(f"preset {preset.name}", _in_layout(preset, layout, catalogue)),
         dict(measured) if is_auto else {},
@@ -121,6 +119,11 @@ def resolve(
             "several, one after the other)"
         )
     return Resolved(family, settings, origins, catalogue)
+
+
+def paper_origin(source: str) -> str:
+    """Says where the value of a Config class or of a system's row is from: its paper, this project, or no one's."""
+    return f"paper: {source}" if source and not source.startswith(base.OURS) else source or "default"
 
 
 def restore(contents: Mapping[str, Any], root: pathlib.Path = config.PACKAGE) -> Resolved:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import config, flags, learner, networks, resolution, runner, types
-from jaxrl_dist.agents import a2c, ppo
+from jaxrl_dist.agents import a2c, impala, ppo
 
 A, D, T, B = 3, 4, 9, 6
 SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(A), "classic")
@@ -255,3 +255,21 @@ def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:
     assert resolved.origins["layout.policy_lag"].startswith("paper: Mnih et al. 2016")
     assert "--layout.policy_lag=0\n" in flags.parse(["--system=a2c", "--layout=sebulba", "--help"]).text
     assert resolution.resolve({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
+
+
+@pytest.mark.parametrize("name", ["ppo", "impala"])
+def test_rows_are_seen_by_the_statistics_that_they_were_acted_with(name: str) -> None:
+    """Where the learner is ahead of the actors, what it knows of observations since changes no probability."""
+    module = {"ppo": ppo, "impala": impala}[name]
+    agent = module.make(module.Config(normalise_observations=True), SPEC, FLAT)
+    acted = _params(agent)
+    acted = agent.adapt(acted, _played(agent, acted, seed=3), {}, types.LOCAL)
+    sequences = _played(agent, acted)
+    newer = agent.adapt(acted, _played(agent, acted, seed=4), {}, types.LOCAL)
+    old, new = (params.statistics.observation.mean for params in (acted, newer))
+    assert np.abs(np.asarray(old) - np.asarray(new)).max() > 1e-3
+    output = _learn(agent, newer, sequences)
+    if name == "ppo":
+        np.testing.assert_allclose(output.metrics["ratio_deviation"], 0.0, atol=1e-6)
+    else:
+        np.testing.assert_allclose(output.metrics["importance_weight"].sum(), output.valid.sum(), rtol=1e-6)

@@ -203,13 +203,13 @@ ALTERED = {
     "rainbow": {
         "agent.value_low": -5.0,
         "agent.value_high": 50.0,
-        "agent.actor_errors": True,
         "replay.priority_exponent": 0.9,
         "replay.importance_exponent": 0.9,
         "replay.importance_exponent_end": 0.0,
         "replay.smallest_error": 1.0,
     },
-    "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0},
+    "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0, "agent.actor_errors": False},
+    "apex_dpg": {"agent.actor_errors": False},
     "d4pg": {
         "agent.discount": 0.9,
         "agent.n_step": 1,
@@ -220,7 +220,7 @@ ALTERED = {
         "agent.exploration_noise": 0.9,
         "agent.target_noise": 0.2,
         "agent.clip_rewards": 0.5,
-        "agent.actor_errors": True,
+        "agent.random_share": 0.5,
         "learner.target_rate": 0.5,
         "learner.policy_learning_rate": 0.1,
         "learner.policy_period": 2,
@@ -232,6 +232,7 @@ ALTERED = {
         "agent.temperature": 0.1,
         "agent.learn_temperature": False,
         "agent.target_entropy": -5.0,
+        "agent.random_share": 0.5,
         "agent.clip_rewards": 0.5,
     },
     "r2d2": {
@@ -269,7 +270,7 @@ ELSEWHERE = {
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent"},
     "r2d2": {"agent.evaluation_epsilon"},
-    "d4pg": {"agent.target_noise_clip"},
+    "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
     "sac": set(),
 }
 BASE = {
@@ -281,6 +282,7 @@ BASE = {
     "impala_replay": {"layout": "anakin"},
     "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
+    "apex_dpg": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},

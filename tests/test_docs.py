@@ -118,6 +118,8 @@ def test_commands_in_the_text_are_accepted(command: str) -> None:
         )
         for name in set(arguments) - {"NAME"} if program == "benchmarks/learn.sh" else ():
             assert any(study.startswith(name) for study in names), f"{name} begins no study"
+    elif arguments[0] == "-c":
+        compile(arguments[1], "<text>", "exec")
     elif arguments[0] == "-m":
         assert importlib.util.find_spec(arguments[1]) is not None
     elif arguments[0] == "scripts/train.py":

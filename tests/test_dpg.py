@@ -11,7 +11,7 @@ import pytest
 import rlax
 
 from jaxrl_dist import config, learner, networks, types
-from jaxrl_dist.agents import dpg, transitions
+from jaxrl_dist.agents import dpg, dqn, transitions
 
 D, A, N = 3, 2, 6
 SPEC = types.EnvironmentSpec(
@@ -174,6 +174,13 @@ def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> No
     assert "\n" not in str(error.value)
 
 
+def test_errors_of_actors_are_of_the_learner_s_kind() -> None:
+    for module, kind in ((dpg, ATOMS), (dqn, ATOMS)):
+        spec = SPEC if module is dpg else SPEC._replace(action=types.DiscreteSpace(3))
+        with pytest.raises(config.UsageError, match="--agent.actor_errors=true: with --agent.num_atoms=11 the learner"):
+            module.make(module.Config(actor_errors=True, **kind), spec, NETWORK)
+
+
 def test_what_the_actor_saw_gives_the_error_that_the_learner_finds() -> None:
     agent, params, _ = build(n_step=3, actor_errors=True, exploration_noise=0.3)
     played.assert_errors_agree(agent, params, D)
@@ -192,3 +199,19 @@ def test_importance_weights_scale_the_critics_errors_and_leave_the_policy_s_part
             np.testing.assert_allclose(factor * np.asarray(a), b, rtol=1e-5, atol=1e-7)
     assert all(not np.asarray(x).any() for x in jax.tree.leaves(none["critic"]))
     assert any(np.abs(np.asarray(x)).max() > 1e-3 for x in jax.tree.leaves(none["policy"]))
+
+
+def test_the_first_share_of_training_is_random() -> None:
+    agent, params, _ = build(random_share=0.1, exploration_noise=0.1)
+    still, *_ = build(exploration_noise=0.1)
+    rows = jnp.zeros(512)
+    timestep = types.TimeStep(rows.astype(jnp.int8) + types.MID, rows, rows + 1, jnp.zeros((512, D)), ())
+
+    def acted(one: Any, progress: float) -> np.ndarray:
+        exploration = one.exploration(jnp.arange(512), 512, jnp.float32(progress))
+        return np.asarray(one.act(params, (), timestep, jax.random.key(2), exploration).action)
+
+    drawn = (acted(agent, 0.09) - 2.0) / 4.0
+    np.testing.assert_allclose(np.quantile(drawn, [0.0, 0.25, 0.5, 0.75, 1.0]), [-1, -0.5, 0, 0.5, 1], atol=0.1)
+    np.testing.assert_array_equal(acted(agent, 0.1), acted(still, 0.1))
+    assert not np.allclose(acted(agent, 0.1), acted(agent, 0.09))

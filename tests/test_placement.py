@@ -1,10 +1,12 @@
 """Names of devices: every wrong list is one line that names the valid ones, and a table says what runs where."""
 
+import types
+
 import jax
 import pytest
 
 from jaxrl_dist import config
-from jaxrl_dist.parallel import placement
+from jaxrl_dist.parallel import placement, sebulba_settings
 
 FLAG = "--layout.actor_devices"
 
@@ -29,6 +31,21 @@ def test_wrong_names_are_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(config.UsageError, match=f"^{FLAG}{message}") as error:
         placement.parse(FLAG, text, jax.devices())
     assert "\n" not in str(error.value)
+
+
+def test_actors_may_have_devices_that_the_learner_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accelerators cannot be had here, so these only say what they are."""
+    gpus = [types.SimpleNamespace(platform="gpu", id=i) for i in range(4)]
+    cpus = jax.local_devices(backend="cpu")
+    monkeypatch.setattr(jax, "local_devices", lambda backend=None: cpus if backend == "cpu" else gpus)
+    choose = sebulba_settings.acting_devices
+    assert choose("gpu:0", gpus[1:]) == [gpus[0]]
+    assert choose("cpu:1,gpu:2", gpus[1:]) == [cpus[1], gpus[2]]
+    assert choose("", gpus[1:]) == gpus[1:]
+    assert choose("cpu:3", cpus[:1]) == [cpus[3]]
+    assert choose("", cpus[:1]) == cpus
+    with pytest.raises(config.UsageError, match="no device gpu:4; valid: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0"):
+        choose("gpu:4", gpus[1:])
 
 
 def test_the_table_names_each_device_once() -> None:

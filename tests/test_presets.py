@@ -142,3 +142,6 @@ def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     assert run.reason == "finished" and run.summary["learner_steps"] > 0
     origin = json.loads((tmp_path / "config.json").read_text())["settings"]["preset"]
     assert origin == {"value": name, "origin": "flag"}
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not {metric for record in records for metric in record if f"`{metric}`" not in text} - {"kind"}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_dpg import NETWORK, SPEC, A, N, batch
+from test_dpg import NETWORK, SPEC, A, D, N, batch
 
 from jaxrl_dist import types
 from jaxrl_dist.agents import sac
@@ -108,3 +108,19 @@ def test_actions_are_within_bounds() -> None:
     chosen = agent.act(params, (), timestep, key, jnp.zeros(N)), agent.evaluate(params, (), timestep, key)
     for action in (output.action for output in chosen):
         assert action.shape == (N, A) and action.min() >= -2.0 and action.max() <= 6.0
+
+
+def test_the_first_share_of_training_is_random() -> None:
+    agent, params, *_ = build(random_share=0.1)
+    rows = jnp.zeros(512)
+    timestep = types.TimeStep(rows.astype(jnp.int8) + types.MID, rows, rows + 1, jnp.zeros((512, D)), ())
+    low, high = np.asarray(SPEC.action.low), np.asarray(SPEC.action.high)
+
+    def acted(progress: float) -> np.ndarray:
+        exploration = agent.exploration(jnp.arange(512), 512, jnp.float32(progress))
+        action = np.asarray(agent.act(params, (), timestep, jax.random.key(2), exploration).action)
+        return (action - low) / (high - low)
+
+    quantiles = [0.05, 0.25, 0.5, 0.75, 0.95]
+    np.testing.assert_allclose(np.quantile(acted(0.09), quantiles), quantiles, atol=0.05)
+    assert np.abs(np.quantile(acted(0.1), quantiles) - quantiles).max() > 0.05

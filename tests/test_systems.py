@@ -62,7 +62,7 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
         (
             "ppo",
             "physics",
-            {"env.num_envs": 4096, "layout.unroll_length": 5, "agent.discount": 0.97, "agent.clip_epsilon": 0.3},
+            {"env.num_envs": 4096, "layout.unroll_length": 80, "agent.discount": 0.97, "agent.clip_epsilon": 0.3},
         ),
         (
             "a2c",

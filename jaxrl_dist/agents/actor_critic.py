@@ -31,10 +31,18 @@ class Carry(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting remembers: log-probability f32 [B], and where the policy squashes, the sample before, f32 [B, A]."""
+    """What acting remembers; `()` for what is not needed.
+
+    Attributes:
+        log_prob: f32 [B], of the action.
+        sample: f32 [B, A], before a policy that squashes did so.
+        observation: [B, ...], normalised by the statistics of the policy that acted, which are older than the learner's
+            where there is a lag.
+    """
 
     log_prob: ArrayTree
     sample: ArrayTree
+    observation: ArrayTree
 
 
 class Batch(NamedTuple):
@@ -74,6 +82,7 @@ def make_agent(
     act: Callable[..., types.ActOutput],
     prepare: Callable[..., ArrayTree],
     loss: Callable[..., types.LossOutput],
+    adapt: Callable[..., types.Params] | None = None,
 ) -> base.Agent:
     """Builds an agent that learns from whole unrolls.
 
@@ -85,6 +94,7 @@ def make_agent(
         act: function of `base.Agent`, with `Parts` before its arguments.
         prepare: likewise.
         loss: likewise.
+        adapt: likewise; by default `move_statistics`.
 
     Raises:
         UsageError: an environment that the network or the policy does not fit.
@@ -105,7 +115,7 @@ def make_agent(
         evaluate=functools.partial(_evaluate, parts),
         prepare=functools.partial(prepare, parts),
         loss=functools.partial(loss, parts),
-        adapt=functools.partial(_adapt, config),
+        adapt=functools.partial(adapt or move_statistics, parts),
         target=base.no_target,
     )
 
@@ -117,7 +127,10 @@ def act(
     del exploration
     policy, carry = _policy(parts, params, carry, timestep)
     sample = policy.sample(key)
-    extras = Extras(policy.log_prob(sample), sample if policy.squashes else ())
+    seen: ArrayTree = ()
+    if parts.config.normalise_observations:
+        seen = normalisation.observation(parts.config, params.statistics, timestep.observation)
+    extras = Extras(policy.log_prob(sample), sample if policy.squashes else (), seen)
     return types.ActOutput(policy.action(sample), extras, carry)
 
 
@@ -146,7 +159,7 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
         inputs=rows[:-1],
         is_first=is_first[:-1],
         carry=sequences.carry.core,
-        sample=steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample,
+        sample=drawn(steps),
         log_prob=steps.extras.log_prob,
         value=value[:-1],
         advantage=advantage,
@@ -156,13 +169,26 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 
 
 def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
-    """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...]."""
+    """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...].
+
+    Rows are seen as they were when they were acted on; the last one, which was not yet, by the learner's statistics.
+    """
     config, timestep = parts.config, sequences.steps.timestep
     chex.assert_rank(timestep.reward, 2)
-    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    if config.normalise_observations:
+        last = normalisation.observation(config, params.statistics, timestep.observation[-1:])
+        observation = jnp.concatenate([sequences.steps.extras.observation[:-1], last])
+    else:
+        observation = normalisation.observation(config, params.statistics, timestep.observation)
     is_first = base.is_first(timestep)
     stacked = parts.net.stack(sequences.carry.core, observation, is_first)
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
+
+
+def drawn(steps: types.Step) -> Array:
+    """Returns what the policy drew, before squashing, of steps [T, B]."""
+    sample: Array = steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample
+    return sample
 
 
 def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[Any, Array]:
@@ -175,6 +201,16 @@ def outputs_and_value(parts: Parts, params: types.Params, batch: unrolled.Inputs
     """Returns the network's outputs and the value f32 of items: leaves [N, ...] of rows, [N, T, ...] of sequences."""
     outputs = unrolled.item_outputs(parts.net, params.network, batch)
     return outputs, outputs["value"][..., 0]
+
+
+def move_statistics(
+    parts: Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+) -> types.Params:
+    """Moves the running statistics by an unroll that was learned from."""
+    del metrics
+    timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
+    running = normalisation.update(parts.config, params.statistics, timestep, discounted_return, axis)
+    return params._replace(statistics=running)
 
 
 def policy_head(
@@ -236,12 +272,3 @@ def _evaluate(
     del key
     policy, carry = _policy(parts, params, carry, timestep)
     return types.ActOutput(policy.action(policy.mode()), (), carry)
-
-
-def _adapt(
-    config: Settings, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
-) -> types.Params:
-    del metrics
-    timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
-    running = normalisation.update(config, params.statistics, timestep, discounted_return, axis)
-    return params._replace(statistics=running)

@@ -1,5 +1,6 @@
 """What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -41,6 +42,22 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
     if not np.isfinite(low).all() or not np.isfinite(high).all():
         raise UsageError(f"--env={spec.name}: its actions have no bounds; valid: --system=ppo")
     return Range((high + low) / 2, (high - low) / 2)
+
+
+def exploration(random_share: float) -> Callable[[Array, int, Array], Array]:
+    """Returns an agent's (env_index i32 [B], num_envs, progress) -> f32 [B], 1 where actions are random."""
+
+    def is_random(env_index: Array, num_envs: int, progress: Array) -> Array:
+        del num_envs
+        return jnp.full(env_index.shape, progress < random_share, jnp.float32)
+
+    return is_random
+
+
+def explored(key: Array, action: Array, exploration: Array) -> Array:
+    """Replaces actions f32 [B, A] by uniform ones in [-1, 1], where `exploration` f32 [B] is not 0."""
+    drawn = jax.random.uniform(jax.random.fold_in(key, 1), action.shape, minval=-1.0, maxval=1.0)
+    return jnp.where(exploration[:, None] > 0, drawn, action)
 
 
 def policy_and_critic(

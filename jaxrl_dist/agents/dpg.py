@@ -35,9 +35,7 @@ class Config:
         low=1,
         source="Barth-Maron et al. 2018, section 3 (51)",
     )
-    value_low: float = setting(
-        0.0, "Lowest atom; equal to the highest, both follow from the reward's range, γ and the time limit."
-    )
+    value_low: float = setting(0.0, "Lowest atom; equal to the highest, both follow from the reward's range and γ.")
     value_high: float = setting(0.0, "Highest atom.")
     num_critics: int = setting(
         1,
@@ -48,6 +46,13 @@ class Config:
     )
     exploration_noise: float = setting(
         0.2, "Deviation of the noise on actions, in halves of their range.", low=0.0, source="Lillicrap et al. 2016"
+    )
+    random_share: float = setting(
+        0.0,
+        "Share of training in which actions are drawn uniformly.",
+        low=0.0,
+        high=1.0,
+        source="Lillicrap et al. 2016 (none)",
     )
     target_noise: float = setting(
         0.0,
@@ -79,8 +84,10 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     """Builds the agent for an environment; see `base.Agent` for its functions.
 
     Raises:
-        UsageError: actions that are no bounded vector, observations that are none, a memory, or atoms without a range.
+        UsageError: actions that are no bounded vector, observations that are none, a memory, atoms without a range, or
+            with errors that the actor saw.
     """
+    transitions.check_errors(config)
     actions = continuous.action_range(spec)
     size = len(actions.centre)
     policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, size)
@@ -94,7 +101,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=base.no_exploration,
+        exploration=continuous.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
@@ -125,10 +132,11 @@ def _act(
     key: Array,
     exploration: Array,
 ) -> types.ActOutput:
-    del exploration
     best = _policy(static, params.network, timestep.observation)
     noise = static.config.exploration_noise * jax.random.normal(key, best.shape)
     action = jnp.clip(best + noise, -1.0, 1.0)
+    if static.config.random_share:
+        action = continuous.explored(key, action, exploration)
     extras: Any = ()
     if static.config.actor_errors:
         extras = q_values.Seen(*(_value(static, params.network, timestep.observation, x) for x in (action, best)))

@@ -105,10 +105,9 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _prepare(parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
     """Gathers columns: values and probabilities are the loss's to compute, once."""
     del axis
-    timestep, extras = sequences.steps.timestep, sequences.steps.extras
+    timestep, steps = sequences.steps.timestep, sequences.steps
     inputs, is_first, reward = actor_critic.inputs(parts, params, sequences)
-    action = sequences.steps.action if isinstance(extras.sample, tuple) else extras.sample
-    acted = jax.tree.map(lambda x: x[:-1], (action, extras.log_prob))
+    acted = jax.tree.map(lambda x: x[:-1], (actor_critic.drawn(steps), steps.extras.log_prob))
     rows = (inputs, is_first, *acted, reward, timestep.discount, timestep.step_type)
     inputs, is_first, sample, log_prob, *rest = unrolled.swapped(rows)
     return Batch(inputs, is_first, sequences.carry.core, sample, log_prob, *rest)

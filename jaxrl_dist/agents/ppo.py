@@ -6,6 +6,7 @@ locomotion behaviours in rich environments" (DPPO).
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -96,22 +97,53 @@ _SMALLEST, _LARGEST = 1e-4, 1e4
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
     """Builds the agent for an environment; see `base.Agent` for its functions."""
-    agent = actor_critic.make_agent(
-        config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss
+    make_agent = functools.partial(
+        actor_critic.make_agent, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss
     )
     if not config.kl_penalty:
-        return agent
+        return make_agent(config, spec, network)
+    agent = make_agent(config, spec, network, adapt=_adapt)
 
     def init(key: Array) -> types.Params:
         params = agent.init(key)
         return params._replace(statistics=params.statistics._replace(own=jnp.float32(config.kl_penalty)))
 
-    def adapt(params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis) -> types.Params:
-        params = agent.adapt(params, sequences, metrics, axis)
-        weight = _adapted(config, params.statistics.own, metrics["approx_kl"])
-        return params._replace(statistics=params.statistics._replace(own=weight))
+    return agent._replace(init=init)
 
-    return agent._replace(init=init, adapt=adapt)
+
+def _adapt(
+    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+) -> types.Params:
+    """Moves the statistics, and the penalty's weight by the divergence of the policy that the update ended with."""
+    divergence = _divergence_after(parts, params, sequences, axis)
+    params = actor_critic.move_statistics(parts, params, sequences, metrics, axis)
+    weight = _adapted(parts.config, params.statistics.own, divergence)
+    return params._replace(statistics=params.statistics._replace(own=weight))
+
+
+def _divergence_after(
+    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
+) -> Array:
+    """Returns the mean divergence f32 [] of a policy from that which acted, over the taught rows of all devices."""
+    inputs, is_first, _ = actor_critic.inputs(parts, params, sequences)
+    outputs = unrolled.row_outputs(parts.net, params.network, sequences.carry.core, inputs, is_first)
+    policy = parts.distribution(jax.tree.map(lambda x: x[:-1], outputs))
+    steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
+    divergence = _divergence(policy.log_prob(actor_critic.drawn(steps)) - steps.extras.log_prob)[1]
+    taught = base.taught_rows(steps.timestep.step_type)
+    count, total = axis.sum((taught.sum(), jnp.where(taught > 0, divergence, 0.0).sum()))
+    return total / jnp.maximum(count, 1.0)
+
+
+def _divergence(log_ratio: Array) -> tuple[Array, Array]:
+    """Returns probability ratios, and what their divergence adds for each.
+
+    Its mean over actions of the policy that acted is the divergence, and so is its gradient's (Schulman 2020).
+    """
+    # An infinite ratio would make the gradient of what is clipped away 0 × ∞.
+    log_ratio = jnp.minimum(log_ratio, _LARGEST_LOG_RATIO)
+    ratio = jnp.exp(log_ratio)
+    return ratio, ratio - 1 - log_ratio
 
 
 def _adapted(config: Config, weight: Array, divergence: Array) -> Array:
@@ -147,9 +179,7 @@ def _loss(
     if config.normalise_advantage == "minibatch":
         advantage = _standardised(advantage, batch.taught, axis)
 
-    # An infinite ratio would make the gradient of what is clipped away 0 × ∞.
-    log_ratio = jnp.minimum(policy.log_prob(batch.sample) - batch.log_prob, _LARGEST_LOG_RATIO)
-    ratio = jnp.exp(log_ratio)
+    ratio, divergence = _divergence(policy.log_prob(batch.sample) - batch.log_prob)
     surrogate = ratio * advantage
     if config.clip_epsilon:
         clipped = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
@@ -160,8 +190,6 @@ def _loss(
         error = jnp.maximum(error, jnp.square(moved - batch.target))
     entropy = policy.entropy(key)
     loss = -surrogate + config.value_cost * 0.5 * error - config.entropy_cost * entropy
-    # Its mean over actions of the policy that acted is the divergence, and so is its gradient's (Schulman 2020).
-    divergence = ratio - 1 - log_ratio
     if config.kl_penalty:
         loss += _penalty(config, params.statistics.own, divergence, batch.taught, axis)
     metrics = {

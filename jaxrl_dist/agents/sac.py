@@ -37,6 +37,13 @@ class Config:
     target_entropy: float = setting(
         -1.0, "Target of the policy's entropy for each dimension of an action.", source="Haarnoja et al. 2018, table 1"
     )
+    random_share: float = setting(
+        0.01,
+        "Share of training in which actions are drawn uniformly.",
+        low=0.0,
+        high=1.0,
+        source="Haarnoja et al. 2018, released code (10,000 steps of 1M)",
+    )
     clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
 
 
@@ -68,7 +75,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=base.no_exploration,
+        exploration=continuous.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
@@ -104,9 +111,11 @@ def _act(
     key: Array,
     exploration: Array,
 ) -> types.ActOutput:
-    del exploration
     policy = _policy(static, params.network, timestep.observation)
-    return types.ActOutput(static.actions.scaled(policy.action(policy.sample(key))), (), carry)
+    action = policy.action(policy.sample(key))
+    if static.config.random_share:
+        action = continuous.explored(key, action, exploration)
+    return types.ActOutput(static.actions.scaled(action), (), carry)
 
 
 def _evaluate(

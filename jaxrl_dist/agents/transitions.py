@@ -113,6 +113,18 @@ def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
     return jnp.abs(target - taken[rule.context])
 
 
+def check_errors(config: Any) -> None:
+    """Raises a UsageError where actors would see errors of another kind than the learner.
+
+    An actor sees differences of means; the learner's errors of distributions are divergences.
+    """
+    if config.actor_errors and config.num_atoms > 1:
+        raise UsageError(
+            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
+            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
+        )
+
+
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     """Places the atoms f32 [atoms], None of one atom.
 
@@ -127,11 +139,9 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     if low == high:
         bound = config.clip_rewards or math.inf
         rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
-        # An episode may end at any step, so that 0 is always within.
-        horizon = 1 / (1 - config.discount) if config.discount < 1 else math.inf
-        if spec.time_limit:
-            steps = spec.time_limit
-            horizon = float(steps) if config.discount == 1 else (1 - config.discount**steps) / (1 - config.discount)
+        # An episode may end at any step, so that 0 is always within; where it is cut short its last value still counts,
+        # so that a time limit bounds no value, unless nothing else does.
+        horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
         low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(

@@ -179,7 +179,7 @@ def make(
     num_rings = (1 if config.replay == "global" else players) if shares else 0
     _check(config, agent, replay, players, members, num_rings)
     width = num_envs // players
-    available, named = jax.local_devices(), config.worker_devices
+    available, named = jax.local_devices(backend=mesh.devices.flat[0].platform), config.worker_devices
     devices = placement.parse("--layout.worker_devices", named, available) if named else available
     return Plan(
         config=config,

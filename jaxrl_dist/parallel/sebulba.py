@@ -56,7 +56,9 @@ class Config:
         low=1,
     )
     actor_devices: str = setting(
-        "", "Devices of the actors in turn, such as cpu:0 or gpu:0,gpu:1; empty takes all there are."
+        "",
+        "Devices of the actors in turn, such as cpu:0 or gpu:0,gpu:1; empty takes those of the learner, and where "
+        "these are CPUs all there are.",
     )
     learner_devices: str = setting(
         "", "Devices of the learner, such as gpu:2,gpu:3; empty takes all accelerators, or the first CPU."

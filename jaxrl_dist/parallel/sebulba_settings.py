@@ -1,5 +1,6 @@
 """Checks which of Sebulba's settings fit together, and says by them what its actors are."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -31,9 +32,8 @@ def make_stage(
         UsageError: settings that do not fit together.
     """
     local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    available = jax.local_devices() if local[0].platform == "cpu" else local
-    named, num_actors = config.actor_devices, _count_actors(config, num_envs, mesh)
-    devices = placement.parse("--layout.actor_devices", named, available) if named else available
+    num_actors = _count_actors(config, num_envs, mesh)
+    devices = acting_devices(config.actor_devices, local)
     width = num_envs // (num_actors * jax.process_count())
     lag, ready = _parse_lag(config.policy_lag, agent.staleness), config.ready_envs
     if config.inference == "central":
@@ -68,6 +68,18 @@ def make_stage(
         timeout_s=config.timeout_s,
         max_restarts=config.max_actor_restarts,
     )
+
+
+def acting_devices(named: str, learners: Sequence[jax.Device]) -> Sequence[jax.Device]:
+    """Returns the devices that are named; else the learner's, on a CPU all there are.
+
+    Raises:
+        UsageError: a name is not that of a device of this process.
+    """
+    there = jax.local_devices(backend=learners[0].platform)
+    if named:
+        return placement.parse("--layout.actor_devices", named, there)
+    return there if learners[0].platform == "cpu" else learners
 
 
 def _parse_lag(text: str, staleness: str) -> int | None:

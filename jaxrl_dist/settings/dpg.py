@@ -3,7 +3,9 @@
 from jaxrl_dist.settings.base import OURS, Families, Setting, cited
 
 _DDPG = "Lillicrap et al. 2016 (DDPG), section 7"
-_TD3 = "Fujimoto et al. 2018 (TD3), section 6.1 and table 3"
+_TD3 = "Fujimoto et al. 2018 (TD3), section 6.1"
+# Published after the paper, which has a step size of 1e-3, batches of 100, and layers of 400 and 300.
+_TD3_CODE = "sfujim/TD3, TD3.py and main.py (the authors' code)"
 _D4PG = "Barth-Maron et al. 2018 (D4PG), section 4"
 _APE_X = "Horgan et al. 2018 (Ape-X), appendix D"
 
@@ -24,7 +26,7 @@ _COMMON = {
         },
     ),
     "replay.capacity": Setting(1_000_000, _DDPG),
-    "network.hidden_sizes": Setting((256, 256), f"{_TD3}; DDPG has 400 and 300"),
+    "network.hidden_sizes": Setting((256, 256), f"{_TD3_CODE}; the papers have 400 and 300"),
 }
 
 DDPG = {
@@ -40,12 +42,12 @@ DDPG = {
     **cited(
         f"{_TD3}, its DDPG",
         {
-            "replay.batch_size": 256,
-            "replay.samples_per_insert": 256.0,
             "learner.target_rate": 0.005,
             "agent.exploration_noise": 0.1,
         },
     ),
+    "replay.batch_size": Setting(256, _TD3_CODE),
+    "replay.samples_per_insert": Setting(256.0, f"{_TD3_CODE}: an update of 256 rows per step"),
 }
 
 TD3 = {
@@ -53,14 +55,14 @@ TD3 = {
     **cited(
         _TD3,
         {
-            "learner.learning_rate": 3e-4,
-            "learner.policy_learning_rate": 3e-4,
             "learner.policy_period": 2,
             "learner.target_period": 2,
             "agent.num_critics": 2,
             "agent.target_noise": 0.2,
         },
     ),
+    **cited(_TD3_CODE, {"learner.learning_rate": 3e-4, "learner.policy_learning_rate": 3e-4}),
+    "agent.random_share": Setting(0.01, f"{_TD3} (10,000 steps of 1M)"),
 }
 
 D4PG = {
@@ -95,6 +97,10 @@ APE_X_DPG = {
             "agent.exploration_noise": 0.3,
             "agent.actor_errors": True,
         },
+    ),
+    **cited(
+        "as Ape-X DQN, Horgan et al. 2018, section 4.1",
+        {"replay.importance_exponent": 0.4, "replay.importance_exponent_end": 0.4},
     ),
     **cited(OURS, {"replay.samples_per_insert": 64.0}),
     "replay.capacity": Setting(999_936, f"{_APE_X} (1M), in whole unrolls of 32 environments"),

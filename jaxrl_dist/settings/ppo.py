@@ -87,7 +87,6 @@ _PPO_PHYSICS = {
         _BRAX_ANT,
         {
             "env.num_envs": 4096,
-            "layout.unroll_length": 5,
             "learner.learning_rate": 3e-4,
             "learner.minibatches": 32,
             "learner.epochs": 4,
@@ -112,6 +111,9 @@ _PPO_PHYSICS = {
             "network.orthogonal": False,
             "network.shared": False,
         },
+    ),
+    "layout.unroll_length": Setting(
+        80, f"{_BRAX_ANT}: updates of 32 × 2048 unrolls of 5 steps, which are 80 steps of each; advantages reach all 80"
     ),
     "agent.scale_rewards": Setting(True, f"{OURS} (Brax multiplies rewards by a constant per environment)"),
     "network.torso": Setting("mlp", _BRAX_PPO),
