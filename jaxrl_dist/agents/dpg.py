@@ -27,13 +27,13 @@ class Config:
         0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Lillicrap et al. 2016, section 7"
     )
     n_step: int = setting(
-        1, "Rewards summed before bootstrapping (n).", low=1, source="Barth-Maron et al. 2018, section 3 (5)"
+        1, "Rewards summed before bootstrapping (n).", low=1, source="Lillicrap et al. 2016, equation 5"
     )
     num_atoms: int = setting(
         1,
         "Atoms of the distribution of returns; 1 learns their mean alone.",
         low=1,
-        source="Barth-Maron et al. 2018, section 3 (51)",
+        source="Lillicrap et al. 2016 (1)",
     )
     value_low: float = setting(0.0, "Lowest atom; equal to the highest, both follow from the reward's range and γ.")
     value_high: float = setting(0.0, "Highest atom.")

@@ -46,7 +46,7 @@ _MINATAR = {
 _ATARI = {
     **cited(_IMPALA, {"agent.clip_rewards": 1.0}),
     **cited(
-        "Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3.1 (deep, feed-forward)",
+        "Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3 (deep, feed-forward)",
         {
             "network.torso": "impala_resnet",
             "network.core": "frame_stack",
