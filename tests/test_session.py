@@ -296,7 +296,7 @@ def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.run_folder.plots, "learning_curve", fail)
+        patch.setattr(runner.run_folder.plots, "draw", fail)
         with pytest.raises(OSError, match=r"No space left on device; the run is saved, and the same command writes"):
             train(tmp_path)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
