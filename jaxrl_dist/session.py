@@ -207,7 +207,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
         for owner, share in (("log", 100), ("evaluation", 20))
     )
-    length, chunks, saved_s, called = 1, 0, time.perf_counter(), ""
+    length, chunks, learned, saved_s, called = 1, 0, 0, time.perf_counter(), ""
     while True:
         is_last = progress.iteration >= progress.total
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
@@ -222,7 +222,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         count = min(*due, progress.total, progress.iteration + length) - progress.iteration
         chunks += 1
         started_s = time.perf_counter()
-        with _profile(session, chunks):
+        with _profile(session, learned):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
         if parts.layout.kept_failure() or not guard.is_sound(state, metrics):
@@ -230,6 +230,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
+        learned += progress.learner_steps > 0
         events.append(session.folder, parts.layout.events())
         session.tick(progress)
         if fault is not None:
@@ -268,9 +269,9 @@ def _iterations(session: _Session, state: Any, progress: records.Progress, count
         return end.state, jax.device_get(end.metrics), end.iterations, end.fault
 
 
-def _profile(session: _Session, chunk: int) -> contextlib.AbstractContextManager[Any]:
-    """Traces the second chunk, which is the first that runs as the others do, where the settings ask for it."""
-    if chunk != 2 or not session.parts.settings["profile"]:
+def _profile(session: _Session, learned: int) -> contextlib.AbstractContextManager[Any]:
+    """Traces the chunk after the first one of the session that learned, where the settings ask for it."""
+    if learned != 1 or not session.parts.settings["profile"]:
         return contextlib.nullcontext()
     session.logger.say(f"profiling into {session.folder / 'profile'}: tensorboard --logdir={session.folder} shows it")
     return jax.profiler.trace(str(session.folder / "profile"))

@@ -1,5 +1,6 @@
 """Whole runs in this process: stopped and resumed they are what they would have been."""
 
+import contextlib
 import json
 import pathlib
 import shutil
@@ -194,6 +195,21 @@ def test_precision_reaches_every_program(
     assert len(seen) == 1 and "HIGHEST" in seen.pop()
     train(tmp_path / "bfloat16", precision="bfloat16", steps=128)
     assert len(seen) == 1 and "HIGHEST" not in seen.pop()
+
+
+def test_a_profile_is_of_learning(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay fills for a while before anything is learned from it."""
+    before: list[int] = []
+
+    def trace(folder: str) -> Any:
+        before.append(metrics.read(tmp_path)[-1]["learner_steps"])
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(session.jax.profiler, "trace", trace)
+    monkeypatch.setattr(session, "_CHUNK_S", 0.0)
+    each = {"log.interval_steps": 32, "evaluation.interval_steps": 320, "replay.min_size": 128}
+    run = train(tmp_path, "dqn", profile=True, **each)
+    assert len(before) == 1 and 0 < before[0] < run.summary["learner_steps"]
 
 
 def test_a_profile_holds_a_trace(tmp_path: pathlib.Path, reference: runner.Run) -> None:
