@@ -171,15 +171,16 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
     """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...].
 
-    Rows are seen as they were when they were acted on; the last one, which was not yet, by the learner's statistics.
+    Rows are seen as they were when they were acted on; those whose action was ignored or is still to come, whose values
+    alone count, by the learner's statistics.
     """
     config, timestep = parts.config, sequences.steps.timestep
     chex.assert_rank(timestep.reward, 2)
+    observation = normalisation.observation(config, params.statistics, timestep.observation)
     if config.normalise_observations:
-        last = normalisation.observation(config, params.statistics, timestep.observation[-1:])
-        observation = jnp.concatenate([sequences.steps.extras.observation[:-1], last])
-    else:
-        observation = normalisation.observation(config, params.statistics, timestep.observation)
+        acted = base.taught_rows(timestep.step_type).at[-1].set(0.0) > 0
+        acted = acted.reshape(*acted.shape, *(1,) * (observation.ndim - 2))
+        observation = jnp.where(acted, sequences.steps.extras.observation, observation)
     is_first = base.is_first(timestep)
     stacked = parts.net.stack(sequences.carry.core, observation, is_first)
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
