@@ -53,6 +53,12 @@ def commands_in_text() -> Iterator[list[str]]:
                 yield shlex.split(quoted)
 
 
+def check_make(arguments: Sequence[str]) -> None:
+    """Checks the targets that a command of make names."""
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(arguments) <= set(targets)
+
+
 def script_options(script: str | pathlib.Path) -> set[str]:
     """Returns the flags that a script defines, without the dashes."""
     source = (ROOT / script).read_text(encoding="utf-8")
@@ -91,8 +97,7 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     program, *arguments = shlex.split(command)
     if program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        assert set(arguments) <= set(targets)
+        check_make(arguments)
         return
     script, *arguments = arguments
     assert program == "python" and (ROOT / script).is_file()
@@ -110,8 +115,7 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
 def test_commands_in_the_text_are_accepted(command: str) -> None:
     program, *arguments = shlex.split(command)
     if program == "make":
-        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        assert set(arguments) <= set(targets)
+        check_make(arguments)
     elif program.endswith(".sh"):
         names = re.findall(
             r"^(?:PYTHONPATH=\S+ )?study (\w+)", (ROOT / program).read_text(encoding="utf-8"), re.MULTILINE

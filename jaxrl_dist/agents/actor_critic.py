@@ -125,12 +125,13 @@ def act(
 ) -> types.ActOutput:
     """Draws actions from the policy."""
     del exploration
-    policy, carry = _policy(parts, params, carry, timestep)
+    policy, carry, seen = _policy(parts, params, carry, timestep)
     sample = policy.sample(key)
-    seen: ArrayTree = ()
-    if parts.config.normalise_observations:
-        seen = normalisation.observation(parts.config, params.statistics, timestep.observation)
-    extras = Extras(policy.log_prob(sample), sample if policy.squashes else (), seen)
+    extras = Extras(
+        policy.log_prob(sample),
+        sample if policy.squashes else (),
+        seen if parts.config.normalise_observations else (),
+    )
     return types.ActOutput(policy.action(sample), extras, carry)
 
 
@@ -259,17 +260,18 @@ def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
     return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))
 
 
-def _policy(parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep) -> Any:
+def _policy(parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep) -> tuple[Any, Carry, Array]:
+    """Returns the distribution of actions, the carry, and the observations as the network got them."""
     config = parts.config
     observation = normalisation.observation(config, params.statistics, timestep.observation)
     outputs, core = parts.net.step(params.network, carry.core, observation, base.is_first(timestep))
     discounted_return = normalisation.next_return(config, carry.discounted_return, timestep)
-    return parts.distribution(outputs), Carry(core, discounted_return)
+    return parts.distribution(outputs), Carry(core, discounted_return), observation
 
 
 def _evaluate(
     parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array
 ) -> types.ActOutput:
     del key
-    policy, carry = _policy(parts, params, carry, timestep)
+    policy, carry, _ = _policy(parts, params, carry, timestep)
     return types.ActOutput(policy.action(policy.mode()), (), carry)

@@ -87,7 +87,6 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         UsageError: actions that are no bounded vector, observations that are none, a memory, atoms without a range, or
             with errors that the actor saw.
     """
-    transitions.check_errors(config)
     actions = continuous.action_range(spec)
     size = len(actions.centre)
     policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, size)

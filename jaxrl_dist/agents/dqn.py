@@ -118,7 +118,6 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     Raises:
         UsageError: real-valued actions, a recurrent core, atoms without a range, or with errors that the actor saw.
     """
-    transitions.check_errors(config)
     num_actions = q_values.check_discrete(spec)
     heads = q_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
     net = networks.make(network, spec, heads)

@@ -105,7 +105,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _prepare(parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
     """Gathers columns: values and probabilities are the loss's to compute, once."""
     del axis
-    timestep, steps = sequences.steps.timestep, sequences.steps
+    steps, timestep = sequences.steps, sequences.steps.timestep
     inputs, is_first, reward = actor_critic.inputs(parts, params, sequences)
     acted = jax.tree.map(lambda x: x[:-1], (actor_critic.drawn(steps), steps.extras.log_prob))
     rows = (inputs, is_first, *acted, reward, timestep.discount, timestep.step_type)

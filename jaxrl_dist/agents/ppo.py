@@ -6,7 +6,6 @@ locomotion behaviours in rich environments" (DPPO).
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
@@ -97,12 +96,12 @@ _SMALLEST, _LARGEST = 1e-4, 1e4
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
     """Builds the agent for an environment; see `base.Agent` for its functions."""
-    make_agent = functools.partial(
-        actor_critic.make_agent, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss
+    adapt = _adapt if config.kl_penalty else None
+    agent = actor_critic.make_agent(
+        config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss, adapt=adapt
     )
     if not config.kl_penalty:
-        return make_agent(config, spec, network)
-    agent = make_agent(config, spec, network, adapt=_adapt)
+        return agent
 
     def init(key: Array) -> types.Params:
         params = agent.init(key)
@@ -131,8 +130,7 @@ def _divergence_after(
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     divergence = _divergence(policy.log_prob(actor_critic.drawn(steps)) - steps.extras.log_prob)[1]
     taught = base.taught_rows(steps.timestep.step_type)
-    count, total = axis.sum((taught.sum(), jnp.where(taught > 0, divergence, 0.0).sum()))
-    return total / jnp.maximum(count, 1.0)
+    return _mean(divergence, taught, axis)
 
 
 def _divergence(log_ratio: Array) -> tuple[Array, Array]:
@@ -209,10 +207,15 @@ def _penalty(config: Config, weight: Array, divergence: Array, taught: Array, ax
     The hinge is the square of what the mean is above twice the target: its gradient is that of the divergence, times
     twice the excess (Heess et al. 2017, algorithm 1).
     """
-    total = jax.lax.stop_gradient((taught * divergence).sum())
-    count, total = axis.sum((taught.sum(), total))
-    excess = jnp.maximum(total / jnp.maximum(count, 1.0) - _HIGH * config.kl_target, 0.0)
+    mean = _mean(jax.lax.stop_gradient(divergence), taught, axis)
+    excess = jnp.maximum(mean - _HIGH * config.kl_target, 0.0)
     return (weight + 2 * _HINGE * excess) * divergence
+
+
+def _mean(x: Array, taught: Array, axis: types.Axis) -> Array:
+    """Returns the mean f32 [] over the taught rows of all devices."""
+    count, total = axis.sum((taught.sum(), jnp.where(taught > 0, x, 0.0).sum()))
+    return total / jnp.maximum(count, 1.0)
 
 
 def _standardised(advantage: Array, taught: Array, axis: types.Axis) -> Array:

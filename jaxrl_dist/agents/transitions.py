@@ -41,6 +41,10 @@ class Settings(Protocol):
         """Atoms; 1 is no distribution."""
 
     @property
+    def actor_errors(self) -> bool:
+        """Whether new windows get the error that the actor saw."""
+
+    @property
     def value_low(self) -> float:
         """Lowest atom; equal to the highest where both follow from the rewards."""
 
@@ -113,28 +117,22 @@ def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
     return jnp.abs(target - taken[rule.context])
 
 
-def check_errors(config: Any) -> None:
-    """Raises a UsageError where actors would see errors of another kind than the learner.
-
-    An actor sees differences of means; the learner's errors of distributions are divergences.
-    """
-    if config.actor_errors and config.num_atoms > 1:
-        raise UsageError(
-            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
-            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
-        )
-
-
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     """Places the atoms f32 [atoms], None of one atom.
 
     Where they are not given, they lie between the discounted sums of the lowest and of the highest reward.
 
     Raises:
-        UsageError: a range that is empty or without end.
+        UsageError: a range that is empty or without end; or errors that actors saw, which are differences of means
+            where the learner's are divergences.
     """
     if config.num_atoms == 1:
         return None
+    if config.actor_errors:
+        raise UsageError(
+            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
+            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
+        )
     low, high = config.value_low, config.value_high
     if low == high:
         bound = config.clip_rewards or math.inf
