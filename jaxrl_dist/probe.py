@@ -19,6 +19,8 @@ from jaxrl_dist.parallel import unroll as unrolls
 # Longest time until a replay is learned from; a probe that takes longer measures what it sees until then.
 _PATIENCE_S = 60.0
 _PLAYED_AHEAD = 2
+# How long actors may take to play as far ahead as they can, and how often that is looked at.
+_REST_S, _LOOK_S = 2.0, 0.05
 # More than a window of any agent.
 _ROWS_PER_COLUMN = 256
 # So that no schedule is at its end however long a probe is.
@@ -92,6 +94,8 @@ class Probe:
         took = time.perf_counter() - started_s
         self.iterations, self.seconds = self.iterations + iterations, self.seconds + took
         self.rates.append(records.steps_per_second(self.parts, iterations, {}, took))
+        if self.parts.settings["layout"] != "anakin":
+            _await_rest()
 
     @property
     def steps_per_second(self) -> float:
@@ -120,6 +124,16 @@ class Probe:
             raise end.fault or KeyboardInterrupt from None
         self._iteration += count
         return jax.device_get(metrics)
+
+
+def _await_rest() -> None:
+    """Waits until actors have played ahead, so that they take no core from what is measured next."""
+    until_s = time.perf_counter() + _REST_S
+    while time.perf_counter() < until_s:
+        used_s = time.process_time()
+        time.sleep(_LOOK_S)
+        if time.process_time() - used_s < 0.1 * _LOOK_S:
+            return
 
 
 def acting_seconds(probe: Probe, iterations: int) -> float:

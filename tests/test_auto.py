@@ -1,9 +1,12 @@
 """`--layout=auto` takes the fastest option, touches nothing that is learned, and asks only once; probes measure."""
 
+import contextlib
+import itertools
 import json
 import os
 import pathlib
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import assemble, auto, config, probe, resolution
+from jaxrl_dist.envs import as_host
 
 CARTPOLE = "gymnax:CartPole-v1"
 # What decides what is learned; auto never gives these another value than the run would have without it.
@@ -150,3 +154,23 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
     options = [{"layout.num_devices": 1}, {"layout.num_devices": 3}]
     found = auto._speeds(flags, {"layout": ("anakin", "auto")}, options, jax.devices(), lambda devices: None)
     assert found[0] > 0 and found[1] == 0.0
+
+
+def test_actors_have_stopped_when_a_probe_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, steps = as_host.AsHost.step, itertools.count()
+
+    def busy(self: Any, action: Any) -> Any:
+        until_s = time.perf_counter() + 0.01
+        while time.perf_counter() < until_s:
+            pass
+        next(steps)
+        return step(self, action)
+
+    monkeypatch.setattr(as_host.AsHost, "step", busy)
+    settings, environment = assemble.resolve(flags_of("ppo") | {"layout": "sebulba", "layout.policy_lag": "1"})
+    with contextlib.closing(probe.Probe(settings, environment, jax.devices()[:1])) as probed:
+        probed.warm_up()
+        probed.run(0.01)
+        played = next(steps)
+        time.sleep(0.3)
+        assert played > 0 and next(steps) == played + 1
