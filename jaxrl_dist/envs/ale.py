@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import atari, base, host, pooled
+from jaxrl_dist.envs import atari, base, host, parameters, pooled
 
 SUITE = "ale"
 RUNS_ON = "host"
@@ -49,8 +49,8 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
     """
     library = importlib.import_module("ale_py")
     vector = importlib.import_module("ale_py.vector_env")
-    base.check_name(name, SUITE, library.roms.get_all_rom_ids(), _MORE_NAMES)
-    values = base.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")
+    parameters.check_name(name, SUITE, library.roms.get_all_rom_ids(), _MORE_NAMES)
+    values = parameters.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")
     protocol, life_loss, values = atari.choose(values)
     _check_ranges(values)
     library.ALEInterface.setLoggerMode(library.LoggerMode.Error)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_dist import config, declarations
-from jaxrl_dist.envs import base
+from jaxrl_dist.envs import parameters
 
 # Machado et al. 2018 (arXiv:1709.06009), and what DQN's papers did before it (Mnih et al. 2015).
 _PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
     changed = {k: v for k, v in given.items() if k != "num_threads" and v != _PROTOCOLS[name].get(k)}
     sticky, noops, steps = values["repeat_action_probability"], values["noop_max"], values["max_episode_steps"]
     facts = (
-        f"Atari protocol {name}" + (f", changed by {base.list_params(changed)}" if changed else ""),
+        f"Atari protocol {name}" + (f", changed by {parameters.list_params(changed)}" if changed else ""),
         f"sticky actions {sticky:g}" if sticky else "no sticky actions",
         f"up to {noops} no-ops at the start" if noops > 1 else "no random no-ops",
         "fire at the start" if values["use_fire_reset"] else "no fire at the start",

@@ -8,21 +8,18 @@ A suite that draws says in the literal `DRAWS` what it draws.
 import dataclasses
 import importlib
 import importlib.util
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import config, declarations, types
+from jaxrl_dist import config, types
+from jaxrl_dist.envs import parameters
 from jaxrl_dist.types import Array, ArrayTree
 
-OBSERVE = "observe"
 _LARGEST = 3e38
-# A message names so many environments at most, or else the few that are most like what was asked for.
-_MOST_NAMES, _FEW_NAMES = 30, 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +206,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
         config.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
     """
     remaining = dict(params or {})
-    kept = remaining.pop(OBSERVE, None)
+    kept = remaining.pop(parameters.OBSERVE, None)
     suite, _, task = name.partition(":")
     try:
         environment = _suite(name).make(task, remaining)
@@ -222,79 +219,10 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     # These build on this module's records, so they cannot be imported above.
     from jaxrl_dist.envs import observed, wrappers
 
-    indices = tuple(int(parse(OBSERVE, index, 0)) for index in kept.split(","))
+    indices = tuple(int(parameters.parse(parameters.OBSERVE, index, 0)) for index in kept.split(","))
     if isinstance(environment, HostTask):
         return observed.observe(environment, indices)
     return wrappers.observe(environment, indices)
-
-
-def check_name(task: str, suite: str, environments: Collection[str], more: str = "") -> None:
-    """Checks that a suite offers a task.
-
-    Args:
-        task: name without the suite's.
-        suite: its name.
-        environments: that it offers.
-        more: where to find them all; of suites with so many that a message names only those most like the task.
-
-    Raises:
-        config.UsageError: it does not; the message names the valid ones and the nearest.
-    """
-    if task in environments:
-        return
-    valid = f"expected one of {', '.join(environments)}"
-    if len(environments) > _MOST_NAMES:
-        like = declarations.most_like(task, environments, _FEW_NAMES)
-        valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
-        valid += f" ({more})"
-    raise config.UsageError(f"--env={suite}:{task}: {valid}{declarations.nearest(task, environments)}")
-
-
-def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Parses texts into the types of the defaults.
-
-    Args:
-        params: texts by name.
-        defaults: every valid name with its default value.
-        owner: full name of the environment, for errors.
-
-    Returns:
-        The given parameters only, parsed.
-
-    Raises:
-        config.UsageError: unknown name, or a text that is no value of the default's type.
-    """
-    for name in params:
-        if name not in defaults:
-            valid = (*sorted(defaults), OBSERVE)
-            raise config.UsageError(
-                f"--env.params.{name}: {owner} takes {', '.join(valid)}{declarations.nearest(name, valid)}"
-            )
-    return {name: parse(name, text, defaults[name]) for name, text in params.items()}
-
-
-def parse(name: str, text: str, default: Any) -> Any:
-    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list."""
-    try:
-        if isinstance(default, bool):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if isinstance(default, int | float | str):
-            return type(default)(text)
-        return jnp.asarray([float(part) for part in text.split(",")]).astype(jnp.result_type(default))
-    except (ValueError, KeyError):
-        kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
-        raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
-
-
-def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments whose default is a number, a switch or a text, which a user may give as parameters."""
-    parameters = inspect.signature(constructor).parameters.values()
-    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
-
-
-def list_params(values: Mapping[str, Any]) -> str:
-    """Lists parameters in words, such as "noop_max=1, frame_skip=4"."""
-    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, brax_pictures, wrappers
+from jaxrl_dist.envs import base, brax_pictures, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "brax"
@@ -60,12 +60,12 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Brax is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     with _without_known_noise():
         library = importlib.import_module("brax.envs")
-        own = base.defaults_of(library._envs[name])
+        own = parameters.defaults_of(library._envs[name])
         defaults = {**own, "backend": "generalized", "episode_length": _EPISODE_LENGTH}
-        values = {"backend": "generalized", **base.parse_params(params, defaults, f"{SUITE}:{name}")}
+        values = {"backend": "generalized", **parameters.parse_params(params, defaults, f"{SUITE}:{name}")}
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
             raise config.UsageError(f"--env.params.backend={backend}: expected one of {', '.join(_BACKENDS)}")

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "craftax"
@@ -33,13 +33,13 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Craftax is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = importlib.import_module("craftax.craftax_env")
     environment = library.make_craftax_env_from_name(name, auto_reset=False)
     given = environment.default_params
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     defaults = {key: value for key, value in fields.items() if isinstance(value, bool | int | float)}
-    values = base.parse_params(params, defaults, f"{SUITE}:{name}")
+    values = parameters.parse_params(params, defaults, f"{SUITE}:{name}")
     if values.get(_LIMIT, 1) < 1:
         raise config.UsageError(f"--env.params.{_LIMIT}={values[_LIMIT]}: expected at least 1")
     return wrappers.auto_reset(adapt(environment, given.replace(**values), name))

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Mapping
 
 from jaxrl_dist import config, declarations
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 
 SUITE = "custom"
 RUNS_ON = "device"
@@ -41,7 +41,7 @@ def make(name: str, params: Mapping[str, str]) -> base.Environment:
         named = [key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_")]
         valid = f"{', '.join(named) or 'none'}{declarations.nearest(function_name, named)}"
         raise config.UsageError(f"--env={full_name}: {module_name} has no function {function_name}; it has {valid}")
-    values = base.parse_params(params, base.defaults_of(function), full_name)
+    values = parameters.parse_params(params, parameters.defaults_of(function), full_name)
     try:
         made = function(**values)
         if isinstance(made, base.BareEnvironment):

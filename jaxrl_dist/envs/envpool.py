@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import atari, base, host, pooled
+from jaxrl_dist.envs import atari, base, host, parameters, pooled
 
 SUITE = "envpool"
 RUNS_ON = "host"
@@ -81,10 +81,10 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         ModuleNotFoundError: envpool is not installed.
     """
     library = importlib.import_module("envpool")
-    base.check_name(name, SUITE, library.list_all_envs(), _MORE_NAMES)
+    parameters.check_name(name, SUITE, library.list_all_envs(), _MORE_NAMES)
     defaults = _native_spec(library, _Task(name, {}, False)).config._asdict()
     is_atari = "full_action_space" in defaults
-    values = base.parse_params(params, _offered(defaults, is_atari), f"{SUITE}:{name}")
+    values = parameters.parse_params(params, _offered(defaults, is_atari), f"{SUITE}:{name}")
     protocol, life_loss = "", False
     if is_atari:
         protocol, life_loss, values = atari.choose(values)
@@ -95,7 +95,7 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
     if params:
         _try_out(library, task)
     if not is_atari:
-        changed = base.list_params({key: value for key, value in values.items() if key != "num_threads"})
+        changed = parameters.list_params({key: value for key, value in values.items() if key != "num_threads"})
         version = f"EnvPool {library.__version__}" if "frame_skip" in defaults else ""
         protocol = "; ".join(text for text in (version, changed and f"changed: {changed}") if text)
     spec, convert = _spec(native, f"{SUITE}:{name}", is_atari, bool(set(params) - {"num_threads"}))
@@ -252,7 +252,7 @@ def _try_out(library: Any, task: _Task) -> None:
         _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
         raise config.UsageError(
-            f"--env={SUITE}:{task.name} with {base.list_params(task.settings)}: {_one_line(error)}"
+            f"--env={SUITE}:{task.name} with {parameters.list_params(task.settings)}: {_one_line(error)}"
         ) from error
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, conversations, lobby, simulator, sources
+from jaxrl_dist.envs import base, conversations, lobby, parameters, simulator, sources
 
 SUITE = "external"
 RUNS_ON = "host"
@@ -58,7 +58,7 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         config.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
     """
     full_name = f"{SUITE}:{name}"
-    values = {**_DEFAULTS, **base.parse_params(params, _DEFAULTS, full_name)}
+    values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, full_name)}
     for required, example in (("observation", "float32[4]"), ("actions", "2 or float32[3]")):
         if not values[required]:
             raise config.UsageError(f"--env={full_name} needs --env.params.{required}, such as {example}")

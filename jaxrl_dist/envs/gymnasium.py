@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, gymnasium_film, host, worker, worker_pool
+from jaxrl_dist.envs import base, gymnasium_film, host, parameters, worker, worker_pool
 
 SUITE = "gymnasium"
 RUNS_ON = "host"
@@ -52,7 +52,7 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     full_name = f"{SUITE}:{name}"
     settings = {
         **_DEFAULTS,
-        **base.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
+        **parameters.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
     }
     for key, value in settings.items():
         if value < 0:
@@ -103,7 +103,7 @@ def _find(library: Any, name: str) -> Any:
     module, _, short = name.rpartition(":")
     if module:
         _make(functools.partial(importlib.import_module, module), f"{SUITE}:{name}", f"importing {module}: ")
-    base.check_name(short, f"{SUITE}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
+    parameters.check_name(short, f"{SUITE}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
     found = library.spec(short)
     entry = found.entry_point
     if callable(entry):
@@ -197,13 +197,13 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
         if isinstance(point, str):
             module, _, attribute = point.partition(":")
             point = getattr(importlib.import_module(module), attribute, None)
-        parameters = dict(inspect.signature(point).parameters) if callable(point) else {}
+        accepted = dict(inspect.signature(point).parameters) if callable(point) else {}
     except Exception:
         # Making it says what is wrong.
         return
-    if not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if not accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return
-    valid = sorted({*parameters, *_DEFAULTS} - {"self"})
+    valid = sorted({*accepted, *_DEFAULTS} - {"self"})
     for key in kwargs:
         if key not in valid:
             raise config.UsageError(

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, classic_pictures, wrappers
+from jaxrl_dist.envs import base, classic_pictures, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "gymnax"
@@ -84,12 +84,12 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: gymnax is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = _import_library()
     environment, default_params = library.make(name)
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
-    arguments = base.defaults_of(type(environment))
-    values = base.parse_params(params, {**arguments, **defaults}, f"{SUITE}:{name}")
+    arguments = parameters.defaults_of(type(environment))
+    values = parameters.parse_params(params, {**arguments, **defaults}, f"{SUITE}:{name}")
     given = {key: value for key, value in values.items() if key in arguments}
     try:
         if given:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "jumanji"
@@ -57,10 +57,10 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Jumanji is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = importlib.import_module("jumanji")
     environment = library.make(name)
-    values = base.parse_params(params, base.defaults_of(type(environment)), f"{SUITE}:{name}")
+    values = parameters.parse_params(params, parameters.defaults_of(type(environment)), f"{SUITE}:{name}")
     if values.get(_LIMIT, 1) < 1:
         raise config.UsageError(f"--env.params.{_LIMIT}={values[_LIMIT]}: expected at least 1")
     return wrappers.auto_reset(adapt(library.make(name, **values) if values else environment, name))

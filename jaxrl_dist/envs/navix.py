@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "navix"
@@ -76,9 +76,9 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: NAVIX is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = importlib.import_module("navix")
-    values = {**_DEFAULTS, **base.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")}
+    values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")}
     shown, max_steps = values["observation"], values["max_steps"]
     if shown not in _OBSERVATIONS:
         raise config.UsageError(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "pgx"
@@ -75,9 +75,9 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: PGX is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = importlib.import_module("pgx")
-    values = {**_DEFAULTS, **base.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")}
+    values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{SUITE}:{name}")}
     illegal, max_steps = values["illegal"], values["max_steps"]
     if illegal not in _ILLEGAL:
         raise config.UsageError(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import config, declarations, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 SUITE = "playground"
@@ -62,11 +62,11 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: MuJoCo Playground is not installed.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
     library = importlib.import_module("mujoco_playground").registry
     settings = {**library.get_default_config(name), "impl": _IMPLEMENTATIONS[0]}
     defaults = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str) and k not in _NOT_OFFERED}
-    values = {"impl": defaults["impl"], **base.parse_params(params, defaults, f"{SUITE}:{name}")}
+    values = {"impl": defaults["impl"], **parameters.parse_params(params, defaults, f"{SUITE}:{name}")}
     impl, episode_length = values["impl"], values.get("episode_length", settings["episode_length"])
     if impl not in _IMPLEMENTATIONS:
         raise config.UsageError(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, wrappers
+from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array
 
 SUITE = "toy"
@@ -30,8 +30,8 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     Raises:
         config.UsageError: unknown name or parameter.
     """
-    base.check_name(name, SUITE, ENVIRONMENTS)
-    length = base.parse_params(params, {"length": 7}, f"{SUITE}:{name}").get("length", 7)
+    parameters.check_name(name, SUITE, ENVIRONMENTS)
+    length = parameters.parse_params(params, {"length": 7}, f"{SUITE}:{name}").get("length", 7)
     if length < 1:
         raise config.UsageError(f"--env.params.length={length}: expected at least 1")
     return wrappers.auto_reset(bare(name, length))

@@ -1,0 +1,82 @@
+"""What every suite checks of its arguments: the name of a task, and parameters that come as texts."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxrl_dist import config, declarations
+
+OBSERVE = "observe"
+# A message names so many environments at most, or else the few that are most like what was asked for.
+_MOST_NAMES, _FEW_NAMES = 30, 5
+
+
+def check_name(task: str, suite: str, environments: Collection[str], more: str = "") -> None:
+    """Checks that a suite offers a task.
+
+    Args:
+        task: name without the suite's.
+        suite: its name.
+        environments: that it offers.
+        more: where to find them all; of suites with so many that a message names only those most like the task.
+
+    Raises:
+        config.UsageError: it does not; the message names the valid ones and the nearest.
+    """
+    if task in environments:
+        return
+    valid = f"expected one of {', '.join(environments)}"
+    if len(environments) > _MOST_NAMES:
+        like = declarations.most_like(task, environments, _FEW_NAMES)
+        valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
+        valid += f" ({more})"
+    raise config.UsageError(f"--env={suite}:{task}: {valid}{declarations.nearest(task, environments)}")
+
+
+def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Parses texts into the types of the defaults.
+
+    Args:
+        params: texts by name.
+        defaults: every valid name with its default value.
+        owner: full name of the environment, for errors.
+
+    Returns:
+        The given parameters only, parsed.
+
+    Raises:
+        config.UsageError: unknown name, or a text that is no value of the default's type.
+    """
+    for name in params:
+        if name not in defaults:
+            valid = (*sorted(defaults), OBSERVE)
+            raise config.UsageError(
+                f"--env.params.{name}: {owner} takes {', '.join(valid)}{declarations.nearest(name, valid)}"
+            )
+    return {name: parse(name, text, defaults[name]) for name, text in params.items()}
+
+
+def parse(name: str, text: str, default: Any) -> Any:
+    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list."""
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if isinstance(default, int | float | str):
+            return type(default)(text)
+        return jnp.asarray([float(part) for part in text.split(",")]).astype(jnp.result_type(default))
+    except (ValueError, KeyError):
+        kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
+        raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+
+
+def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the arguments whose default is a number, a switch or a text, which a user may give as parameters."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
+
+
+def list_params(values: Mapping[str, Any]) -> str:
+    """Lists parameters in words, such as "noop_max=1, frame_skip=4"."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
