@@ -1,4 +1,4 @@
-"""A pool with the semantics of EnvPool's Gymnasium interface, of the known episode of `test_conformance`."""
+"""A pool with the semantics of EnvPool's Gymnasium interface, of the known episode of `known_episode`."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""The known episode of `test_conformance` in the interfaces of suites, whose packages need not be installed."""
+"""The known episode of `known_episode` in the interfaces of suites, whose packages need not be installed."""
 
 from typing import Any, NamedTuple
 

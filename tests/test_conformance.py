@@ -7,119 +7,55 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import fake_pool
 import fake_suites
 import jax
 import jax.numpy as jnp
+import known_episode
 import numpy as np
 import pytest
 
 from jaxrl_dist import types
 from jaxrl_dist.envs import as_host, base, pooled, toy, worker, worker_pool, wrappers
 
-LENGTH = 7
-ACTIONS = [2, 0, 1, 1, 0, 2, 1, 2, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]
+
+def through_toy(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(base.make(f"toy:{name}"))
 
 
-class Transition(NamedTuple):
-    """What an agent learns from: (s, a, r, s', discount, step type of s'), numbers as plain Python."""
-
-    observation: list[float]
-    action: int
-    reward: float
-    next_observation: list[float]
-    discount: float
-    step_type: int
-
-
-def expected(name: str) -> list[Transition]:
-    """Plays the environment in plain Python: an action on a LAST row is ignored and opens the next episode."""
-    transitions, steps, observation = [], 0, [0.0, 0.0]
-    for action in ACTIONS:
-        if steps == LENGTH:
-            steps, following, reward, discount, step_type = 0, [0.0, 0.0], 0.0, 1.0, types.FIRST
-        else:
-            steps += 1
-            following, reward = [float(steps), float(action)], (steps - 1) / 2 + action
-            ended = steps == LENGTH
-            discount = 0.0 if ended and name in ("episode", "both") else 1.0
-            step_type = types.LAST if ended else types.MID
-        transitions.append(Transition(observation, action, reward, following, discount, step_type))
-        observation = following
-    return transitions
-
-
-def played(reset: Callable[[], types.TimeStep], step: Callable[[int], types.TimeStep]) -> list[Transition]:
-    """Drives an environment of one row and lists what it gave."""
-    timestep, transitions = reset(), []
-    assert int(timestep.step_type) == types.FIRST and float(timestep.discount) == 1 and float(timestep.reward) == 0
-    for action in ACTIONS:
-        following = step(action)
-        transitions.append(
-            Transition(
-                np.asarray(timestep.observation).tolist(),
-                action,
-                float(following.reward),
-                np.asarray(following.observation).tolist(),
-                float(following.discount),
-                int(following.step_type),
-            )
-        )
-        timestep = following
-    return transitions
-
-
-def played_on_device(environment: base.Environment) -> list[Transition]:
-    step_on_device, state = jax.jit(environment.step), None
-
-    def reset() -> types.TimeStep:
-        nonlocal state
-        state, timestep = environment.reset(jax.random.key(0))
-        return timestep
-
-    def step(action: int) -> types.TimeStep:
-        nonlocal state
-        state, timestep = step_on_device(state, jnp.int32(action))
-        return timestep
-
-    return played(reset, step)
-
-
-def through_toy(name: str) -> list[Transition]:
-    return played_on_device(base.make(f"toy:{name}"))
-
-
-def through_batch(name: str) -> list[Transition]:
+def through_batch(name: str) -> list[known_episode.Transition]:
     environment = base.make(f"toy:{name}")
 
     def only_row(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: jax.tree.map(lambda x: x[0], jax.vmap(function)(*jax.tree.map(lambda x: x[None], args)))
 
-    return played_on_device(environment._replace(reset=only_row(environment.reset), step=only_row(environment.step)))
+    return known_episode.played_on_device(
+        environment._replace(reset=only_row(environment.reset), step=only_row(environment.step))
+    )
 
 
-def through_as_host(name: str) -> list[Transition]:
+def through_as_host(name: str) -> list[known_episode.Transition]:
     host = as_host.AsHost(base.make(f"toy:{name}"), 1, jax.random.key(0))
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[0], timestep)
 
-    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
+    return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
 
 
-def through_sends(name: str) -> list[Transition]:
+def through_sends(name: str) -> list[known_episode.Transition]:
     host = as_host.AsHost(base.make(f"toy:{name}"), 3, jax.random.key(0))
 
     def step(action: int) -> types.TimeStep:
         host.send(np.array([action]), np.array([1]))
         return jax.tree.map(lambda x: x[0], host.recv()[0])
 
-    return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+    return known_episode.played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
 
 
-def through_gymnax(name: str) -> list[Transition]:
+def through_gymnax(name: str) -> list[known_episode.Transition]:
     pytest.importorskip("gymnax")
     from jaxrl_dist.envs import gymnax
 
@@ -137,7 +73,7 @@ def through_gymnax(name: str) -> list[Transition]:
 
         def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
             time = state.time + 1
-            terminated = (time >= LENGTH) & (name in ("episode", "both"))
+            terminated = (time >= known_episode.LENGTH) & (name in ("episode", "both"))
             observation = jnp.stack([time, action]).astype(float)
             return observation, FakeState(time=time), 0.5 * (time - 1) + action, terminated, {}
 
@@ -145,14 +81,14 @@ def through_gymnax(name: str) -> list[Transition]:
             return spaces.Discrete(3)
 
         def observation_space(self, params: Any) -> Any:
-            return spaces.Box(0, LENGTH, (2,))
+            return spaces.Box(0, known_episode.LENGTH, (2,))
 
-    limit = LENGTH if name in ("time_limit", "both") else 1000
+    limit = known_episode.LENGTH if name in ("time_limit", "both") else 1000
     params = environment.EnvParams(max_steps_in_episode=limit)
-    return played_on_device(wrappers.auto_reset(gymnax.adapt(Fake(), params, "Fake")))
+    return known_episode.played_on_device(wrappers.auto_reset(gymnax.adapt(Fake(), params, "Fake")))
 
 
-def through_brax(name: str) -> list[Transition]:
+def through_brax(name: str) -> list[known_episode.Transition]:
     pytest.importorskip("brax")
     from jaxrl_dist.envs import brax
 
@@ -166,7 +102,7 @@ def through_brax(name: str) -> list[Transition]:
 
         def step(self, state: Any, action: jax.Array) -> Any:
             steps, action = state.pipeline_state + 1, action[0] + 1
-            done = jnp.where((steps >= LENGTH) & (name in ("episode", "both")), 1.0, 0.0)
+            done = jnp.where((steps >= known_episode.LENGTH) & (name in ("episode", "both")), 1.0, 0.0)
             state.metrics.update(steps=steps.astype(float))
             observation = jnp.stack([steps.astype(float), action])
             return state.replace(pipeline_state=steps, obs=observation, reward=(steps - 1) / 2 + action, done=done)
@@ -175,14 +111,14 @@ def through_brax(name: str) -> list[Transition]:
         action_size = 1
         backend = "none"
 
-    limit = LENGTH if name in ("time_limit", "both") else 1000
+    limit = known_episode.LENGTH if name in ("time_limit", "both") else 1000
     environment = wrappers.auto_reset(brax.adapt(Fake(), "fake", limit))
 
     def step(state: Any, action: jax.Array) -> Any:
         # Brax's actions lie in [-1, 1].
         return environment.step(state, action[None].astype(jnp.float32) - 1)
 
-    return played_on_device(environment._replace(step=step))
+    return known_episode.played_on_device(environment._replace(step=step))
 
 
 def counting_pool(name: str, num_envs: int, batch_size: int) -> worker_pool.WorkerPool:
@@ -198,19 +134,19 @@ def counting_pool(name: str, num_envs: int, batch_size: int) -> worker_pool.Work
     return worker_pool.WorkerPool(plan, np.arange(num_envs, dtype=np.uint32), batch_size, 20.0)
 
 
-def through_worker_pool(name: str) -> list[Transition]:
+def through_worker_pool(name: str) -> list[known_episode.Transition]:
     pool = counting_pool(name, 2, 2)
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[1], timestep)
 
     try:
-        return played(lambda: row(pool.reset()), lambda action: row(pool.step(np.array([0, action]))))
+        return known_episode.played(lambda: row(pool.reset()), lambda action: row(pool.step(np.array([0, action]))))
     finally:
         pool.close()
 
 
-def through_sends_to_a_worker_pool(name: str) -> list[Transition]:
+def through_sends_to_a_worker_pool(name: str) -> list[known_episode.Transition]:
     pool = counting_pool(name, 3, 1)
 
     def step(action: int) -> types.TimeStep:
@@ -218,12 +154,12 @@ def through_sends_to_a_worker_pool(name: str) -> list[Transition]:
         return jax.tree.map(lambda x: x[0], pool.recv()[0])
 
     try:
-        return played(lambda: jax.tree.map(lambda x: x[1], pool.reset()), step)
+        return known_episode.played(lambda: jax.tree.map(lambda x: x[1], pool.reset()), step)
     finally:
         pool.close()
 
 
-def through_gymnasium(name: str) -> list[Transition]:
+def through_gymnasium(name: str) -> list[known_episode.Transition]:
     pytest.importorskip("gymnasium")
     ending = {"episode": "Counting-v0", "time_limit": "Limited-v0", "both": "Both-v0"}[name]
     host = base.make(f"gymnasium:registered:{ending}", {"workers": "1"}).make(np.zeros(1, np.uint32), 1, 20.0)
@@ -232,7 +168,7 @@ def through_gymnasium(name: str) -> list[Transition]:
         return jax.tree.map(lambda x: x[0], timestep)
 
     try:
-        return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
+        return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action]))))
     finally:
         host.close()
 
@@ -242,17 +178,17 @@ def external(name: str, num_envs: int, batch_size: int, **params: str) -> base.H
     return task.make(np.zeros(num_envs, np.uint32), batch_size, 20.0)
 
 
-def through_external_functions(name: str) -> list[Transition]:
+def through_external_functions(name: str) -> list[known_episode.Transition]:
     host = external(f"simulators:{name}", 2, 2)
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[1], timestep)
 
     with contextlib.closing(host):
-        return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
+        return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
 
 
-def through_an_external_program(name: str) -> list[Transition]:
+def through_an_external_program(name: str) -> list[known_episode.Transition]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -269,7 +205,7 @@ def through_an_external_program(name: str) -> list[Transition]:
     ]
     try:
         with contextlib.closing(host):
-            return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+            return known_episode.played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
     finally:
         for program in programs:
             program.kill()
@@ -288,25 +224,25 @@ def pool(name: str, num_envs: int, batch_size: int) -> pooled.Pooled:
     return pooled.Pooled(fake, spec, batch_size, 60.0, convert=lambda x: x, life_loss=False)
 
 
-def through_pool(name: str) -> list[Transition]:
+def through_pool(name: str) -> list[known_episode.Transition]:
     host = pool(name, 2, 2)
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[0], timestep)
 
-    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action, 0]))))
+    return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.array([action, 0]))))
 
 
-def through_batches_of_a_pool(name: str) -> list[Transition]:
+def through_batches_of_a_pool(name: str) -> list[known_episode.Transition]:
     host = pool(name, 6, 2)
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[3], timestep)
 
-    return played(lambda: row(host.reset()), lambda action: row(host.step(np.full(6, action))))
+    return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.full(6, action))))
 
 
-def through_sends_to_a_pool(name: str) -> list[Transition]:
+def through_sends_to_a_pool(name: str) -> list[known_episode.Transition]:
     host = pool(name, 3, 1)
 
     def step(action: int) -> types.TimeStep:
@@ -315,36 +251,36 @@ def through_sends_to_a_pool(name: str) -> list[Transition]:
         assert env_ids.tolist() == [1]
         return jax.tree.map(lambda x: x[0], timestep)
 
-    return played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
+    return known_episode.played(lambda: jax.tree.map(lambda x: x[1], host.reset()), step)
 
 
-def through_craftax(name: str) -> list[Transition]:
-    return played_on_device(fake_suites.through_craftax(name))
+def through_craftax(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(fake_suites.through_craftax(name))
 
 
-def through_navix(name: str) -> list[Transition]:
-    return played_on_device(fake_suites.through_navix(name))
+def through_navix(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(fake_suites.through_navix(name))
 
 
-def through_pgx(name: str) -> list[Transition]:
-    return played_on_device(fake_suites.through_pgx(name))
+def through_pgx(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(fake_suites.through_pgx(name))
 
 
-def through_jumanji(name: str) -> list[Transition]:
-    return played_on_device(fake_suites.through_jumanji(name))
+def through_jumanji(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(fake_suites.through_jumanji(name))
 
 
-def through_playground(name: str) -> list[Transition]:
-    return played_on_device(fake_suites.through_playground(name))
+def through_playground(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(fake_suites.through_playground(name))
 
 
-def through_ale(name: str) -> list[Transition]:
+def through_ale(name: str) -> list[known_episode.Transition]:
     host = fake_suites.through_ale(name, 2)
 
     def row(timestep: types.TimeStep) -> types.TimeStep:
         return jax.tree.map(lambda x: x[1], timestep)
 
-    return played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
+    return known_episode.played(lambda: row(host.reset()), lambda action: row(host.step(np.array([0, action]))))
 
 
 ADAPTERS = [
@@ -373,16 +309,18 @@ ADAPTERS = [
 
 @pytest.mark.parametrize("name", ["episode", "time_limit", "both"])
 @pytest.mark.parametrize("adapter", ADAPTERS, ids=lambda adapter: adapter.__name__)
-def test_every_adapter_gives_the_same_transitions(adapter: Callable[[str], list[Transition]], name: str) -> None:
-    assert adapter(name) == expected(name)
+def test_every_adapter_gives_the_same_transitions(
+    adapter: Callable[[str], list[known_episode.Transition]], name: str
+) -> None:
+    assert adapter(name) == known_episode.expected(name)
 
 
 def test_the_known_episode_by_hand() -> None:
-    episode, limited = expected("episode"), expected("time_limit")
-    assert episode[6] == Transition([6.0, 2.0], 1, 4.0, [7.0, 1.0], 0.0, types.LAST)
+    episode, limited = known_episode.expected("episode"), known_episode.expected("time_limit")
+    assert episode[6] == known_episode.Transition([6.0, 2.0], 1, 4.0, [7.0, 1.0], 0.0, types.LAST)
     assert limited[6] == episode[6]._replace(discount=1.0)
-    assert episode[7] == Transition([7.0, 1.0], 2, 0.0, [0.0, 0.0], 1.0, types.FIRST)
-    assert episode[8] == Transition([0.0, 0.0], 0, 0.0, [1.0, 0.0], 1.0, types.MID)
+    assert episode[7] == known_episode.Transition([7.0, 1.0], 2, 0.0, [0.0, 0.0], 1.0, types.FIRST)
+    assert episode[8] == known_episode.Transition([0.0, 0.0], 0, 0.0, [1.0, 0.0], 1.0, types.MID)
 
 
 def test_game_over_is_false_at_a_time_limit() -> None:

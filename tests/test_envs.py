@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, toy, wrappers
+from jaxrl_dist.envs import base, parameters, toy, wrappers
 
 gymnax_suite = pytest.importorskip("jaxrl_dist.envs.gymnax")
 
@@ -239,7 +239,7 @@ def test_parameters_reach_the_environment() -> None:
 
 
 def test_a_list_reaches_an_array_parameter() -> None:
-    values = base.parse_params({"steps": "1,2"}, {"steps": jnp.zeros(2, jnp.int32)}, "x")
+    values = parameters.parse_params({"steps": "1,2"}, {"steps": jnp.zeros(2, jnp.int32)}, "x")
     np.testing.assert_array_equal(values["steps"], [1, 2])
     assert values["steps"].dtype == jnp.int32
 
