@@ -101,14 +101,6 @@ virtual="--env=gymnax:CartPole-v1 --layout.schedule=virtual --layout.jitter=0.3 
 counted="--means=policy_lag_p50,gradients_dropped_stale"
 study workers_a3c 5 $counted "${settings[@]}" -- --system=a3c $virtual
 study workers_gorila 5 $counted "${settings[@]}" -- --system=gorila $virtual --replay.capacity=10_240
-# The same by threads in the order they come, for minutes.
-settings=()
-for workers in 1 2 4 8; do
-  settings+=(--setting="$workers: --layout.num_workers=$workers --env.num_envs=$((2 * workers))")
-done
-free="--env=gymnax:CartPole-v1 --layout.schedule=free --steps=200_000"
-study workers_free_a3c 5 $counted "${settings[@]}" -- --system=a3c $free
-study workers_free_gorila 5 $counted "${settings[@]}" -- --system=gorila $free --replay.capacity=10_240
 # What comes too late is what is played well: learning with some of it dropped.
 PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setting="quorum of 7: --layout.quorum=7" \
   --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \
