@@ -15,6 +15,7 @@ from jaxrl_dist import types
 from jaxrl_dist.envs import base, simulator
 
 TWO = {"observation": "float32[2]", "actions": "3"}
+PLAIN = {"kind": "act", "observation": "float32[2]", "reward": 0.5, "terminated": False, "truncated": False}
 
 
 def task(name: str, **params: str) -> base.HostTask:
@@ -84,8 +85,7 @@ def begun(environment: Any, port: int) -> list[socket.socket]:
 
 
 def act(peer: socket.socket, payload: bytes = bytes(8), **header: Any) -> None:
-    plain = {"kind": "act", "observation": "float32[2]", "reward": 0.5, "terminated": False, "truncated": False}
-    peer.sendall(simulator.pack({**plain, **header}, payload))
+    peer.sendall(simulator.pack({**PLAIN, **header}, payload))
 
 
 @contextlib.contextmanager

@@ -39,9 +39,6 @@ GARBAGE = {
 }
 
 
-PLAIN = {"kind": "act", "observation": "float32[2]", "reward": 0.5, "terminated": False, "truncated": False}
-
-
 WRONG = {
     "no observation": ({}, b"", "observation: expected float32[2] in 8 bytes, given 'float32[2]' in 0 bytes"),
     "another shape": (
@@ -63,7 +60,8 @@ WRONG = {
 
 
 MESSAGES = GARBAGE | {
-    name: (simulator.pack({**PLAIN, **header}, payload), message) for name, (header, payload, message) in WRONG.items()
+    name: (simulator.pack({**peers.PLAIN, **header}, payload), message)
+    for name, (header, payload, message) in WRONG.items()
 }
 
 
@@ -106,7 +104,7 @@ def test_a_disconnect_in_mid_episode_is_a_fault_within_a_second(make: Any) -> No
     assert time.monotonic() - start < conftest.SOON_S
 
 
-@pytest.mark.parametrize("sent", [b"", simulator.pack(PLAIN, bytes(8))[:-1]], ids=["silence", "half a message"])
+@pytest.mark.parametrize("sent", [b"", simulator.pack(peers.PLAIN, bytes(8))[:-1]], ids=["silence", "half a message"])
 def test_silence_is_a_fault_after_the_timeout(sent: bytes, make: Any) -> None:
     port = peers.free_port()
     environment = make(port, 2, 0.5)

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 
 import conftest
 import jax
+import peers
 import pytest
 import simulators
 
@@ -25,12 +25,6 @@ CARTPOLE = {
     "env.params.reward_range": "0,1",
     "env.params.time_limit": "500",
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def train(out: pathlib.Path, env: str, port: int = 0, **settings: Any) -> runner.Run:
@@ -55,7 +49,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     tmp_path: pathlib.Path, example: None
 ) -> None:
-    before, port = simulators.threads(), free_port()
+    before, port = simulators.threads(), peers.free_port()
     started = [start_program(port, 2) for _ in range(2)]
     over_port = train(tmp_path / "port", "external:cartpole", port)
     digests = [over_port.summary["params_sha256"]]
@@ -79,7 +73,7 @@ def test_cartpole_is_learned(tmp_path: pathlib.Path, example: None) -> None:
 
 
 def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path) -> None:
-    port, killed_s = free_port(), []
+    port, killed_s = peers.free_port(), []
     program = start_program(port, 2)
 
     def kill_once_it_learns() -> None:
@@ -101,7 +95,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
 
 
 def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Path, example: None) -> None:
-    port, failures = free_port(), []
+    port, failures = peers.free_port(), []
     external_simulator = importlib.import_module("external_simulator")
 
     def fail_once(session: simulator.Session) -> None:
@@ -133,7 +127,7 @@ def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Pa
 
 def test_a_stop_ends_an_evaluation_that_waits_for_simulators() -> None:
     flags = {"system": "ppo", "env": "external:cartpole", **conftest.SMALL["ppo"], **CARTPOLE}
-    resolved, environment = assemble.resolve({**flags, "env.params.listen": str(free_port())})
+    resolved, environment = assemble.resolve({**flags, "env.params.listen": str(peers.free_port())})
     parts = assemble.assemble(resolved, environment, jax.devices()[:1], episodes=2)
     keys = session.seed_keys(resolved)
     params = parts.layout.init(keys).learner.params

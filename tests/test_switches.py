@@ -12,6 +12,14 @@ from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
 PENDULUM = "gymnax:Pendulum-v1"
+ACTOR_CRITIC = {
+    "agent.value_cost": 0.1,
+    "agent.entropy_cost": 0.1,
+    "agent.normalise_observations": True,
+    "agent.clip_observations": 0.01,
+    "agent.scale_rewards": True,
+    "agent.clip_rewards": 0.5,
+}
 ALTERED = {
     "ppo": {
         "agent.discount": 0.9,
@@ -51,12 +59,7 @@ ALTERED = {
     "a2c": {
         "agent.discount": 0.9,
         "agent.gae_lambda": 0.5,
-        "agent.value_cost": 0.1,
-        "agent.entropy_cost": 0.1,
-        "agent.normalise_observations": True,
-        "agent.clip_observations": 0.01,
-        "agent.scale_rewards": True,
-        "agent.clip_rewards": 0.5,
+        **ACTOR_CRITIC,
         "agent.correction_epsilon": 0.3,
         "learner.optimizer": "sgd",
         "learner.decay": 0.9,
@@ -68,12 +71,7 @@ ALTERED = {
         "agent.clip_rho": 0.5,
         "agent.clip_c": 0.5,
         "agent.clip_policy_rho": 0.5,
-        "agent.value_cost": 0.1,
-        "agent.entropy_cost": 0.1,
-        "agent.normalise_observations": True,
-        "agent.clip_observations": 0.01,
-        "agent.scale_rewards": True,
-        "agent.clip_rewards": 0.5,
+        **ACTOR_CRITIC,
     },
     "pqn": {
         "agent.discount": 0.9,
