@@ -1,4 +1,4 @@
-"""Draws pictures of runs: evaluation return against steps, wall time and searched settings, and what runs measure.
+"""Draws pictures of runs: evaluation return against steps, wall time, and what runs measure.
 
 Uses Matplotlib's objects and its Agg canvas only, so that neither a display nor global state is touched; imported
 lazily, as Matplotlib takes seconds.
@@ -135,69 +135,6 @@ def draw(
 def style(number: int) -> tuple[str, Any]:
     """Returns colour and line style of the run of a number."""
     return _COLOURS[number % len(_COLOURS)], _LINE_STYLES[number // len(_COLOURS) % len(_LINE_STYLES)]
-
-
-class Searched(NamedTuple):
-    """One setting of a search: its name, its value in each trial, and whether its axis is logarithmic."""
-
-    name: str
-    values: Sequence[Any]
-    is_log: bool
-
-
-def searched(
-    settings: Sequence[Searched], returns: Sequence[np.ndarray], path: str | os.PathLike[str], title: str = ""
-) -> None:
-    """Draws return against each setting that was searched, one panel for each.
-
-    Args:
-        settings: their values, one for each trial.
-        returns: of each trial, f64 [S], one of each seed; empty where it has none.
-        path: PNG file to write.
-        title: above the panels.
-    """
-    from matplotlib import figure
-    from matplotlib.backends import backend_agg
-
-    columns = min(len(settings), 3)
-    rows = -(-len(settings) // columns)
-    picture = figure.Figure(figsize=(1.0 + 4.2 * columns, 0.6 + 3.6 * rows), dpi=120, layout="constrained")
-    canvas = backend_agg.FigureCanvasAgg(picture)
-    grid = picture.subplots(rows, columns, sharey=True, squeeze=False)
-    known = [i for i, scores in enumerate(returns) if len(scores)]
-    scores = [float(aggregate.interquartile_mean(returns[i])) for i in known]
-    best = known[int(np.argmax(scores))] if known else None
-    for axes, setting in zip(grid.flat, settings, strict=False):
-        _draw_searched(axes, setting, [(i, score, returns[i]) for i, score in zip(known, scores, strict=True)], best)
-    for axes in grid.flat[len(settings) :]:
-        axes.set_visible(False)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("Evaluation return")
-    note = "Large: interquartile mean of a trial's seeds; small: single seeds; ringed: the best trial"
-    picture.suptitle(f"{title}\n{note}" if title else note, fontsize=9, color="0.35")
-    canvas.print_png(str(path))
-
-
-def _draw_searched(
-    axes: Any, setting: Searched, trials: Sequence[tuple[int, float, np.ndarray]], best: int | None
-) -> None:
-    """Draws one panel; values that are no numbers, or few, get a place each."""
-    values = setting.values
-    names = None if all(isinstance(value, int | float) for value in values) else list(dict.fromkeys(map(str, values)))
-    places = values if names is None else [names.index(str(value)) for value in values]
-    for i, score, returns in trials:
-        axes.plot([places[i]] * len(returns), returns, ".", color=_COLOURS[0], alpha=0.35, markersize=4)
-        axes.plot(places[i], score, "o", color=_COLOURS[0], markersize=7)
-        if i == best:
-            axes.plot(places[i], score, "o", color=_COLOURS[1], markersize=13, fillstyle="none", markeredgewidth=2)
-    if names is not None:
-        axes.set_xticks(range(len(names)), names)
-        axes.set_xlim(-0.5, len(names) - 0.5)
-    elif setting.is_log:
-        axes.set_xscale("log")
-    axes.set_xlabel(setting.name)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def band(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

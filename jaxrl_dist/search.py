@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import config, declarations, faults, flags, plots, software, study, study_table
+from jaxrl_dist import config, declarations, faults, flags, search_plots, software, study, study_table
 
 SAMPLERS = ("random", "optuna")
 
@@ -262,9 +262,9 @@ def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")
     settings = [
-        plots.Searched(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log)
+        search_plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log)
         for one in search.ranges
     ]
     returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
     environments: Mapping[str, None] = dict.fromkeys(name for row in rows for name in row["environments"])
-    plots.searched(settings, returns, out / "search.png", ", ".join(environments))
+    search_plots.draw(settings, returns, out / "search.png", ", ".join(environments))

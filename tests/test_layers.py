@@ -29,7 +29,7 @@ LAYERS = (
     {"published", "band"},
     {"panels"},
     {"plots"},
-    {"scores"},
+    {"scores", "search_plots"},
     {"assemble", "study_table", "run_view"},
     {"report", "reference"},
     {"comparison"},

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import base, host, simulator, sources
+from jaxrl_dist.envs import base, host, simulator, sources, spoken
 
 # Connecting and making a world take longer than a step may.
 CONNECT_S = 60.0
 _CHECK_S, _POLL_S = 0.1, 0.5
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class Plan(NamedTuple):
@@ -39,15 +38,6 @@ class Plan(NamedTuple):
     terms: Mapping[str, Any]
     observation: simulator.ArrayType
     action: simulator.ArrayType
-
-
-class _Row(NamedTuple):
-    """What a simulator has said."""
-
-    observation: np.ndarray
-    reward: float
-    terminated: bool
-    truncated: bool
 
 
 class Conversations:
@@ -90,7 +80,7 @@ class Conversations:
         self._busy, self._pending = np.zeros((2, self.num_envs), bool)
         self._since_s = np.zeros(self.num_envs)
         self._limit_s = np.full(self.num_envs, timeout_s)
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, spoken.Row] = {}
         self._ready: collections.deque[int] = collections.deque()
         self._next_check_s = 0.0
         self._fault = ""
@@ -286,37 +276,20 @@ class Conversations:
         sources.dismiss(self._peers[env].connection, "refused", f"this simulator {what}")
         return fault
 
-    def _row(self, env: int, frame: simulator.Frame) -> _Row:
+    def _row(self, env: int, frame: simulator.Frame) -> spoken.Row:
         """Checks a message, whoever has sent it.
 
         Raises:
             ValueError: names the field, what was expected, and what was given.
             base.EnvironmentFault: the simulator says that it has failed.
         """
-        header, kind = frame.header, self._plan.observation
-        expected = "begin" if self._episodes.ended[env] else "act"
+        header = frame.header
         if header.get("kind") == "error":
             peer = self._peers[env]
             fault = self._failed(f"{peer.name} stopped with {header.get('reason')}")
             raise fault from (peer.errors[0] if peer.errors else None)
-        if header.get("kind") != expected:
-            raise ValueError(f"kind: expected {expected}, given {sources.shown(header.get('kind'))}")
-        if header.get("observation") != str(kind) or len(frame.payload) != kind.num_bytes:
-            given = f"{sources.shown(header.get('observation'))} in {len(frame.payload)} bytes"
-            raise ValueError(f"observation: expected {kind} in {kind.num_bytes} bytes, given {given}")
-        observation = simulator.checked("observation", kind, kind.read(frame.payload))
-        if expected == "begin":
-            return _Row(observation, 0.0, False, False)
-        reward: Any = header.get("reward")
-        terminated, truncated = header.get("terminated"), header.get("truncated")
-        low, high = self.spec.reward_range
-        is_number = type(reward) in (int, float) and abs(reward) <= _LARGEST
-        if not is_number or not low - _slack(low) <= reward <= high + _slack(high):
-            raise ValueError(f"reward: expected a finite number in {low:g} to {high:g}, given {sources.shown(reward)}")
-        if not isinstance(terminated, bool) or not isinstance(truncated, bool):
-            given = sources.shown((terminated, truncated))
-            raise ValueError(f"terminated and truncated: expected true or false, given {given}")
-        return _Row(observation, float(reward), terminated, truncated)
+        expected = "begin" if self._episodes.ended[env] else "act"
+        return spoken.read(frame, expected, self._plan.observation, self.spec.reward_range)
 
     def _check_lengths(self, timestep: types.TimeStep, ids: np.ndarray) -> None:
         limit = self.spec.time_limit
@@ -324,8 +297,3 @@ class Conversations:
         if limit and late.any():
             what = f"went on after step {limit} of an episode, which is the time limit: expected truncated there"
             raise self._refused(int(ids[late.argmax()]), what)
-
-
-def _slack(bound: float) -> float:
-    """Returns how far a reward in f32 may be beyond a bound."""
-    return 1e-5 * (1 + abs(bound))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxrl_dist import precision, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import watch
-from jaxrl_dist.parallel import channels, first_ready
+from jaxrl_dist.parallel import arrivals, channels, first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import ArrayTree
 
@@ -77,7 +77,7 @@ class Actor:
         start: Start,
         programs: unrolls.HostUnroll | first_ready.Programs,
         store: channels.ParamStore,
-        queue: channels.UnrollQueue,
+        queue: arrivals.UnrollQueue,
         send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]],
     ) -> None:
         """Starts the thread.
@@ -156,7 +156,7 @@ class Actor:
         for item in items:
             self._queue.put(item, lambda: self._is_current)
 
-    def _play_in_step(self, programs: unrolls.HostUnroll, environment: envs.HostEnvironment) -> Iterator[channels.Item]:
+    def _play_in_step(self, programs: unrolls.HostUnroll, environment: envs.HostEnvironment) -> Iterator[arrivals.Item]:
         """Yields unrolls of all environments together."""
         plan, player = self.plan, environment
         number, timestep, carry, saved = self.start
@@ -181,12 +181,12 @@ class Actor:
                 "transfer_s": time.perf_counter() - sending_s,
             }
             episodes = rows.episodes
-            yield channels.Item(plan.number, number, version, unroll, packed, plan.columns, timestep, episodes, seconds)
+            yield arrivals.Item(plan.number, number, version, unroll, packed, plan.columns, timestep, episodes, seconds)
             number += 1
 
     def _play_first_ready(
         self, programs: first_ready.Programs, environment: envs.HostEnvironment
-    ) -> Iterator[channels.Item]:
+    ) -> Iterator[arrivals.Item]:
         """Yields unrolls of whichever environments complete theirs first."""
         plan = self.plan
         number, timestep, carry, _ = self.start
@@ -208,7 +208,7 @@ class Actor:
             seconds = emitted.seconds | {"transfer_s": time.perf_counter() - sending_s}
             # The replay of a single device knows every column; that of `latest` none.
             columns = plan.columns[0] + emitted.columns if len(emitted.parts) == 1 else plan.columns
-            yield channels.Item(
+            yield arrivals.Item(
                 plan.number,
                 number,
                 emitted.version,

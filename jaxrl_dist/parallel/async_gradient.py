@@ -27,6 +27,7 @@ from jaxrl_dist.parallel import (
     base,
     crowd,
     gauges,
+    kept_versions,
     placement,
     schedules,
     server,
@@ -272,7 +273,7 @@ class _AsyncGradient:
             jax.device_put(learner, where),
             state.server,
             plan.config.gradients_per_apply == 1,
-            crowd.Versions([jax.device_put(one, where) for one in versions], plan.config.kept_every),
+            kept_versions.Versions([jax.device_put(one, where) for one in versions], plan.config.kept_every),
             async_start.make_store(plan, state, iteration),
             int(state.events),
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxrl_dist import types
 from jaxrl_dist.parallel import actor as actors
-from jaxrl_dist.parallel import channels, first_ready
+from jaxrl_dist.parallel import arrivals, channels, first_ready
 from jaxrl_dist.parallel import unroll as unrolls
 
 _CLOSE_WITHIN_S = 5.0
@@ -20,7 +20,7 @@ class Parts(NamedTuple):
 
     programs: unrolls.HostUnroll | first_ready.Programs
     store: channels.ParamStore
-    queue: channels.UnrollQueue
+    queue: arrivals.UnrollQueue
     send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]]
 
 

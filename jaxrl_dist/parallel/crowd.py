@@ -1,6 +1,5 @@
 """The workers of an asynchronous run and their server while at work: takes what they send, and answers each."""
 
-import collections
 import functools
 from collections.abc import Callable, Sequence
 from concurrent import futures
@@ -11,7 +10,7 @@ import numpy as np
 
 from jaxrl_dist import learner as learners
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import schedules, server, tasks, threads, worker
+from jaxrl_dist.parallel import kept_versions, schedules, server, tasks, threads, worker
 from jaxrl_dist.parallel import store as stores
 
 _POLL_S = 0.1
@@ -37,26 +36,6 @@ class Event(NamedTuple):
     sums: np.ndarray
 
 
-class Versions:
-    """The last few states of the server, oldest first, to roll back to; with none it does nothing."""
-
-    def __init__(self, kept: Sequence[learners.LearnerState], every: int) -> None:
-        """Takes up versions that were kept; from now on those after each `every` updates replace the oldest."""
-        self.kept = collections.deque(kept, maxlen=len(kept))
-        self._every = every
-
-    def add(self, learner: learners.LearnerState) -> None:
-        """Keeps a state if it is its turn."""
-        if self.kept and int(learner.updates) % self._every == 0:
-            self.kept.append(learner)
-
-    def back(self) -> learners.LearnerState:
-        """Returns the oldest, which is all that is kept from now on."""
-        oldest = self.kept[0]
-        self.kept.extend([oldest] * len(self.kept))
-        return oldest
-
-
 class Crowd:
     """Workers at work.
 
@@ -80,7 +59,7 @@ class Crowd:
         learner: learners.LearnerState,
         served: server.Server,
         answers_at_once: bool,
-        versions: Versions,
+        versions: kept_versions.Versions,
         store: stores.Store | None,
         events: int,
     ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
 from jaxrl_dist import types
-from jaxrl_dist.parallel import channels, learning
+from jaxrl_dist.parallel import arrivals, learning
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -70,7 +70,7 @@ class DeviceTier:
         learner: learners.LearnerState,
         key: Array,
         replay: ArrayTree,
-        items: Sequence[channels.Item],
+        items: Sequence[arrivals.Item],
     ) -> tuple[learning.Learned, Any]:
         columns, unrolled = np.stack([item.columns for item in items]), tuple(item.unroll for item in items)
         result = self._compiled(*self._numbers(clock), columns, key, learner, replay, *unrolled)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.parallel import base, channels, crowd, server
+from jaxrl_dist.parallel import arrivals, base, crowd, server
 from jaxrl_dist.parallel import unroll as unrolls
 
 LARGEST_LAG = 255
@@ -24,7 +24,7 @@ class Gauges:
         self._sums: dict[str, Any] = {}
         self.take({})
 
-    def add_items(self, items: Sequence[channels.Item], iteration: int, depth: int) -> None:
+    def add_items(self, items: Sequence[arrivals.Item], iteration: int, depth: int) -> None:
         """Counts what the learner took: `iteration` is the version that it is about to improve."""
         self._sums["queue_depth"] += depth
         self._sums["iterations"] += 1

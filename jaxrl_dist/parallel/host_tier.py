@@ -17,7 +17,7 @@ from jaxrl_dist import blocks, memory, types
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
-from jaxrl_dist.parallel import channels, learning
+from jaxrl_dist.parallel import arrivals, channels, learning
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.storage import AnyLength
 from jaxrl_dist.types import Array, ArrayTree
@@ -113,7 +113,7 @@ class HostTier:
         learner: learners.LearnerState,
         key: Array,
         replay: blocks.Tiered,
-        items: Sequence[channels.Item],
+        items: Sequence[arrivals.Item],
     ) -> tuple[learning.Learned, Any]:
         insert, draw, teach = self._compiled
         live, drawn, failing = self._open(clock, replay), replay.drawn, None

@@ -13,7 +13,7 @@ from jaxrl_dist import learn, types
 from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.parallel import base, channels
+from jaxrl_dist.parallel import arrivals, base
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -83,7 +83,7 @@ class Tier(Protocol):
         learner: learners.LearnerState,
         key: Array,
         replay: ArrayTree,
-        items: Sequence[channels.Item],
+        items: Sequence[arrivals.Item],
     ) -> tuple[Learned, Any]:
         """Runs one iteration, and returns what an unsound one began with, None of a sound one.
 

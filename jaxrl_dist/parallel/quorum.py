@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import types
-from jaxrl_dist.parallel import channels
+from jaxrl_dist.parallel import arrivals, channels
 from jaxrl_dist.types import ArrayTree
 
 
@@ -24,7 +24,7 @@ def stand_ins(
     num_actors: int,
     send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]],
     parts: int,
-) -> tuple[channels.Item, ...]:
+) -> tuple[arrivals.Item, ...]:
     """Makes what stands in for each actor's unroll; all share their arrays.
 
     Args:
@@ -40,11 +40,11 @@ def stand_ins(
     unroll, packed = send((types.Unroll(steps, carry),) * parts)
     columns = np.arange(num_actors * last.shape[1], dtype=np.int32).reshape(num_actors, -1)
     return tuple(
-        channels.Item(actor, -1, -1, unroll, packed, columns[actor], (), (), {}) for actor in range(num_actors)
+        arrivals.Item(actor, -1, -1, unroll, packed, columns[actor], (), (), {}) for actor in range(num_actors)
     )
 
 
-def fill(items: Sequence[channels.Item], stand_ins: Sequence[channels.Item]) -> list[channels.Item]:
+def fill(items: Sequence[arrivals.Item], stand_ins: Sequence[arrivals.Item]) -> list[arrivals.Item]:
     """Returns an item of each actor: its own where there is one, else what stands in; as they are without these."""
     if not stand_ins:
         return list(items)
@@ -52,7 +52,7 @@ def fill(items: Sequence[channels.Item], stand_ins: Sequence[channels.Item]) -> 
     return [own.get(item.actor, item) for item in stand_ins]
 
 
-def number_in_time(lag: int, store: channels.ParamStore, queue: channels.UnrollQueue, number: int) -> int:
+def number_in_time(lag: int, store: channels.ParamStore, queue: arrivals.UnrollQueue, number: int) -> int:
     """Returns the number of the unroll that an actor plays next.
 
     It is the one that follows, unless that is late: then the one that is acted with the newest version. An actor whose

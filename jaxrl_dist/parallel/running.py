@@ -17,7 +17,7 @@ from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
 from jaxrl_dist.parallel import actor as actors
-from jaxrl_dist.parallel import base, channels, first_ready, gauges, learning, quorum
+from jaxrl_dist.parallel import arrivals, base, channels, first_ready, gauges, learning, quorum
 from jaxrl_dist.parallel import crew as crews
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array, ArrayTree
@@ -119,11 +119,11 @@ class Running:
     state: State
     iteration: int
     store: channels.ParamStore
-    queue: channels.UnrollQueue
+    queue: arrivals.UnrollQueue
     send: channels.Sender
     crew: crews.Crew
     gauges: gauges.Gauges
-    stand_ins: tuple[channels.Item, ...]
+    stand_ins: tuple[arrivals.Item, ...]
 
     def measured(self) -> dict[str, np.ndarray]:
         """Returns what the gauges sum since the last call."""
@@ -143,10 +143,10 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
     """
     lag, num_actors = stage.lag or 0, stage.num_actors
     store = channels.ParamStore(stage.devices, lag + 1)
-    queue = channels.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1, iteration)
+    queue = arrivals.UnrollQueue(num_actors, num_actors if stage.lag is None else lag + 1, iteration)
     store.publish(iteration, published)
     send = channels.Sender(stage.mesh, stage.local, stage.observations)
-    stand_ins: tuple[channels.Item, ...] = ()
+    stand_ins: tuple[arrivals.Item, ...] = ()
     if stage.quorum < num_actors:
         rows = learning.rows_struct(stage.agent, stage.environment.spec, stage.length, stage.columns)
         stand_ins = quorum.stand_ins(rows, stage.agent.init_carry(stage.columns), num_actors, send, len(stage.local))
@@ -173,7 +173,7 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
         for ahead, pending in enumerate(state.pending[number] if state.pending else ()):
             version, episodes = max(0, iteration + ahead - lag), jax.tree.map(np.asarray, pending.episodes)
             unroll, packed = send.again(pending.unroll)
-            item = channels.Item(
+            item = arrivals.Item(
                 number, iteration + ahead, version, unroll, packed, plans[-1].columns, (), episodes, {}
             )
             queue.put(item, lambda: True)
@@ -183,7 +183,7 @@ def start(stage: Stage, state: State, iteration: int, published: channels.Publis
     return Running(state, iteration, store, queue, send, crew, measured, stand_ins)
 
 
-def take(stage: Stage, threads: Running, iteration: int, check: Callable[[], None]) -> list[channels.Item]:
+def take(stage: Stage, threads: Running, iteration: int, check: Callable[[], None]) -> list[arrivals.Item]:
     """Takes the unrolls of an iteration: those of its number, or, where the lag is free, those that came first.
 
     Args:
@@ -197,7 +197,7 @@ def take(stage: Stage, threads: Running, iteration: int, check: Callable[[], Non
     return threads.queue.take_number(iteration, stage.quorum, check)
 
 
-def advance(state: State, learned: learning.Learned, items: Sequence[channels.Item]) -> State:
+def advance(state: State, learned: learning.Learned, items: Sequence[arrivals.Item]) -> State:
     """Returns the state after an iteration that took these items."""
     timesteps = list(state.actors.timestep)
     for item in items:
