@@ -29,6 +29,7 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     choices: Sequence[Any] | None = None,
     tag: Literal["identity", "tunable"] = "identity",
 ) -> Any:
@@ -43,6 +44,7 @@ def setting(
         low: smallest valid value, inclusive.
         high: largest valid value, inclusive.
         above: exclusive lower bound.
+        below: exclusive upper bound.
         choices: valid values, where they are few; "module:Class" among them admits any class of the user's.
         tag: "identity" if a resume with another value must be refused, "tunable" if it may change.
 
@@ -55,6 +57,7 @@ def setting(
         "low": low,
         "high": high,
         "above": above,
+        "below": below,
         "choices": None if choices is None else tuple(choices),
         "tag": tag,
     }

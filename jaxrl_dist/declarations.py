@@ -35,6 +35,7 @@ class Field(NamedTuple):
     low: float | None = None
     high: float | None = None
     above: float | None = None
+    below: float | None = None
     choices: tuple[Any, ...] | None = None
     tag: str = "identity"
 
@@ -97,7 +98,7 @@ def parse(field: Field, value: Any) -> Any:
 def valid_values(field: Field) -> str:
     """Says in words what a setting may be."""
     text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
-    bounds = ((">=", field.low), (">", field.above), ("<=", field.high))
+    bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
     limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
     return f"{text} {' and '.join(limits)}".strip()
 
@@ -195,4 +196,5 @@ def _is_valid(field: Field, item: Any) -> bool:
         (field.low is None or item >= field.low)
         and (field.high is None or item <= field.high)
         and (field.above is None or item > field.above)
+        and (field.below is None or item < field.below)
     )

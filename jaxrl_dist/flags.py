@@ -270,15 +270,16 @@ def _flag_lines(
     system: systems.System, layout: str, name: str, field: declarations.Field, preset: presets.Preset
 ) -> list[str]:
     """Describes one flag: its value where no family or flag sets it, then the families' values and the preset's."""
-    paper = system.settings_in(layout).get(name, systems.Setting(field.default, field.source))
-    origin = resolution.paper_origin(paper.source)
+    known = {**system.settings, **system.settings_in(layout, None)}
+    paper = known.get(name, systems.Setting(field.default, field.source))
     lines = [
         f"  --{name}={_shown(paper.value)}",
-        _wrapped(f"{field.help} ({declarations.valid_values(field)}; {origin})"),
+        _wrapped(f"{field.help} ({declarations.valid_values(field)}; {resolution.paper_origin(paper.source)})"),
     ]
     for family, settings in system.families.items():
-        if name in settings:
-            lines.append(_wrapped(f"{family}: {_shown(settings[name].value)} ({settings[name].source})"))
+        own = {**settings, **system.settings_in(layout, family)}.get(name, paper)
+        if own != paper:
+            lines.append(_wrapped(f"{family}: {_shown(own.value)} ({own.source})"))
     if name in preset.settings:
         own = preset.settings[name]
         lines.append(_wrapped(f"preset {preset.name}: {_shown(own.value)} ({own.source})"))

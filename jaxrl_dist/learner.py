@@ -39,14 +39,14 @@ class Config:
         0.999,
         "Decay of the squared gradient (β2 of adam and radam, rmsprop's decay).",
         low=0.0,
-        high=1.0,
+        below=1.0,
         source="Kingma & Ba 2015",
     )
     momentum: float = setting(
         0.9,
         "Decay of the mean gradient (β1 of adam and radam; unused by the others).",
         low=0.0,
-        high=1.0,
+        below=1.0,
         source="Kingma & Ba 2015",
     )
     max_grad_norm: float = setting(

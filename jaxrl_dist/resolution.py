@@ -1,13 +1,13 @@
 """Gives every setting of a run its value, with its origin.
 
 A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
-family, a preset's, what `--layout=auto` measured, a flag's. Nothing here imports JAX.
+family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's. Nothing here imports JAX.
 """
 
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -80,7 +80,7 @@ def resolve(
     *,
     root: pathlib.Path = config.PACKAGE,
 ) -> Resolved:
-    """Gives every setting its value: default < paper < family < preset < measured < flag.
+    """Gives every setting its value: default < paper < family < layout < preset < measured < flag.
 
     Args:
         flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them choose the
@@ -100,12 +100,16 @@ def resolve(
     named = {**flags, "layout": measured["layout"][0]} if is_auto and "layout" in measured else flags
     system, _, layout = config.choose(named, preset, root)
     catalogue = config.fields(system, layout, root)
+    needed = _from_row(system.settings_in(layout, family))
+    is_elsewhere = config.choose({**flags, "layout": ""}, preset, root).layout != layout
+    above = _in_layout(preset, layout, catalogue, needed if is_elsewhere else ())
     layers: tuple[dict[str, tuple[Any, str]], ...] = (
         {name: (field.default, paper_origin(field.source)) for name, field in catalogue.items()},
         {"layout": (layout, f"system {system.name}")},
-        {name: (value, paper_origin(source)) for name, (value, source) in system.settings_in(layout).items()},
+        _from_row(system.settings),
         _published(f"family {family}", system.families.get(family or "", {})),
-        _published(f"preset {preset.name}", _in_layout(preset, layout, catalogue)),
+        needed,
+        _published(f"preset {preset.name}", above),
         dict(measured) if is_auto else {},
         {name: (value, "flag") for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
     )
@@ -152,16 +156,25 @@ def measured_in(contents: Any) -> dict[str, tuple[Any, str]]:
     return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO)}
 
 
+def _from_row(settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
+    """Pairs the values of a system, which hold for every family, with their origin."""
+    return {name: (value, paper_origin(source)) for name, (value, source) in settings.items()}
+
+
 def _published(origin: str, settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
     """Pairs the values of a row with their origin."""
     return {name: (value, f"{origin}: {source}") for name, (value, source) in settings.items()}
 
 
 def _in_layout(
-    preset: presets.Preset, layout: str, catalogue: Mapping[str, declarations.Field]
+    preset: presets.Preset, layout: str, catalogue: Container[str], needed: Container[str]
 ) -> dict[str, systems.Setting]:
-    """Returns the settings of a preset; in another layout than its own, without those of that layout."""
-    kept = {name: one for name, one in preset.settings.items() if name in catalogue or not name.startswith("layout.")}
+    """Returns the settings of a preset; in another layout than its own, without those of its own or that this needs."""
+    kept = {
+        name: setting
+        for name, setting in preset.settings.items()
+        if name not in needed and (name in catalogue or not name.startswith("layout."))
+    }
     if "layout" in kept and kept["layout"].value != layout:
         del kept["layout"]
     return kept

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxrl_dist import custom
 from jaxrl_dist.config import UsageError
 
-_CONVOLUTIONS = ("minatar_cnn", "nature_cnn", "impala_resnet")
-
+# Name -> fewest pixels of an image's height and width that leave its last convolution one.
+_CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
 
@@ -48,6 +48,13 @@ def make(
         if len(shape) != 3:
             raise UsageError(
                 f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
+            )
+        least = _CONVOLUTIONS[name]
+        if least > min(shape[:2]):
+            other = next((torso for torso, pixels in _CONVOLUTIONS.items() if pixels <= min(shape[:2])), "mlp")
+            raise UsageError(
+                f"--network={name} takes images of {least} × {least} pixels or more; this observation has shape "
+                f"{shape}: use --network={other}"
             )
         return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
             init, norm, last_layer

@@ -1,11 +1,19 @@
-"""The choice of devices: accelerators all, virtual CPU devices as many as the work keeps busy."""
+"""The choice of devices: accelerators all, CPU devices as many as the work keeps busy; every system's settings fit."""
 
 import jax
 import pytest
 
-from jaxrl_dist import assemble, config, resolution
+from jaxrl_dist import assemble, config, resolution, systems
 
 LARGE = {"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32}
+TASKS = {"classic": "CartPole-v1", "minatar": "Breakout-MinAtar", "continuous": "Pendulum-v1"}
+OWN = [
+    (system.name, layout, family)
+    for system in systems.SYSTEMS.values()
+    for layout in system.layouts
+    for family in TASKS
+    if family in system.families
+]
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
 
 
@@ -39,3 +47,32 @@ def test_more_devices_than_there_are_is_refused():
     resolved = resolution.resolve({"system": "ppo", "layout.num_devices": 3}, "classic")
     with pytest.raises(config.UsageError, match="there are 2; valid: 0 to 2"):
         assemble.choose_devices(resolved, jax.devices()[:2])
+
+
+@pytest.mark.parametrize(("system", "layout", "family"), OWN)
+def test_a_system_s_own_settings_fit_together(system, layout, family):
+    settings, environment = assemble.resolve({"system": system, "layout": layout, "env": f"gymnax:{TASKS[family]}"})
+    layout = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout
+    try:
+        assert layout.rows_per_iteration % settings["layout.unroll_length"] == 0
+    finally:
+        layout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d4pg", "gorila", "impala_replay", "pqn", "r2d2"])
+def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name):
+    system = systems.SYSTEMS[name]
+    task = next(task for family, task in TASKS.items() if family in system.families)
+    given = {"system": name, "layout": system.layouts[0], "env": f"gymnax:{task}"}
+    for flag, field in config.fields(system, system.layouts[0]).items():
+        for value in {field.low, field.high, *(field.choices or ())} - {None}:
+            try:
+                settings, environment = assemble.resolve({flag: value, **given})
+                devices = assemble.choose_devices(settings, jax.devices())
+                assemble.assemble(settings, environment, devices).layout.close()
+            except config.UsageError as error:
+                assert "\n" not in str(error), (flag, value)
+            except Exception as error:
+                error.add_note(f"--{flag}={value}")
+                raise

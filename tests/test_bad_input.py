@@ -5,9 +5,9 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 from typing import Any
 
+import conftest
 import pytest
 
 from jaxrl_dist import config, declarations, faults, flags, resolution
@@ -45,6 +45,8 @@ WRONG = [
     ("--learner.learning_rate=0", r"expected a number > 0"),
     ("--learner.learning_rate=inf", r"expected a number > 0"),
     ("--learner.optimizer=adan", r"did you mean adam\?"),
+    ("--learner.decay=1", r"expected a number >= 0 and < 1"),
+    ("--learner.momentum=1", r"expected a number >= 0 and < 1"),
     ("--learner.minibatches=four", r"expected a whole number >= 1"),
     ("--learner.epochs=1.5", r"expected a whole number >= 1"),
     ("--steps=0", r"expected a whole number >= 1"),
@@ -199,16 +201,14 @@ def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_the_script_fails_fast_without_importing_jax(arguments: list[str], tmp_path: pathlib.Path) -> None:
-    start = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-X", "importtime", str(SCRIPT), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=conftest.SOON_S,
         cwd=tmp_path,
         check=False,
     )
-    seconds = time.monotonic() - start
     lines = done.stderr.splitlines()
     imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
     told = [line for line in lines if not line.startswith("import time:")]
@@ -216,7 +216,6 @@ def test_the_script_fails_fast_without_importing_jax(arguments: list[str], tmp_p
     assert len(told) == 1 and told[0].startswith("train.py: --")
     assert "jaxrl_dist.config" in imported and not list(tmp_path.iterdir())
     assert not {name for name in imported if name.split(".")[0] in ("jax", "jaxlib", "flax", "numpy", "gymnax", "brax")}
-    assert seconds < 3
 
 
 @pytest.mark.parametrize("out", [[], ["--out=there"]], ids=["new folder", "folder that is there"])

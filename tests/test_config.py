@@ -139,7 +139,7 @@ def test_parse_refuses_another_type(kind: str, text: object) -> None:
         declarations.parse(declarations.Field("x", kind, None, ""), text)
 
 
-def test_bounds_are_inclusive_but_for_above() -> None:
+def test_bounds_are_inclusive_but_for_above_and_below() -> None:
     field = declarations.Field("x", "float", 0.5, "", low=0.0, high=1.0)
     assert [declarations.parse(field, text) for text in ("0", "1")] == [0.0, 1.0]
     for text in ("-0.001", "1.001"):
@@ -147,6 +147,10 @@ def test_bounds_are_inclusive_but_for_above() -> None:
             declarations.parse(field, text)
     with pytest.raises(ValueError, match="a number > 0"):
         declarations.parse(declarations.Field("x", "float", 1.0, "", above=0.0), "0")
+    within = declarations.Field("x", "float", 0.5, "", low=0.0, below=1.0)
+    assert declarations.parse(within, "0.999") == 0.999
+    with pytest.raises(ValueError, match="a number >= 0 and < 1"):
+        declarations.parse(within, "1")
     with pytest.raises(ValueError, match="each >= 1"):
         declarations.parse(declarations.Field("x", "tuple[int, ...]", (), "", low=1), "4,0")
 

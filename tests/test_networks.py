@@ -187,6 +187,17 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
             networks.make(networks.Config(torso=torso), _spec((5,)), HEADS)
 
 
+@pytest.mark.parametrize(
+    ("torso", "least", "other"), [("nature_cnn", 36, "minatar_cnn"), ("minatar_cnn", 3, "impala_resnet")]
+)
+def test_images_too_small_for_a_torso_are_refused_in_one_line(torso, least, other):
+    smallest = networks.make(networks.Config(torso=torso), _spec((least, least, 4)), HEADS)
+    assert all(leaf.size for leaf in jax.tree.leaves(smallest.init(jax.random.key(0))))
+    message = rf"images of {least} × {least} pixels or more; .* \({least}, {least - 1}, 4\): use --network={other}$"
+    with pytest.raises(config.UsageError, match=message):
+        networks.make(networks.Config(torso=torso), _spec((least, least - 1, 4)), HEADS)
+
+
 def test_orthogonal_initialisation_has_the_asked_gains():
     net = networks.make(networks.Config(torso="mlp", hidden_sizes=(64, 64)), _spec((64,)), HEADS)
     params = net.init(jax.random.key(0))

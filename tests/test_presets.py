@@ -67,6 +67,9 @@ def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
     assert resolution.resolve({}, preset=made)["layout.num_actors"] == 3
     other = resolution.resolve({"layout": "anakin"}, preset=made)
     assert "layout.num_actors" not in other.settings and other["layout.unroll_length"] == 7
+    by_workers = resolution.resolve({"preset": "impala/breakout", "layout": "async_gradient"}, "minatar")
+    assert by_workers["learner.minibatches"] == 1 and "one gradient per unroll" in by_workers.origins["learner.epochs"]
+    assert resolution.resolve({"preset": "impala/breakout"}, "minatar")["learner.minibatches"] == 4
 
 
 OTHER = {

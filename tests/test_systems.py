@@ -21,7 +21,7 @@ def test_a_row_names_modules_that_exist(system: systems.System) -> None:
 def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
     assert set(system.by_layout) <= set(system.layouts)
     for layout in system.layouts:
-        settings = system.families[family] if family else system.settings_in(layout)
+        settings = {**(system.families[family] if family else system.settings), **system.settings_in(layout, family)}
         fields = config.fields(system, layout)
         for name, (value, source) in settings.items():
             parsed = declarations.parse(fields[name], value)
@@ -139,6 +139,17 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
 def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
     resolved = resolution.resolve({"system": system}, family)
     assert {name: resolved[name] for name in published} == published
+
+
+def test_what_a_layout_needs_is_above_the_family_and_below_flags() -> None:
+    given = {"system": "dqn", "layout": "async_gradient"}
+    shown = {
+        family: resolution.resolve(given, family)["layout.unroll_length"] for family in (None, "classic", "minatar")
+    }
+    assert shown == {None: 4, "classic": 5, "minatar": 1}
+    resolved = resolution.resolve({**given, "env.num_envs": 16}, "classic")
+    assert (resolved["env.num_envs"], resolved.origins["env.num_envs"]) == (16, "flag")
+    assert resolved.origins["layout.unroll_length"] == "this project: one gradient per unroll, at the system's own pace"
 
 
 def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:

@@ -8,7 +8,7 @@ so Stable-Baselines3 outside Atari, adds it to the root. With ε = 1e-5 it matte
 of many a weight. TensorFlow's mean square begins at 1, the learner's at 0, so that the first updates are larger here.
 """
 
-from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+from jaxrl_dist.settings.base import ANY, OURS, Families, Setting, cited
 
 _BASELINES = "OpenAI Baselines a2c.py, run_atari.py (2017)"
 _BASELINES_ATARI = "OpenAI Baselines atari_wrappers.py, a2c/policies.py (2017)"
@@ -125,8 +125,8 @@ A2C = cited(
     },
 )
 
-A2C_BY_LAYOUT: Families = {
-    "sebulba": {"layout.policy_lag": Setting("0", "Mnih et al. 2016, algorithm S3 (every row is the policy's own)")}
+A2C_IN_SEBULBA: Families = {
+    ANY: {"layout.policy_lag": Setting("0", "Mnih et al. 2016, algorithm S3 (every row is the policy's own)")}
 }
 
 A2C_FAMILIES: Families = {
@@ -141,8 +141,6 @@ A3C = {
     **A2C,
     "layout.num_workers": Setting(4, f"{OURS} (Mnih et al. 2016: 16 threads of one environment)"),
 }
-
-A3C_FAMILIES: Families = {name: A2C_FAMILIES[name] for name in ("classic", "minatar", "atari")}
 
 _GA3C_SOURCE = "Babaeizadeh et al. 2017 (GA3C)"
 
@@ -169,12 +167,12 @@ GA3C = {
 _GA3C_SMALL = cited(_BASELINES, {"learner.epsilon": 1e-5, "learner.max_grad_norm": 0.5, "learner.reduction": "mean"})
 _GA3C_MINATAR = cited(_BASELINES, {"agent.value_cost": 0.5, "learner.anneal": True})
 
-GA3C_BY_LAYOUT: Families = {
-    "sebulba": cited(f"{_GA3C_SOURCE}, section 4", {"layout.inference": "central", "layout.policy_lag": "free"})
+GA3C_IN_SEBULBA: Families = {
+    ANY: cited(f"{_GA3C_SOURCE}, section 4", {"layout.inference": "central", "layout.policy_lag": "free"})
 }
 
 GA3C_FAMILIES: Families = {
-    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous")},
+    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous", "physics")},
     "minatar": {**_A2C_MINATAR, **_GA3C_SMALL, **_GA3C_MINATAR},
     "atari": _A2C_ATARI,
 }

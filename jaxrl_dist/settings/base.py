@@ -14,6 +14,7 @@ class Setting(NamedTuple):
 
 
 Families = Mapping[str, Mapping[str, Setting]]
+ANY = ""  # in the place of a family: all of them
 
 
 def cited(source: str, values: Mapping[str, Any]) -> dict[str, Setting]:

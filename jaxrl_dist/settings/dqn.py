@@ -206,7 +206,6 @@ APE_X = {
 
 GORILA = {
     **DQN,
-    "env.num_envs": Setting(4, f"{OURS}: one for each worker"),
     "layout.num_workers": Setting(4, f"{OURS} (Nair et al. 2015: 100 on as many machines)"),
     "layout.outlier_deviations": Setting(5.0, f"{OURS} (Nair et al. 2015, section 4: several)"),
     "layout.max_gradient_age": Setting(16, f"{OURS} (Nair et al. 2015, section 4: a threshold)"),
@@ -214,18 +213,14 @@ GORILA = {
 
 _GORILA_CLASSIC = {
     **_DQN_CLASSIC,
-    "env.num_envs": Setting(8, f"{OURS}: two for each worker"),
-    "layout.unroll_length": Setting(5, f"{OURS}: an update every 10 steps, as {_PUREJAXRL_DQN}"),
     "learner.anneal": Setting(
         True, f"{OURS}: gradients that are updates old lose at a constant step size what was learned"
     ),
 }
 
-_GORILA_MINATAR = {**_DQN_MINATAR, "env.num_envs": Setting(4, f"{OURS}: one for each worker")}
-
 
 DQN_FAMILIES: Families = {"classic": _DQN_CLASSIC, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
-GORILA_FAMILIES: Families = {"classic": _GORILA_CLASSIC, "minatar": _GORILA_MINATAR, "atari": _DQN_ATARI}
+GORILA_FAMILIES: Families = {**DQN_FAMILIES, "classic": _GORILA_CLASSIC}
 RAINBOW_FAMILIES: Families = {"classic": _RAINBOW_CLASSIC, "minatar": _RAINBOW_MINATAR, "atari": _RAINBOW_ATARI}
 APE_X_FAMILIES: Families = {
     "classic": _APE_X_CLASSIC,

@@ -1,6 +1,6 @@
 """Settings of proximal policy optimisation."""
 
-from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+from jaxrl_dist.settings.base import ANY, OURS, Families, Setting, cited
 
 _PPO_PAPER = "Schulman et al. 2017, table 5"
 _DETAILS = "Huang et al. 2022, The 37 implementation details of PPO"
@@ -159,13 +159,14 @@ DPPO = {
 _DPPO_OWN = {name: DPPO[name] for name in ("agent.clip_epsilon", "agent.clip_value")}
 DPPO_FAMILIES: Families = {name: {**family, **_DPPO_OWN} for name, family in PPO_FAMILIES.items()}
 
-DPPO_BY_LAYOUT: Families = {
-    "sebulba": {"layout.policy_lag": Setting("0", f"{_DPPO} (workers wait for the new parameters)")}
-}
+DPPO_IN_SEBULBA: Families = {ANY: {"layout.policy_lag": Setting("0", f"{_DPPO} (workers wait for the new parameters)")}}
 
 GPU_SIM = {
     **PPO,
     "env.num_envs": Setting(1024, "Liang et al. 2018, GPU-accelerated robotic simulation (1024 humanoids)"),
 }
 
-GPU_SIM_FAMILIES: Families = {"physics": {**_PPO_PHYSICS, "env.num_envs": GPU_SIM["env.num_envs"]}}
+GPU_SIM_FAMILIES: Families = {
+    **PPO_FAMILIES,
+    "physics": {**_PPO_PHYSICS, "env.num_envs": GPU_SIM["env.num_envs"]},
+}

@@ -1,6 +1,6 @@
 """Settings of the parallelised Q-network, from the paper's released code, PureJaxQL."""
 
-from jaxrl_dist.settings.base import OURS, Families, Setting, cited
+from jaxrl_dist.settings.base import ANY, OURS, Families, Setting, cited
 
 _PAPER = "Gallici et al. 2024 (PQN)"
 _ATARI = f"{_PAPER}, PureJaxQL pqn_atari.yaml"
@@ -90,8 +90,8 @@ PQN = {
     ),
 }
 
-PQN_BY_LAYOUT: Families = {
-    "sebulba": {"layout.policy_lag": Setting("0", f"{_PAPER}, algorithm 1 (rows of the newest policy)")}
+PQN_IN_SEBULBA: Families = {
+    ANY: {"layout.policy_lag": Setting("0", f"{_PAPER}, algorithm 1 (rows of the newest policy)")}
 }
 
 PQN_FAMILIES: Families = {"classic": _PQN_CLASSIC, "minatar": _PQN_MINATAR, "atari": _PQN_ATARI}
