@@ -82,6 +82,7 @@ study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
 study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin --steps=1_000_000" \
   --setting="DQN: --system=dqn" -- --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
 # Asynchronous systems: actors apart or not, replays of their own or one for all.
+study cartpole_a2c_envpool 5 -- --system=a2c --layout=sebulba --env=envpool:CartPole-v1 --steps=500_000
 study cartpole_async 5 --setting="GA3C: --system=ga3c --env=envpool:CartPole-v1" \
   --setting="A3C: --system=a3c --env=gymnax:CartPole-v1" -- --steps=500_000
 apart="--layout.num_actors=4"
@@ -108,6 +109,8 @@ PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setti
   --steps=100_000 --evaluation.interval_steps=25_000 --evaluation.episodes=16
 study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" \
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
+study seed_r2d2 5 -- --system=seed_r2d2 --env=envpool:CartPole-v1 --steps=1_000_000
+study cartpole_dppo_more 20 --seed=10 -- --system=dppo --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
   --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
 # With RMSProp, sums and 489 updates, as on CartPole, it stays at chance.
@@ -116,15 +119,16 @@ study memory_chain_impala 5 -- --system=impala --layout=anakin --network.core=ls
   --learner.optimizer=adam --learner.learning_rate=1e-3 --learner.epsilon=1e-5 --learner.decay=0.999 \
   --learner.reduction=mean --learner.max_grad_norm=0.5 --agent.entropy_cost=0.01
 study minatar_breakout_impala 5 -- --system=impala --layout=anakin --env=gymnax:Breakout-MinAtar --steps=10_000_000
-study pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
-  --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000
+# The actor–critics of real actions on one task for as many steps.
+study canon_pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
+  --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=15_000
 # Barth-Maron et al. 2018, figure 2 in small: DDPG with D4PG's settings, and its parts one after the other; an update of
 # 64 rows for each step, on Hopper by networks of 128 × 128.
 small="--replay.batch_size=64 --replay.samples_per_insert=64"
 ddpg="--agent.n_step=1 --agent.num_atoms=1 --replay.priority_exponent=0"
 parts=(--setting="DDPG: $ddpg" --setting="with n-step: $ddpg --agent.n_step=5" \
   --setting="with n-step and distribution: --replay.priority_exponent=0" --setting="D4PG:")
-study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=30_000 $small
+study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=15_000 $small
 study d4pg_parts_hopper 5 "${parts[@]}" -- --system=d4pg --layout=sebulba --env=envpool:Hopper-v4 --steps=100_000 $small \
   --network.hidden_sizes=128,128 --agent.value_low=0 --agent.value_high=500
 # Every system of the canon on one task for as many steps.
@@ -144,18 +148,25 @@ for lag in 1 4 16; do
 done
 study corrections_catch 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
   --env=gymnax:Catch-bsuite --steps=300_000
-settings=()
+with_replay=()
 for correction in vtrace one_step epsilon none; do
-  settings+=(--setting="$correction, with replay: --agent.correction=$correction")
+  with_replay+=(--setting="$correction, with replay: --agent.correction=$correction")
 done
-study corrections_catch_replay 5 --means=importance_weight "${settings[@]}" -- --system=impala_replay --layout=sebulba \
+study corrections_catch_replay 5 --means=importance_weight "${with_replay[@]}" -- --system=impala_replay --layout=sebulba \
   --layout.policy_lag=1 --env=gymnax:Catch-bsuite --steps=300_000
 settings=()
-for correction in vtrace one_step epsilon none; do
-  settings+=(--setting="$correction, lag 16: --agent.correction=$correction")
+for lag in 16 1 4; do
+  for correction in vtrace one_step epsilon none; do
+    settings+=(--setting="$correction, lag $lag: --layout.policy_lag=$lag --agent.correction=$correction")
+  done
 done
+# One pass over each batch, so that the lag is all that makes it another policy's.
 study corrections_breakout 5 --means=importance_weight "${settings[@]}" -- --system=impala --layout=sebulba \
-  --layout.policy_lag=16 --env=gymnax:Breakout-MinAtar --steps=1_000_000
+  --env=gymnax:Breakout-MinAtar --steps=500_000 --env.num_envs=64 --layout.unroll_length=10 --learner.minibatches=1 \
+  --learner.learning_rate=2e-3
+study corrections_breakout_replay 5 --means=importance_weight "${with_replay[@]}" -- --system=impala_replay --layout=sebulba \
+  --layout.policy_lag=1 --env=gymnax:Breakout-MinAtar --steps=500_000 --env.num_envs=64 --layout.unroll_length=10 \
+  --learner.learning_rate=2e-3
 # Engstrom et al. 2020: the nine code-level details on and off, with and without the clipped ratio.
 plain="--agent.clip_value=0 --agent.scale_rewards=false --agent.clip_rewards=0 --agent.normalise_observations=false"
 plain+=" --agent.clip_observations=0 --network.orthogonal=false --network.activation=relu --learner.anneal=false"

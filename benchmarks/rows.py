@@ -50,6 +50,8 @@ _CHEETAH = (
     *("--system=ppo", "--env=envpool:HalfCheetah-v4", "--env.num_envs=64", "--layout.unroll_length=64"),
     *("--learner.epochs=10", "--learner.minibatches=32", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
 )
+_ONE_PASS = ("--env=gymnax:CartPole-v1", "--layout.unroll_length=16", "--learner.epochs=1", "--learner.minibatches=1")
+_BREAKOUT_16 = ("--env=gymnax:Breakout-MinAtar", "--layout.unroll_length=16")
 
 PPO_SMALL = ("--num_envs=4", "--unroll=128", "--epochs=4", "--minibatches=4")
 _PPO_LARGE = ("--num_envs=2048", "--unroll=32", "--epochs=4", "--minibatches=32")
@@ -86,6 +88,24 @@ class Row:
 
 def _chunk(steps: int) -> tuple[str, ...]:
     return (f"--chunk_steps={steps}",)
+
+
+def _overhead(
+    name: str, work: str, systems: tuple[str, str], flags: tuple[str, ...], num_envs: int, chunk_steps: int
+) -> Row:
+    """Returns a row of one asynchronous worker beside anakin; the systems are the agent's in either layout."""
+    worker, whole = (
+        (f"--system={system}", *flags, f"--env.num_envs={num_envs}", *_chunk(chunk_steps)) for system in systems
+    )
+    return Row(
+        name,
+        f"one worker and its server (async_gradient), {work}",
+        (*worker, "--layout=async_gradient", "--layout.num_workers=1"),
+        "ours",
+        (*whole, "--layout=anakin"),
+        target=0.8,
+        note="the reference is the same under anakin",
+    )
 
 
 ROWS = (
@@ -228,6 +248,11 @@ ROWS = (
         ("--env=CartPole-v1", "--num_envs=256", *_chunk(262144)),
         note="EnvPool alone with random actions",
     ),
+    _overhead("async_cartpole", "PPO CartPole 16×16, one epoch × 1", ("ppo", "ppo"), _ONE_PASS, 16, 65536),
+    _overhead(
+        "async_breakout", "A2C MinAtar Breakout 16×16, convolution + 128", ("a3c", "a2c"), _BREAKOUT_16, 16, 8192
+    ),
+    _overhead("async_breakout_64", "A2C MinAtar Breakout 64×16, the same", ("a3c", "a2c"), _BREAKOUT_16, 64, 16384),
     Row(
         "atari_raw",
         "PPO Pong (EnvPool), 128 environments × 32, one epoch × 4, Nature network; 4 frames a step",
