@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 
@@ -79,7 +80,7 @@ def begun(environment: Any, port: int) -> list[socket.socket]:
     peers = [connected(port, purpose="training", slot=slot, pid=70 + slot) for slot in (0, 1)]
     for peer in peers:
         begin(peer)
-    waiting.join(5)
+    waiting.join(conftest.SOON_S)
     assert rows[0].step_type.tolist() == [types.FIRST] * 2
     return peers
 

@@ -3,7 +3,6 @@
 import os
 import pathlib
 import signal
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -259,20 +258,15 @@ def test_params_sha256_depends_on_all_that_counts() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_save_is_quiet_and_quick(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_save_is_quiet(tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
     tree = {str(index): jnp.ones((64, 64)) for index in range(40)}
     checkpoint.save(tmp_path, 0, tree, {})
-    seconds = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for step in range(1, 8):
-            start = time.perf_counter()
             path = checkpoint.save(tmp_path, step, tree, {})
-            seconds.append(time.perf_counter() - start)
         checkpoint.restore(path, tree)
     assert capfd.readouterr() == ("", "")
-    # About 0.1 s on two idle cores; loose, because cores are shared.
-    assert min(seconds) < 0.5
 
 
 def test_signals_are_not_taken_over(tmp_path: pathlib.Path) -> None:

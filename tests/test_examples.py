@@ -9,6 +9,7 @@ import threading
 import types as python_types
 from typing import Any
 
+import conftest
 import host_environments
 import jax
 import jax.numpy as jnp
@@ -112,7 +113,7 @@ def test_a_simulator_that_owns_its_loop() -> None:
         assert environment.reset().observation.tolist() == [[0, 0]]
         rows = [environment.step(np.ones(1, np.int32)) for _ in range(8)]
     assert [int(row.step_type[0]) for row in rows] == [types.MID] * 6 + [types.LAST, types.FIRST]
-    thread.join(20)
+    thread.join(conftest.SOON_S)
     assert not thread.is_alive()
 
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import conftest
 import jax
 import numpy as np
 import peers
@@ -49,7 +50,7 @@ def test_the_last_observation_is_a_row_with_discount_0_where_terminated_and_1_wh
         (2, types.MID, 1, 0.25, 1, False),
     ]
     environment.close()
-    thread.join(10)
+    thread.join(conftest.SOON_S)
     assert not thread.is_alive() and results == [None]
 
 
@@ -69,7 +70,7 @@ def test_actions_reach_the_simulator_as_they_were_chosen(make: Any) -> None:
     with pytest.raises(ValueError, match="action 3 for environment 0; valid: 0 to 2"):
         environment.step(np.array([3]))
     environment.close()
-    thread.join(10)
+    thread.join(conftest.SOON_S)
     assert given == [2, 0, 1] and all(type(action) is int for action in given)
 
 
@@ -133,7 +134,7 @@ def test_first_ready_batches_leave_a_slow_simulator_behind(make: Any) -> None:
         session.begin([session.slot, 0])
         for step in range(1, 100):
             if session.slot == 1:
-                release.wait(10)
+                release.wait(conftest.SOON_S)
             session.act([session.slot, step], 0.0)
 
     for _ in range(2):
@@ -168,7 +169,7 @@ def test_the_same_programs_play_training_and_one_evaluation_after_the_other(monk
             training.step(np.zeros(2, np.int32))
     training.close()
     for thread, results in programs:
-        thread.join(10)
+        thread.join(conftest.SOON_S)
         assert results == [None]
     assert sorted(sessions) == [("evaluation", 0, 7), ("evaluation", 0, 8), ("training", 0, 0), ("training", 1, 1)]
 

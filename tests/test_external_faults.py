@@ -77,7 +77,7 @@ def test_what_cannot_be_is_a_fault_that_names_the_simulator_and_is_told_to_it(na
     others[1].sendall(sent)
     header, _ = peers.heard(others[1])
     assert header["kind"] == "refused" and message in header["reason"]
-    stepping.join(5)
+    stepping.join(conftest.SOON_S)
     assert isinstance(results[0], base.EnvironmentFault)
     assert str(results[0]).startswith("external:game: training simulator 1 (pid 71) sent what cannot be: ")
     assert message in str(results[0])

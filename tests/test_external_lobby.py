@@ -25,6 +25,22 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         yield make_one
 
 
+@pytest.fixture
+def hellos(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Returns what waits until so many more simulators are in the lobby."""
+    said, read = threading.Semaphore(0), lobby.Listener._read_hello
+
+    def heard(listener: lobby.Listener, header: Any) -> Any:
+        said.release()
+        return read(listener, header)
+
+    def wait_for(count: int) -> None:
+        assert all(said.acquire(timeout=conftest.SOON_S) for _ in range(count))
+
+    monkeypatch.setattr(lobby.Listener, "_read_hello", heard)
+    return wait_for
+
+
 def test_garbage_of_a_stranger_is_refused_and_training_goes_on(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lobby, "_HELLO_S", 0.3)
     port = peers.free_port()
@@ -64,38 +80,43 @@ def test_of_two_that_wait_for_one_slot_the_second_is_refused(make: Any) -> None:
     port = peers.free_port()
     environment = make(port)
     clients = [peers.started(simulator.connect, port, purpose="evaluation", slot=4) for _ in range(2)]
-    deadline_s = time.monotonic() + 5
+    deadline_s = time.monotonic() + conftest.SOON_S
     while not any(results for _, results in clients) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     (refused,) = (results[0] for _, results in clients if results)
     assert isinstance(refused, simulator.Refused) and "evaluation 4 is taken" in str(refused)
     environment.close()
     for thread, results in clients:
-        thread.join(5)
+        thread.join(conftest.SOON_S)
         assert results[0] is refused or isinstance(results[0], simulator.Ended)
 
 
-def test_whoever_wants_a_slot_of_its_own_gets_it_before_those_that_take_any(make: Any) -> None:
+def test_whoever_wants_a_slot_of_its_own_gets_it_before_those_that_take_any(
+    make: Any, hellos: Callable[[int], None]
+) -> None:
     port = peers.free_port()
     environment = make(port, 2)
     clients = [
         peers.started(simulator.connect, port),
         peers.started(simulator.connect, port, purpose="training", slot=0),
     ]
-    time.sleep(0.3)
+    hellos(2)
     peers.started(environment.reset)
     for thread, _ in clients:
-        thread.join(5)
+        thread.join(conftest.SOON_S)
     assert [results[0].slot for _, results in clients] == [1, 0]
 
 
-def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(
+    make: Any, hellos: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversations, "CONNECT_S", 2.0)
     monkeypatch.setattr(lobby, "_NOTICE_S", 0.1)
     monkeypatch.setattr(lobby, "_POLL_S", 0.1)
     port = peers.free_port()
     environment = make(port, 2, 0.1)
     _, results = peers.started(simulator.connect, port, wait_s=5)
+    hellos(1)
     expected = rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
     with (
         pytest.warns(RuntimeWarning, match=f"[01] of 2 simulators for training have connected to 127.0.0.1:{port}"),
@@ -108,7 +129,7 @@ def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(make: Any, m
         results[0].begin([0, 0])
 
 
-def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any) -> None:
+def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any, hellos: Callable[[int], None]) -> None:
     port = peers.free_port()
     environment = make(port, 2, 60.0)
     reached = threading.Event()
@@ -121,18 +142,19 @@ def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any) ->
         session.act([0, 0], 0.0)
 
     programs = [peers.started(simulator.serve, play, port, wait_s=5) for _ in range(3)]
+    hellos(3)
     environment.reset()
     stepping, results = peers.started(environment.step, np.zeros(2, np.int32))
-    assert reached.wait(5)
+    assert reached.wait(conftest.SOON_S)
     start = time.monotonic()
     # One waits for an action, one has not answered, one waits in the lobby, and a thread of the trainer for the answer.
     environment.close()
     environment.close()
-    stepping.join(5)
+    stepping.join(conftest.SOON_S)
     assert time.monotonic() - start < conftest.SOON_S
     assert isinstance(results[0], base.EnvironmentFault) and "were closed" in str(results[0])
     for thread, ended in programs:
-        thread.join(10)
+        thread.join(conftest.SOON_S)
         assert ended == [None]
     with pytest.raises(base.EnvironmentFault, match="closed"):
         environment.reset()
@@ -143,7 +165,7 @@ def test_close_while_nobody_has_come_ends_the_wait(make: Any) -> None:
     waiting, results = peers.started(environment.reset)
     time.sleep(0.2)
     environment.close()
-    waiting.join(3)
+    waiting.join(conftest.SOON_S)
     assert isinstance(results[0], base.EnvironmentFault) and "were closed" in str(results[0])
 
 
@@ -157,10 +179,10 @@ def test_a_trainer_that_is_killed_ends_its_simulators(monkeypatch: pytest.Monkey
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
-        thread, results = peers.started(simulator.serve, simulators.episode, port, wait_s=30)
+        thread, results = peers.started(simulator.serve, simulators.episode, port, wait_s=120)
         assert trainer.stdout.readline() == "begun\n"
         trainer.kill()
-        thread.join(10)
+        thread.join(conftest.SOON_S)
     assert results == [None]
 
 

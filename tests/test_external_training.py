@@ -54,7 +54,7 @@ def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     over_port = train(tmp_path / "port", "external:cartpole", port)
     digests = [over_port.summary["params_sha256"]]
     for program in started:
-        assert program.wait(20) == 0
+        assert program.wait(conftest.SOON_S) == 0
     in_threads = train(tmp_path / "threads", "external:external_simulator:play")
     digests.append(in_threads.summary["params_sha256"])
     assert digests[0] == digests[1]
@@ -91,7 +91,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
     with start_program(port, 4) as program:
         run = train(tmp_path, "external:cartpole", port, steps=64, **settings)
         assert run.reason == "finished" and run.summary["resumed_from"] > 0
-        assert program.wait(20) == 0
+        assert program.wait(conftest.SOON_S) == 0
 
 
 def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Path, example: None) -> None:
@@ -121,7 +121,7 @@ def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Pa
         run = train(tmp_path, "external:cartpole", port, **settings)
     assert run.reason == "finished" and len(failures) == 1
     for thread in threads:
-        thread.join(20)
+        thread.join(conftest.SOON_S)
         assert not thread.is_alive()
 
 

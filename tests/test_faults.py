@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import checkpoints
+import conftest
 import pytest
 
 from jaxrl_dist import checkpoint, faults, metrics
@@ -167,7 +168,7 @@ def test_a_signal_saves_and_leaves_at_once(
     process = start(tmp_path)
     wait_for_checkpoints(tmp_path)
     process.send_signal(number)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (code, "")
     assert "stopped and saved; the same command goes on from" in out
     assert not temporary_folders(tmp_path)
@@ -189,7 +190,7 @@ def test_a_signal_while_compiling_does_not_wait_for_the_compiler(
     assert wait_for(process, "folder")
     time.sleep(0.3)
     process.send_signal(number)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (code, "")
     assert "stopped while compiling; there was nothing new to save" in out
 
@@ -201,7 +202,7 @@ def test_a_second_interrupt_aborts_at_once_and_no_child_is_left(tmp_path: pathli
         save = checkpoint.save
         def slow(*args):
             print("saving", flush=True)
-            time.sleep(30)
+            time.sleep(120)
         checkpoint.save = slow
         flags = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
         sys.exit(runner.main(flags))
@@ -213,7 +214,7 @@ def test_a_second_interrupt_aborts_at_once_and_no_child_is_left(tmp_path: pathli
     assert process.poll() is None
     children = _children(process.pid)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (130, "")
     assert not [child for child in children if pathlib.Path(f"/proc/{child}").exists()]
 
@@ -316,7 +317,7 @@ def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
     wait_for_handlers(process)
     time.sleep(delay_s)
     process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (code, "")
 
 
@@ -327,5 +328,5 @@ def test_an_evaluation_ends_silently_at_an_interrupt(reference: Reference) -> No
         wait_for_handlers(process)
         time.sleep(delay_s)
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=conftest.SOON_S) == ("", "")
         assert process.returncode == 130

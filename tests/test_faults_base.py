@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 
+import conftest
 import pytest
 
 from jaxrl_dist import faults
@@ -27,7 +28,7 @@ def start(code: str, *args: object) -> subprocess.Popen[str]:
 
 def test_import_is_light() -> None:
     process = start("import sys, jaxrl_dist.faults; print(sorted({'jax', 'numpy', 'orbax'} & set(sys.modules)))")
-    assert process.communicate(timeout=20)[0].strip() == "[]"
+    assert process.communicate(timeout=conftest.SOON_S)[0].strip() == "[]"
 
 
 def test_lock_is_exclusive_within_a_process_and_released(tmp_path: pathlib.Path) -> None:
@@ -144,7 +145,7 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path: pathlib.Path) -> None:
     assert process.stdout
     worker = int(process.stdout.readline())
     try:
-        process.wait(timeout=20)
+        process.wait(timeout=conftest.SOON_S)
         with faults.lock(tmp_path):
             pass
     finally:
@@ -185,7 +186,7 @@ def test_install_outside_the_main_thread_sets_nothing() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=conftest.SOON_S)
     assert seen == [(False, before)]
 
 
@@ -209,7 +210,7 @@ def test_a_signal_asks_and_the_run_leaves_with_its_code(number: int, code: int) 
     process = start(POLLING, 0.0)
     assert process.stdout and process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    out, error = process.communicate(timeout=20)
+    out, error = process.communicate(timeout=conftest.SOON_S)
     assert (out, error, process.returncode) == ("requested\nsaved\n", "", code)
 
 
@@ -220,7 +221,7 @@ def test_a_second_sigterm_does_not_cut_the_save_short() -> None:
     assert process.stdout.readline() == "requested\n"
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=20)
+    out, error = process.communicate(timeout=conftest.SOON_S)
     assert (out, error, process.returncode) == ("saved\n", "", 143)
 
 
@@ -239,7 +240,7 @@ def test_a_second_interrupt_ends_at_once_even_inside_native_code() -> None:
     time.sleep(0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=20)
+    _, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (130, "")
 
 
@@ -263,7 +264,7 @@ def test_a_forked_worker_dies_of_signals_and_does_not_tell_the_parent() -> None:
             time.sleep(0.2)
             print(os.WTERMSIG(status), token.requested)
     """
-    out, error = start(code).communicate(timeout=20)
+    out, error = start(code).communicate(timeout=conftest.SOON_S)
     assert (out.split(), error) == (["15", "False"], "")
 
 

@@ -197,7 +197,7 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
 
     waiting = threading.Thread(target=act, daemon=True)
     waiting.start()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + conftest.SOON_S
     message = ""
     while not message and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -212,7 +212,7 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     environment.close()
     assert time.monotonic() - start < conftest.SOON_S and waiting.is_alive()
     pool.hold.set()
-    waiting.join(5)
+    waiting.join(conftest.SOON_S)
     # It came back, but too late.
     assert errors == [message]
     with pytest.raises(base.EnvironmentFault):
@@ -229,7 +229,7 @@ def test_close_does_not_wait_for_steps_under_way() -> None:
     pool.hold.set()
     for thread in threading.enumerate():
         if thread.name == "envpool:fake closing":
-            thread.join(5)
+            thread.join(conftest.SOON_S)
     assert not pool._ready
     with pytest.raises(base.EnvironmentFault, match="were closed"):
         environment.reset()

@@ -15,7 +15,7 @@ import pytest
 from jaxrl_dist import config, faults, replay, runner, session, types
 from jaxrl_dist import learner as learners
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base, channels, device_tier, learning, running
+from jaxrl_dist.parallel import arrivals, base, device_tier, learning, running
 from jaxrl_dist.parallel import mesh as meshes
 
 LENGTH = conftest.SMALL["ppo"]["layout.unroll_length"]
@@ -71,16 +71,16 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[channels.Item]]:
+def played(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[arrivals.Item]]:
     """Every unroll that an actor handed over, by actor."""
-    items: dict[int, list[channels.Item]] = {actor: [] for actor in range(4)}
-    put = channels.UnrollQueue.put
+    items: dict[int, list[arrivals.Item]] = {actor: [] for actor in range(4)}
+    put = arrivals.UnrollQueue.put
 
-    def spied(self: Any, item: channels.Item, is_current: Any) -> None:
+    def spied(self: Any, item: arrivals.Item, is_current: Any) -> None:
         items[item.actor].append(item)
         put(self, item, is_current)
 
-    monkeypatch.setattr(channels.UnrollQueue, "put", spied)
+    monkeypatch.setattr(arrivals.UnrollQueue, "put", spied)
     return items
 
 
@@ -88,7 +88,7 @@ def small(**settings: Any) -> conftest.Small:
     return conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings})
 
 
-def own(items: list[channels.Item]) -> list[channels.Item]:
+def own(items: list[arrivals.Item]) -> list[arrivals.Item]:
     """The items that an actor played; checks that the others teach nothing."""
     for item in items:
         assert item.number >= 0 or (np.asarray(item.unroll.steps.timestep.step_type) == types.LAST).all()
@@ -230,10 +230,10 @@ def test_new_environments_after_a_resume_are_others() -> None:
 
 
 def test_the_queue_takes_a_number_in_the_order_of_actors_and_drops_what_is_late() -> None:
-    queue = channels.UnrollQueue(3, 2, first=4)
+    queue = arrivals.UnrollQueue(3, 2, first=4)
 
-    def item(actor: int, number: int) -> channels.Item:
-        return channels.Item(actor, number, 0, (), (), (), (), (), {})  # type: ignore[arg-type]
+    def item(actor: int, number: int) -> arrivals.Item:
+        return arrivals.Item(actor, number, 0, (), (), (), (), (), {})  # type: ignore[arg-type]
 
     for actor, number in ((2, 4), (2, 5), (0, 4), (1, 3)):
         queue.put(item(actor, number), lambda: True)

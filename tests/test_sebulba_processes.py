@@ -5,6 +5,7 @@ import random
 import signal
 import time
 
+import conftest
 import pytest
 import test_faults
 
@@ -37,7 +38,7 @@ def break_off(folder: pathlib.Path, number: int, delay_s: float) -> int:
     process = test_faults.start(folder, *FLAGS)
     time.sleep(delay_s)
     process.send_signal(number)
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=conftest.SOON_S)
     assert error == ""
     return process.returncode
 
@@ -49,7 +50,7 @@ def test_a_signal_saves_the_last_finished_update(
     process = test_faults.start(tmp_path, *FLAGS)
     test_faults.wait_for_checkpoints(tmp_path)
     process.send_signal(number)
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (code, ""), out
     stopped = test_faults.summary_of(tmp_path)
     assert checkpoint.latest(tmp_path / "checkpoints")[0].name == f"step_{stopped['env_steps']:012d}"
@@ -79,8 +80,8 @@ def test_no_process_of_an_environment_outlives_the_trainer(number: int, tmp_path
     children = test_faults._children(process.pid)
     assert len(children) >= 2
     process.send_signal(number)
-    process.communicate(timeout=30)
-    deadline_s = time.monotonic() + 5
+    process.communicate(timeout=conftest.SOON_S)
+    deadline_s = time.monotonic() + conftest.SOON_S
     while any(pathlib.Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

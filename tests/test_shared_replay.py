@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import checkpoint, config, events, histories, runner, types
-from jaxrl_dist.parallel import async_state, crowd, server, store, tasks, worker
+from jaxrl_dist.parallel import async_state, crowd, kept_versions, server, store, tasks, worker
 
 LAYOUT = {"layout": "async_gradient", "layout.worker_devices": "cpu:0"}
 KINDS = {
@@ -168,7 +168,7 @@ def crowded(sound: list[bool | None], kept: int, every: int = 1) -> tuple[crowd.
     judge, none = Scripted(sound), ()
     first = learners.LearnerState(types.Params((), ()), (), (), np.int32(0))  # type: ignore[arg-type]
     served: Any = server.Server(none, none)  # type: ignore[arg-type]
-    versions = crowd.Versions([first] * kept, every)
+    versions = kept_versions.Versions([first] * kept, every)
     made: Any = [Fake()]
     threads = crowd.Crowd(made, schedules.RoundRobin(1), judge, first, served, True, versions, None, 0)
     threads.answer(0, 0.0)

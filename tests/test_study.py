@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 import scipy.stats
@@ -248,11 +249,11 @@ def test_a_stopped_study_stops_its_process_and_still_writes_the_table(
         f"study.run(plan, {train_command!r})"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=config.PACKAGE.parent)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + conftest.SOON_S
     while not (tmp_path / "hanging").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(timeout=30) == 143
+    assert process.wait(timeout=conftest.SOON_S) == 143
     assert (tmp_path / "stopped").exists()
     assert json.loads((tmp_path / "out" / "table.json").read_text())[0]["state"] == "0 of 10 seeds"
 
