@@ -111,6 +111,17 @@ study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" -
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study seed_r2d2 5 -- --system=seed_r2d2 --env=envpool:CartPole-v1 --steps=1_000_000
 study cartpole_dppo_more 20 --seed=10 -- --system=dppo --env=gymnax:CartPole-v1 --steps=500_000
+unscaled="--agent.scale_rewards=false --agent.normalise_observations=false --agent.normalise_advantage=minibatch"
+study cartpole_falls 20 --seed=100 --setting="DPPO: --system=dppo" \
+  --setting="DPPO, rewards as they are: --system=dppo --agent.scale_rewards=false" \
+  --setting="DPPO, nothing normalised: --system=dppo $unscaled" \
+  --setting="the same, values clipped: --system=dppo $unscaled --agent.clip_value=0.2" \
+  --setting="the same, value cost .01: --system=dppo $unscaled --agent.value_cost=0.01" \
+  --setting="the same, gradients not clipped: --system=dppo $unscaled --learner.max_grad_norm=0" \
+  --setting="PPO: --system=ppo" \
+  --setting="PPO, values not clipped: --system=ppo --agent.clip_value=0" \
+  --setting="PPO, values not clipped, rewards scaled: --system=ppo --agent.clip_value=0 --agent.scale_rewards=true" -- \
+  --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_impala_envpool 5 --setting="IMPALA: --system=impala" --setting="SEED IMPALA: --system=seed_impala" \
   --setting="IMPALA with replay: --system=impala_replay" --setting="DPPO: --system=dppo" -- --env=envpool:CartPole-v1 --steps=500_000
 # With RMSProp, sums and 489 updates, as on CartPole, it stays at chance.

@@ -149,15 +149,31 @@ PPO_FAMILIES: Families = {
 
 _DPPO = "Heess et al. 2017 (DPPO), algorithms 1 and 2"
 
-DPPO = {
-    **PPO,
+_DPPO_OWN = {
+    **cited(
+        "Heess et al. 2017 (DPPO), normalisation by statistics that all workers share",
+        {
+            "agent.scale_rewards": True,
+            "agent.normalise_observations": True,
+            "agent.normalise_advantage": "batch",
+        },
+    ),
     "agent.clip_epsilon": Setting(0.0, f"{_DPPO} (a penalty instead)"),
     "agent.clip_value": Setting(0.0, _DPPO),
+}
+# The paper has no images.
+_DPPO_IMAGES = {**_DPPO_OWN, "agent.normalise_observations": Setting(False, OURS)}
+
+DPPO = {
+    **PPO,
+    **_DPPO_OWN,
     "agent.kl_penalty": Setting(1.0, f"{OURS} (Schulman et al. 2017, section 4: soon of no importance)"),
 }
 
-_DPPO_OWN = {name: DPPO[name] for name in ("agent.clip_epsilon", "agent.clip_value")}
-DPPO_FAMILIES: Families = {name: {**family, **_DPPO_OWN} for name, family in PPO_FAMILIES.items()}
+DPPO_FAMILIES: Families = {
+    name: {**family, **(_DPPO_IMAGES if name in ("minatar", "atari") else _DPPO_OWN)}
+    for name, family in PPO_FAMILIES.items()
+}
 
 DPPO_IN_SEBULBA: Families = {ANY: {"layout.policy_lag": Setting("0", f"{_DPPO} (workers wait for the new parameters)")}}
 
