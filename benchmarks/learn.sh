@@ -107,10 +107,10 @@ PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setti
   --setting="quorum of 6: --layout.quorum=6" -- --system=ppo --env=gymnasium:slow_cartpole:SlowCartPole-v0 \
   --layout.num_actors=8 --env.num_envs=16 --env.params.workers=1 --env.params.pause_ms=0.3 --layout.unroll_length=32 \
   --steps=100_000 --evaluation.interval_steps=25_000 --evaluation.episodes=16
-study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" --setting="DPPO: --system=dppo" \
+study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" \
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study seed_r2d2 5 -- --system=seed_r2d2 --env=envpool:CartPole-v1 --steps=1_000_000
-study cartpole_dppo_more 20 --seed=10 -- --system=dppo --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_dppo 20 --seed=10 -- --system=dppo --env=gymnax:CartPole-v1 --steps=500_000
 unscaled="--agent.scale_rewards=false --agent.normalise_observations=false --agent.normalise_advantage=minibatch"
 study cartpole_falls 20 --seed=100 --setting="DPPO: --system=dppo" \
   --setting="DPPO, rewards as they are: --system=dppo --agent.scale_rewards=false" \
