@@ -158,7 +158,8 @@ def make(
         teaches = (taught != types.LAST).any(0).reshape(began.shape)
         value: Any = largest[chosen][:, None]
         if windows.first_error:
-            value = _priority(config, windows.first_error(sequences)).reshape(began.shape)
+            error = windows.first_error(sequences).reshape(began.shape)
+            value = jnp.where(jnp.isfinite(error), _priority(config, error), value)
         value = jnp.where(whole & teaches, value, 0.0)
         blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
         return Priorities(trees.put_blocks(tree, places, chosen, blocks), largest)
@@ -193,13 +194,13 @@ def make(
             return state
         (tree, largest), (column, start, head) = state.priorities, drawn
         item = start // stride
-        # What is drawn of a shard without any priority is no window and must not become one, and what was overwritten
-        # since is another.
+        # What is drawn of a shard without any priority is no window and must not become one, what was overwritten since
+        # is another, and a single NaN would end all draws.
         overwritten = (start - head) % rows < (state.head[column] - head) % rows
         present = trees.get(tree, column, item)
-        is_window = (present > 0) & ~overwritten
-        value = jnp.where(is_window, _priority(config, errors), present)
-        largest_error = axis.max(jnp.where(is_window, jnp.abs(errors), 0.0).max())
+        is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
+        value = jnp.where(is_known, _priority(config, errors), present)
+        largest_error = axis.max(jnp.where(is_known, jnp.abs(errors), 0.0).max())
         largest = jnp.maximum(largest, _priority(config, largest_error))
         return state._replace(priorities=Priorities(trees.put(tree, column, item, value), largest))
 

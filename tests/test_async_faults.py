@@ -117,3 +117,25 @@ def test_workers_and_actors_are_as_precise_as_asked(tmp_path: pathlib.Path, play
         runner.train("ppo", "fake:walk", out=str(tmp_path / layout), settings=named, devices=jax.devices()[:1])
     assert {precision for name, precision in seen if name in ("worker", "actor")} == {"float32"}
     assert {"worker", "actor"} <= {name for name, _ in seen}
+
+
+@pytest.mark.parametrize(("system", "samples"), [("apex_dqn", 2.0), ("r2d2", 3.0)])
+def test_after_a_rollback_a_prioritised_replay_is_learned_from(system: str, samples: float) -> None:
+    """Broken gradients come with broken errors, which are the replay's priorities."""
+    settings = {"layout": "async_gradient", "layout.worker_devices": "cpu:0", "layout.num_workers": 2}
+    settings |= {"layout.kept_versions": 3, "learner.anneal": False, "replay.samples_per_insert": samples}
+    run = conftest.Small(system, "toy:walk", 1, settings)
+    run.total = 1000
+    state = run.run(20).layout.snapshot(run.state)
+    run.layout.close()
+    params = state.learner.params
+    broken = jax.tree.map(lambda x: x * np.float32(np.nan), params.network)
+    run.state = state._replace(learner=state.learner._replace(params=params._replace(network=broken)))
+    run.run(24)
+    assert run.metrics.layout["rollbacks"] == 1 and run.metrics.layout["broken"] > 15
+    before = run.params
+    run.run(20)
+    assert run.metrics.layout["broken"] == 0 and run.metrics.updates > 15
+    assert run.metrics.learner["gradient_norm"][0] > 0
+    assert max(np.abs(x - y).max() for x, y in zip(before, run.params, strict=True)) > 0
+    run.layout.close()

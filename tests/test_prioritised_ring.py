@@ -205,3 +205,24 @@ def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():
     np.testing.assert_array_equal(after[~is_old], np.asarray(before)[~is_old])
     np.testing.assert_allclose(after[is_old], np.where(np.asarray(before)[is_old] > 0, 7.0, 0.0), rtol=1e-5)
     assert after[is_old].max() > 6
+
+
+@pytest.mark.parametrize("error", [np.nan, np.inf, -np.inf])
+def test_an_error_that_is_not_finite_changes_no_priority(error):
+    """One NaN in the tree would make its sum NaN, and every draw after it nothing."""
+    shard, (state,) = _prioritised([np.array([0.5, 2.0, 7.0, 1.0])])
+    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.zeros(4, jnp.int32)
+    known = shard.update(state, drawn, jnp.array([3.0, 2.0, 3.0, 1.0]))
+    after = shard.update(state, drawn, jnp.array([3.0, error, 3.0, error]))
+    for x, y in zip(*map(jax.tree.leaves, (known.priorities, after.priorities)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_first_error_that_is_not_finite_gives_the_largest_priority():
+    def first_error(unroll):
+        return jnp.where(unroll.steps.timestep.reward[0] == 5, jnp.nan, 4.0)
+
+    leaves = np.asarray(
+        rings.filled(rings.make(24, 2, 4, first_error=first_error, **PRIORITISED), 3, 4, 2).priorities.tree[0]
+    )
+    np.testing.assert_allclose(leaves[:, :11], np.where(np.arange(11) == 5, 1.0, 2.0)[None].repeat(2, 0), rtol=1e-5)

@@ -89,6 +89,8 @@ class Programs(NamedTuple):
         on_host: plays environments on the host; None where they are on the device.
         learn: (held, key, number, ready, unroll, replay) -> (replay, gradient), of an unroll on the host.
         play: (held, key, number, env_ids, actors) -> (actors, unroll, episodes); donates the actors.
+        heal: (carry) -> carry, begun anew where an environment's is not finite: parameters that were rolled back may
+            have left it so. The others do so by themselves.
         teach: (held, key, number, sample) -> (gradient, priorities).
         pull: (kept, newest) -> held.
         push: (kept, held, gradient, episodes) -> (kept, gradient), zeros where an unroll ended no episode.
@@ -99,6 +101,7 @@ class Programs(NamedTuple):
     on_host: unrolls.HostUnroll | None
     learn: Any
     play: Any
+    heal: Any
     teach: Any
     pull: Any
     push: Any
@@ -158,8 +161,21 @@ def make(
         # As every layout's first update of an iteration.
         return act_key, jax.random.fold_in(learn_key, 0) if replay.min_rows else learn_key
 
+    def heal(carry: ArrayTree) -> ArrayTree:
+        floating = [x for x in jax.tree.leaves(carry) if jnp.issubdtype(x.dtype, jnp.floating)]
+        if not floating:
+            return carry
+        width = len(floating[0])
+        sound = jnp.stack([jnp.isfinite(x).reshape(width, -1).all(1) for x in floating]).all(0)
+
+        def healed(x: Array, fresh: Array) -> Array:
+            return jnp.where(sound.reshape(width, *(1,) * (x.ndim - 1)), x, fresh)
+
+        return jax.tree.map(healed, carry, agent.init_carry(width))
+
     def play(held: Held, key: Array, number: Array, env_ids: Array, actors: unrolls.ActorState) -> Any:
         exploration = agent.exploration(env_ids, num_envs, held.progress)
+        actors = actors._replace(carry=heal(actors.carry))
         actors, rows, episodes = unroll(held.params, actors, keys_of(key, number)[0], exploration, held.updates)
         return actors, rows, jax.tree.map(lambda x: x[None], episodes)
 
@@ -202,6 +218,7 @@ def make(
         on_host=on_host,
         learn=jax.jit(learn, donate_argnums=5),
         play=jax.jit(play, donate_argnums=4),
+        heal=jax.jit(heal),
         teach=jax.jit(teach),
         pull=jax.jit(pull),
         push=jax.jit(push),

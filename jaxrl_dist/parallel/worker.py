@@ -155,7 +155,7 @@ class Worker:
             else:
                 self._player, timestep = environment, environment.reset()._replace(info=())
         published = channels.Published(held.params, held.updates, held.progress)
-        carry = jax.device_put(actors.carry, self.role.device)
+        carry = self._programs.heal(jax.device_put(actors.carry, self.role.device))
         (unroll,), rows = programs.run(
             published, self.role.key, self.number, self._env_ids, self._player, timestep, carry
         )
