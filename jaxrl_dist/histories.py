@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import checkpoint, config, events, policy, records, saving, session, types
+from jaxrl_dist import assemble, checkpoint, config, events, policy, records, saving, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base, schedules
 
@@ -39,7 +39,7 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
     with session.matmul_precision(parts.settings):
         layout.follow([])
-        repeated = _repeat(layout, saving.initial_state(parts, keys), log, meta["total"])
+        repeated = _repeat(parts, keys, log, records.from_meta(meta).sessions)
     layout.close()
     digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
@@ -79,25 +79,40 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}
 
 
-def _repeat(layout: base.Layout, state: Any, log: list[events.Event], total: int) -> types.Params:
-    """Returns the parameters after all events of a log."""
-    assert layout.follow is not None and layout.roll_back is not None
-    iteration, workers = 0, []
-    for event in [*log, None]:
-        if event is not None and event.worker != events.ROLLBACK:
-            workers.append(event.worker)
-            continue
-        layout.follow(workers)
-        try:
-            layout.run(state, iteration, len(workers) + 1, total)
-        except base.Interrupted as stop:
-            if not isinstance(stop.fault, schedules.EndOfLog):
-                raise stop.fault or stop from None
-            state, iteration = stop.state, iteration + stop.iterations
-        if event is not None:
-            state = layout.snapshot(state)
+def _repeat(
+    parts: assemble.Assembly, keys: jax.Array, log: list[events.Event], sessions: list[tuple[int, int]]
+) -> types.Params:
+    """Returns the parameters after all events of a log, whose sessions each had a length of the run in mind."""
+    layout, totals = parts.layout, dict(sessions)
+    assert layout.roll_back is not None
+    state, iteration, total = saving.initial_state(parts, keys), 0, totals[0]
+    workers: list[int] = []
+    for number, event in enumerate([*log, None]):
+        is_rollback, begins = event is not None and event.worker == events.ROLLBACK, number in totals
+        if event is None or is_rollback or begins:
+            state, iteration = _follow(layout, state, iteration, workers, total)
+        if begins:
+            total = totals[number]
+            if number and not parts.settings["checkpoint.replay"]:
+                state = saving.emptied(parts, state, keys, iteration)
+        if event is not None and is_rollback:
             state = layout.roll_back(state, _updates(state.versions[event.age]))
+        elif event is not None:
+            workers.append(event.worker)
     return state.learner.params
+
+
+def _follow(layout: base.Layout, state: Any, iteration: int, workers: list[int], total: int) -> tuple[Any, int]:
+    """Runs from a snapshot on to the last of the events of these workers; returns a snapshot and its iteration."""
+    assert layout.follow is not None
+    layout.follow(workers)
+    try:
+        layout.run(state, iteration, len(workers) + 1, total)
+    except base.Interrupted as stop:
+        if not isinstance(stop.fault, schedules.EndOfLog):
+            raise stop.fault or stop from None
+        return layout.snapshot(stop.state), iteration + stop.iterations
+    raise AssertionError("a log has an end")
 
 
 def _updates(learner: Any) -> int:

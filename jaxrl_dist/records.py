@@ -47,6 +47,7 @@ class Progress:
         best_return: largest mean evaluation return, None before the first evaluation.
         seconds_to_best: `wall_s` at that evaluation.
         last_return: mean of the last evaluation.
+        sessions: of each the events of the layout's log before it, and the `total` that it had.
         layout_sums: the layout's own sums over all sessions, as `Pending.sums`.
         pending: towards the next training record.
     """
@@ -62,6 +63,7 @@ class Progress:
     best_return: float | None = None
     seconds_to_best: float | None = None
     last_return: float | None = None
+    sessions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     layout_sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     pending: Pending = dataclasses.field(default_factory=Pending)
 

@@ -42,8 +42,12 @@ def restore_latest(
     if found is None:
         return None
     state, meta = found
-    empty = parts.layout.init(keys).replay
-    return state._replace(replay=empty, replay_began=np.asarray(meta["iteration"], np.int32)), meta
+    return emptied(parts, state, keys, meta["iteration"]), meta
+
+
+def emptied(parts: assemble.Assembly, state: Any, keys: jax.Array, iteration: int) -> Any:
+    """Returns the state of an iteration with an empty replay, which begins to fill."""
+    return state._replace(replay=parts.layout.init(keys).replay, replay_began=np.asarray(iteration, np.int32))
 
 
 def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:

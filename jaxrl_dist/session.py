@@ -156,6 +156,7 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
             f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"
         )
     progress.total = total
+    progress.sessions.append((session.parts.layout.num_events(state, progress.iteration), total))
 
 
 def _reason(session: _Session, progress: records.Progress) -> str:

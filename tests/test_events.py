@@ -70,14 +70,23 @@ def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: path
 
 
 def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
-    train(tmp_path, "ppo", steps=640, **{"learner.anneal": False})
+    """Its step size falls towards another end since."""
+    train(tmp_path, "ppo", steps=640)
     first = (tmp_path / events.FILE_NAME).read_bytes()
-    train(tmp_path, "ppo", steps=1280, **{"learner.anneal": False})
+    train(tmp_path, "ppo", steps=1280)
     assert (tmp_path / events.FILE_NAME).read_bytes().startswith(first)
     command = [sys.executable, str(ROOT / "scripts" / "replay_schedule.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["match"]
+
+
+def test_a_run_that_was_resumed_without_its_replay_repeats(tmp_path: pathlib.Path) -> None:
+    settings = {"checkpoint.replay": False, "agent.epsilon_end": 0.5}
+    for steps in (640, 1280, 1600):
+        train(tmp_path, "dqn", steps=steps, **settings)
+    record = histories.replay_schedule(tmp_path)
+    assert record["match"] and record["events"] == len(events.read(tmp_path)) == 1600 // 8
 
 
 def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) -> None:
