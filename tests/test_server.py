@@ -84,6 +84,34 @@ def test_losses_far_above_their_mean_are_dropped() -> None:
     assert feed(gradient(1.0, loss=6.0)).applied
 
 
+@pytest.mark.parametrize("huge", [500.0, 1e20, 3e38])
+def test_a_huge_loss_hides_no_other(huge: float) -> None:
+    feed, random = judge(outlier_deviations=5.0), np.random.default_rng(0)
+    for loss in random.normal(5.0, 1.0, 300):
+        feed(gradient(0.0, loss=loss, valid=1.0))
+    for loss in (huge, 100.0, *random.normal(5.0, 1.0, 50), 100.0):
+        verdict = feed(gradient(1e-3, loss=loss, valid=1.0))
+        assert verdict.outlier == (loss > 50) and verdict.taken != verdict.outlier
+
+
+def test_a_huge_first_loss_is_forgotten() -> None:
+    feed, random = judge(outlier_deviations=5.0), np.random.default_rng(0)
+    for loss in (3e38, *random.normal(5.0, 1.0, 12_000)):
+        feed(gradient(0.0, loss=loss, valid=1.0))
+    assert feed(gradient(0.0, loss=100.0, valid=1.0)).outlier
+
+
+@pytest.mark.parametrize("before", [0.0, 1e-6])
+def test_losses_that_grow_for_good_are_learned_from(before: float) -> None:
+    """As where the first reward comes after long."""
+    feed, random = judge(outlier_deviations=5.0), np.random.default_rng(0)
+    for loss in before * random.uniform(0.5, 1.5, 300):
+        feed(gradient(0.0, loss=loss))
+    verdicts = [feed(gradient(0.0, loss=loss)) for loss in random.normal(5.0, 1.0, 400)]
+    assert sum(verdict.taken for verdict in verdicts[-100:]) > 95
+    assert before or verdicts[0].taken
+
+
 def test_losses_of_the_server_have_their_mean_and_deviation() -> None:
     losses, random = server.init(gradient(0.0)).losses, np.random.default_rng(1)
     values = random.normal(3.0, 2.0, 2000)

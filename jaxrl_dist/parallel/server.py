@@ -19,6 +19,8 @@ from jaxrl_dist.types import Array
 
 _LOSSES_BEFORE_OUTLIERS = 100
 _DECAY = 0.99
+# Its square is finite.
+_LARGEST_LOSS = 1e18
 
 
 class Verdict(NamedTuple):
@@ -110,9 +112,10 @@ def make(
         # After a rollback there are gradients of parameters that are no more.
         stale = taught & ~broken & ((age < 0) | (age > max_age if max_age >= 0 else False))
         arrived = taught & ~broken & ~stale
-        outlier = arrived & is_outlier(server.losses, loss, outlier_deviations)
+        outlier = arrived & (loss > largest_usual(server.losses, outlier_deviations))
         taken = arrived & ~outlier
-        losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), _count(server.losses, loss), server.losses)
+        counted = _count(server.losses, jnp.minimum(loss, largest_usual(server.losses, outlier_deviations)))
+        losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), counted, server.losses)
         accumulated = _accumulate(server.accumulated, gradient, taken)
         due = accumulated.number >= per_apply
 
@@ -154,16 +157,21 @@ def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
     return Verdict(int(age), *(bool(flag) for flag in flags)), numbers[count:]  # type: ignore[arg-type]
 
 
-def is_outlier(losses: Losses, loss: Array, deviations: float) -> Array:
-    """Returns bool [], whether a loss f32 [] lies too far above the running mean; false while few were counted."""
+def largest_usual(losses: Losses, deviations: float) -> Array:
+    """Returns f32 [], the largest loss that is no outlier: infinite without `deviations`, and while little is known.
+
+    An outlier is counted as so large, so that one of any size hides no other, and what is usual may still grow.
+    """
     if not deviations:
-        return jnp.zeros((), bool)
+        return jnp.full((), jnp.inf)
     deviation = jnp.sqrt(jnp.maximum(losses.square - jnp.square(losses.mean), 0.0))
-    return (losses.number >= _LOSSES_BEFORE_OUTLIERS) & (loss > losses.mean + deviations * deviation)
+    is_known = (losses.number >= _LOSSES_BEFORE_OUTLIERS) & (deviation > 0)
+    return jnp.where(is_known, losses.mean + deviations * deviation, jnp.inf)
 
 
 def _count(losses: Losses, loss: Array) -> Losses:
     """Counts a loss: averages at first, and moves by a hundredth later."""
+    loss = jnp.clip(loss, -_LARGEST_LOSS, _LARGEST_LOSS)
     rate = jnp.maximum(1 - _DECAY, 1 / (losses.number + 1.0))
     mean = losses.mean + rate * (loss - losses.mean)
     square = losses.square + rate * (jnp.square(loss) - losses.square)
