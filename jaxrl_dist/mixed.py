@@ -12,10 +12,17 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Fed(NamedTuple):
-    """Between `add` and `update`: the newest unroll [T + 1, N] beside the ring; otherwise the ring is alone."""
+    """What there is between `add` and `update`; otherwise the ring is alone.
+
+    Attributes:
+        newest: unrolls [T + 1, N].
+        ring: with them.
+        added: i32 [B], how many of them each column has.
+    """
 
     newest: types.Unroll
     ring: ring.RingState
+    added: Array
 
 
 def make(
@@ -59,15 +66,16 @@ def make(
     newest = replays.latest()
 
     def add(state: ring.RingState | Fed, unroll: types.Unroll, columns: Array) -> Fed:
-        before, kept = ((), state) if isinstance(state, ring.RingState) else state
-        return Fed(newest.add(before, unroll, columns), rows.add(kept, unroll, columns))
+        fed = add_again(state, unroll, columns)
+        return fed._replace(ring=rows.add(fed.ring, unroll, columns))
 
     def add_again(state: ring.RingState | Fed, unroll: types.Unroll, columns: Array) -> Fed:
-        before, kept = ((), state) if isinstance(state, ring.RingState) else state
-        return Fed(newest.add(before, unroll, columns), kept)
+        before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
+        return Fed(newest.add(before, unroll, columns), kept, added.at[columns].add(1))
 
     def sample(state: Fed, key: Array, progress: Array) -> types.Sample:
-        old = _blank_unless(_holds_any(state.ring, unroll_length), rows.sample(state.ring, key, progress).sequences)
+        older = _without_newest(state, unroll_length)
+        old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
         steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
         carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
         weights = jnp.ones(steps.version.shape[1], jnp.float32)
@@ -78,6 +86,13 @@ def make(
         return state.ring
 
     return rows._replace(min_rows=0, updates=(1, 1), add=add, add_again=add_again, sample=sample, update=update)
+
+
+def _without_newest(state: Fed, unroll_length: int) -> ring.RingState:
+    """Returns the ring without new unrolls that a newer one has closed; the last of a column cannot be drawn yet."""
+    held, closed = state.ring, jnp.maximum(state.added - 1, 0) * unroll_length
+    rows = jax.tree.leaves(held.rows)[0].shape[1]
+    return held._replace(head=(held.head - closed) % rows, filled=jnp.maximum(held.filled - closed, 0))
 
 
 def _holds_any(state: ring.RingState, unroll_length: int) -> Array:

@@ -73,8 +73,27 @@ def test_only_the_ring_is_left_between_iterations_and_an_update_can_be_made_agai
 def test_two_unrolls_at_once_are_both_new() -> None:
     kept = made()
     state = kept.add(after(kept, 1), unroll(2), jnp.arange(COLUMNS))
-    sample = kept.sample(state, jax.random.key(0), rings.NOW)
-    np.testing.assert_array_equal(sample.sequences.carry[: 2 * COLUMNS, 0], [1, 1, 2, 2])
+    samples = [kept.sample(state, jax.random.key(seed), rings.NOW).sequences.carry[:, 0] for seed in range(20)]
+    np.testing.assert_array_equal(samples[0][: 2 * COLUMNS], [1, 1, 2, 2])
+    # Unroll 1 is closed by now, and yet no older one.
+    assert (np.asarray(samples)[:, 2 * COLUMNS :] == 0).all()
+
+
+def test_of_columns_some_may_have_two_new_unrolls() -> None:
+    kept = made(fraction=0.75)
+    state = after(kept, 6)
+    again = jax.tree.map(lambda x: x[:, :1], unroll(7).steps)
+    state = kept.add(state, types.Unroll(again, jnp.full((1, 1), 7)), jnp.zeros(1, jnp.int32))
+    seen = set()
+    for seed in range(40):
+        old = jax.tree.map(np.asarray, kept.sample(state, jax.random.key(seed), rings.NOW).sequences)
+        number, column = old.carry[COLUMNS + 1 :, 0], old.steps.action[0, COLUMNS + 1 :]
+        np.testing.assert_array_equal(
+            old.steps.timestep.reward[:, COLUMNS + 1 :], number * LENGTH + np.arange(LENGTH + 1)[:, None]
+        )
+        seen |= set(zip(number.tolist(), column.tolist(), strict=True))
+    # Of column 0 the ring holds 4 to 7, of column 1 still 3 to 6.
+    assert seen == {(4, 0), (5, 0), (3, 1), (4, 1), (5, 1)}
 
 
 @pytest.mark.parametrize(("fraction", "nearest"), [(0.4, "0.333333 .1 unrolls"), (0.51, "0.5 .2 unrolls")])
