@@ -116,7 +116,8 @@ class Learner(NamedTuple):
         apply: (state, gradient of all devices, progress) -> (state, metrics).
         advance: (state) -> state; counts an update, and refreshes the target network when it is due.
         update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
-            the taught rows of all devices, averaged over minibatches, and the largest of the loss's `maxima`.
+            the taught rows of all devices and minibatches, and the largest of the loss's `maxima`. Without any
+            no parameter moves.
     """
 
     init: Callable[[types.Params], LearnerState]
@@ -124,6 +125,14 @@ class Learner(NamedTuple):
     apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
     advance: Callable[[LearnerState], LearnerState]
     update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
+
+
+class _Measured(NamedTuple):
+    """What a step measures: the taught rows of all devices, its metrics, and the maxima of this device."""
+
+    valid: Array
+    metrics: dict[str, Array]
+    maxima: dict[str, Array]
 
 
 def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
@@ -152,7 +161,8 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
         valid = jnp.maximum(gradient.valid, 1.0)
         scale = 1 / valid if config.reduction == "mean" else 1.0
         grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
-        rate = learning_rate(config, progress)
+        # Without taught rows the optimiser's momentum would move parameters all the same.
+        rate = learning_rate(config, progress) * (gradient.valid > 0)
         if agent.parts:
             rest = [name for name in agent.parts if name != "policy"]
             moved = {name: move(grads[name], state.opt_state[name], network[name], rate) for name in rest}
@@ -185,10 +195,11 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
 
     def step(
         state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
-    ) -> tuple[LearnerState, Array, tuple[dict[str, Array], dict[str, Array]]]:
+    ) -> tuple[LearnerState, Array, _Measured]:
         gradient = gradients(state.params, state.target_network, batch, weights, key, progress)
-        state, metrics = apply(state, _reduce(gradient, axis), progress)
-        return state, gradient.priorities, (metrics, gradient.maxima)
+        reduced = _reduce(gradient, axis)
+        state, metrics = apply(state, reduced, progress)
+        return state, gradient.priorities, _Measured(reduced.valid, metrics, gradient.maxima)
 
     def update(
         state: LearnerState, sample: types.Sample, key: Array, progress: Array
@@ -196,12 +207,12 @@ def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
         batch = agent.prepare(state.params, sample.sequences, axis)
         weights = item_weights(sample, batch)
         if config.epochs * config.minibatches == 1:
-            state, priorities, (metrics, maxima) = step(state, batch, weights, key, progress)
+            state, priorities, measured = step(state, batch, weights, key, progress)
         else:
-            state, metrics, maxima = _epochs(config, step, state, batch, weights, key, progress)
+            state, measured = _epochs(config, step, state, batch, weights, key, progress)
             # Data that is gone over more than once comes from no replay that keeps priorities.
             priorities = jnp.zeros_like(weights)
-        metrics |= axis.max(maxima)
+        metrics = measured.metrics | axis.max(measured.maxima)
         params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
         return advance(state._replace(params=params)), priorities, metrics
 
@@ -271,15 +282,15 @@ def _epochs(
     weights: Array,
     key: Array,
     progress: Array,
-) -> tuple[LearnerState, dict[str, Array], dict[str, Array]]:
-    """Goes `epochs` times over the items, each time in shuffled minibatches; averages metrics, and takes the maxima."""
+) -> tuple[LearnerState, _Measured]:
+    """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
     num_items = _num_items(batch)
 
     def minibatch(state: LearnerState, x: Any) -> Any:
         indices, key = x
         part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
-        state, _, metrics = step(state, part, part_weights, key, progress)
-        return state, metrics
+        state, _, measured = step(state, part, part_weights, key, progress)
+        return state, measured
 
     def epoch(state: LearnerState, key: Array) -> Any:
         shuffle_key, loss_key = jax.random.split(key)
@@ -287,8 +298,10 @@ def _epochs(
         keys = jax.random.split(loss_key, config.minibatches)
         return jax.lax.scan(minibatch, state, (order.reshape(config.minibatches, -1), keys))
 
-    state, (metrics, maxima) = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
-    return state, jax.tree.map(jnp.mean, metrics), jax.tree.map(jnp.max, maxima)
+    state, each = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+    valid = each.valid.sum()
+    metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
+    return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))
 
 
 def _num_items(batch: ArrayTree) -> int:

@@ -1,5 +1,6 @@
 """The learner: one update on N devices is one on the whole batch (T1), poisoned rows teach nothing (T8), schedules."""
 
+import dataclasses
 import functools
 
 import jax
@@ -174,6 +175,28 @@ def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
     clean, dirty = (_update_on(agent, SGD, s, 1) for s in (sample, poison))
     for a, b in zip(jax.tree.leaves(clean), jax.tree.leaves(dirty), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_minibatch_without_taught_rows_moves_nothing_and_counts_in_no_mean():
+    """Of sequences that stand in for late ones every row is LAST; here one fills a minibatch."""
+    agent, sample = _sample("ppo-lstm")
+    timestep = sample.sequences.steps.timestep
+    blank = timestep._replace(step_type=timestep.step_type.at[:, -1].set(types.LAST))
+    sequences = sample.sequences._replace(steps=sample.sequences.steps._replace(timestep=blank))
+    rule = learner.Config(learning_rate=1e-3, anneal=False, shuffle=False)
+    params, found = [], []
+    for count in (B, B - 1):
+        part = jax.tree.map(lambda x, count=count: x[:, :count], sequences.steps)
+        given = types.Unroll(part, jax.tree.map(lambda x, count=count: x[:count], sequences.carry))
+        rules = learner.make(dataclasses.replace(rule, minibatches=count), agent, types.LOCAL)
+        start = rules.init(agent.init(jax.random.key(0)))
+        state, _, metrics = rules.update(start, types.Sample(given, (), jnp.ones(count)), jax.random.key(0), 0.0)
+        params.append(state.params)
+        found.append(metrics)
+    for x, y in zip(*map(jax.tree.leaves, params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+    for name, value in found[0].items():
+        np.testing.assert_allclose(value, found[1][name], rtol=1e-5, err_msg=name)
 
 
 def test_ppo_ratio_is_one_on_the_first_minibatch():
