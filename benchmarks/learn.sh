@@ -39,6 +39,8 @@ for suite in envpool gymnasium; do
   study "cartpole_$suite" 5 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn --layout.unroll_length=8" -- \
     --env="$suite:CartPole-v1" --steps=500_000
 done
+study brax_humanoid 3 -- --system=gpu_sim --env=brax:humanoid --env.params.backend=spring --steps=1_000_000 \
+  --env.num_envs=64 --layout.unroll_length=16 --learner.minibatches=8 --evaluation.episodes=8
 study halfcheetah 3 -- --system=ppo --env=envpool:HalfCheetah-v4 --steps=1_000_000 --env.num_envs=16 \
   --layout.unroll_length=128 --evaluation.episodes=16
 for suite in gymnax envpool; do

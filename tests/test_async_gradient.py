@@ -53,7 +53,12 @@ def test_one_worker_learns_what_anakin_learns(system: str, settings: dict[str, A
     other.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), [("ppo", ONCE), ("dqn", DQN)], ids=["ppo", "dqn"])
+LADDER = {**DQN, "agent.exploration": "ladder", "agent.ladder_base": 0.9, "agent.ladder_exponent": 40.0}
+
+
+@pytest.mark.parametrize(
+    ("system", "settings"), [("ppo", ONCE), ("dqn", DQN), ("dqn", LADDER)], ids=["ppo", "dqn", "ladder over all workers"]
+)
 def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, settings: dict[str, Any]) -> None:
     settings = {**settings, "learner.anneal": False}
     # Advantages that a worker normalises by its own rows, and a share of training counted in gradients, are others.

@@ -230,7 +230,7 @@ def _check(
     if not server.no_statistics(jax.eval_shape(agent.init, jax.random.key(0))):
         raise UsageError(
             "async_gradient keeps no running statistics; valid: --agent.normalise_observations=false "
-            "--agent.scale_rewards=false"
+            "--agent.scale_rewards=false, and where there is one --agent.kl_penalty=0"
         )
 
 
