@@ -57,7 +57,7 @@ LADDER = {**DQN, "agent.exploration": "ladder", "agent.ladder_base": 0.9, "agent
 
 
 @pytest.mark.parametrize(
-    ("system", "settings"), [("ppo", ONCE), ("dqn", DQN), ("dqn", LADDER)], ids=["ppo", "dqn", "ladder over all workers"]
+    ("system", "settings"), [("ppo", ONCE), ("dqn", DQN), ("dqn", LADDER)], ids=["ppo", "dqn", "ladder"]
 )
 def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, settings: dict[str, Any]) -> None:
     settings = {**settings, "learner.anneal": False}
