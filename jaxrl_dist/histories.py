@@ -85,7 +85,7 @@ def _repeat(
     """Returns the parameters after all events of a log, whose sessions each had a length of the run in mind."""
     layout, totals = parts.layout, dict(sessions)
     assert layout.roll_back is not None
-    state, iteration, total = saving.initial_state(parts, keys), 0, totals[0]
+    state, iteration, total = saving.initial_state(parts, keys), 0, totals.pop(0)
     workers: list[int] = []
     for number, event in enumerate([*log, None]):
         is_rollback, begins = event is not None and event.worker == events.ROLLBACK, number in totals
@@ -93,7 +93,7 @@ def _repeat(
             state, iteration = _follow(layout, state, iteration, workers, total)
         if begins:
             total = totals[number]
-            if number and not parts.settings["checkpoint.replay"]:
+            if not parts.settings["checkpoint.replay"]:
                 state = saving.emptied(parts, state, keys, iteration)
         if event is not None and is_rollback:
             state = layout.roll_back(state, _updates(state.versions[event.age]))

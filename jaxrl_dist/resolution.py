@@ -157,7 +157,7 @@ def measured_in(contents: Any) -> dict[str, tuple[Any, str]]:
 
 
 def _from_row(settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
-    """Pairs the values of a system, which hold for every family, with their origin."""
+    """Pairs the values of a system with their origin, the source alone."""
     return {name: (value, paper_origin(source)) for name, (value, source) in settings.items()}
 
 

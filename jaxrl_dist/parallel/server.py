@@ -112,9 +112,10 @@ def make(
         # After a rollback there are gradients of parameters that are no more.
         stale = taught & ~broken & ((age < 0) | (age > max_age if max_age >= 0 else False))
         arrived = taught & ~broken & ~stale
-        outlier = arrived & (loss > largest_usual(server.losses, outlier_deviations))
+        usual = largest_usual(server.losses, outlier_deviations)
+        outlier = arrived & (loss > usual)
         taken = arrived & ~outlier
-        counted = _count(server.losses, jnp.minimum(loss, largest_usual(server.losses, outlier_deviations)))
+        counted = _count(server.losses, jnp.minimum(loss, usual))
         losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), counted, server.losses)
         accumulated = _accumulate(server.accumulated, gradient, taken)
         due = accumulated.number >= per_apply
