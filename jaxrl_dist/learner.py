@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_dist import permutations, types
+from jaxrl_dist import optimizers, permutations, types
 from jaxrl_dist.agents import base
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -137,7 +137,7 @@ class _Measured(NamedTuple):
 
 def make(config: Config, agent: base.Agent, axis: types.Axis) -> Learner:
     """Builds a learner of one agent; `axis` reduces over devices, or is `types.LOCAL`."""
-    optimizer = _optimizer(config)
+    optimizer = optimizers.make(config.optimizer, config.momentum, config.decay, config.epsilon)
 
     def init(params: types.Params) -> LearnerState:
         network = params.network
@@ -252,20 +252,6 @@ def check_batch(config: Config, num_items: int, num_devices: int) -> None:
             f"--learner.minibatches={config.minibatches} on {num_devices} device(s) does not divide "
             f"{num_items} items; {fix}"
         )
-
-
-def _optimizer(config: Config) -> optax.GradientTransformation:
-    if config.optimizer == "adam":
-        rule = optax.scale_by_adam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
-    elif config.optimizer == "radam":
-        rule = optax.scale_by_radam(b1=config.momentum, b2=config.decay, eps=config.epsilon)
-    elif config.optimizer == "rmsprop":
-        rule = optax.scale_by_rms(decay=config.decay, eps=config.epsilon)
-    elif config.optimizer == "rmsprop_centred":
-        rule = optax.scale_by_stddev(decay=config.decay, eps=config.epsilon)
-    else:
-        rule = optax.identity()
-    return rule
 
 
 def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:

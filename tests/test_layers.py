@@ -15,6 +15,7 @@ LAYERS = (
     {"resolution"},
     {"sweeps"},
     {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
+    {"optimizers"},
     {"torsos", "lstm", "noisy"},
     {"networks", "priorities", "blocks"},
     {"q_values", "replay"},
