@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxrl_dist import permutations, types
 from jaxrl_dist import priorities as trees
-from jaxrl_dist import types
 from jaxrl_dist.config import UsageError
 from jaxrl_dist.replay import HostStorage, PrioritisedConfig, Replay, UniformConfig
 from jaxrl_dist.types import Array, ArrayTree
@@ -172,7 +172,7 @@ def make(
             return column, item * stride, weights
         counts = jnp.maximum((state.filled - length) // stride + 1, 0)
         ends = jnp.cumsum(counts)
-        number = _integers(key, items, jnp.maximum(ends[-1], 1))
+        number = permutations.integers(key, items, jnp.maximum(ends[-1], 1))
         # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
         method = "compare_all" if columns <= _FEW_COLUMNS else "scan"
         column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
@@ -245,19 +245,6 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
 def _priority(config: Any, errors: Array) -> Array:
     """Turns errors into priorities, (|δ| + ε)^α (Schaul et al. 2016, equation 1)."""
     return (jnp.abs(errors) + config.smallest_error) ** config.priority_exponent
-
-
-def _integers(key: Array, count: int, bound: Array) -> Array:
-    """Draws i32 [count] uniformly from 0 … bound − 1, bound i32 [] positive, from 32 random bits each.
-
-    The upper word of bits × bound: a number's probability is off by less than bound · 2⁻³² of itself (Lemire 2019), and
-    `jax.random.randint` draws twice as many bits, which takes longer than all else here.
-    """
-    bits, bound = jax.random.bits(key, (count,), jnp.uint32), bound.astype(jnp.uint32)
-    low, high, bound_low, bound_high = bits & 0xFFFF, bits >> 16, bound & 0xFFFF, bound >> 16
-    middle = high * bound_low + (low * bound_low >> 16)
-    carried = low * bound_high + (middle & 0xFFFF)
-    return (high * bound_high + (middle >> 16) + (carried >> 16)).astype(jnp.int32)
 
 
 def _read(storage: Array, column: Array, start: Array, length: int) -> Array:

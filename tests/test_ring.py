@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_dist import config, ring, types
+from jaxrl_dist import config, permutations, types
 
 
 @settings(max_examples=15, deadline=None)
@@ -86,7 +86,7 @@ def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, message):
 def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
     key = jax.random.key(bound)
     bits = np.asarray(jax.random.bits(key, (2000,), jnp.uint32)).astype(np.uint64)
-    drawn = ring._integers(key, 2000, jnp.int32(bound))
+    drawn = permutations.integers(key, 2000, jnp.int32(bound))
     np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))
     assert drawn.dtype == jnp.int32 and drawn.min() >= 0 and drawn.max() < bound
 
