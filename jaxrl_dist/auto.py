@@ -6,7 +6,6 @@ update, the replay, the lag of the policy, the optimiser; and whatever a flag or
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import statistics
@@ -15,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, config, probe, resolution
+from jaxrl_dist import assemble, config, flags, probe, resolution
 from jaxrl_dist.envs import base as envs
 
 Measured = Mapping[str, tuple[Any, str]]
@@ -54,8 +53,8 @@ def settle(
     """
     if named.get("layout") != config.AUTO:
         return settings, environment
-    path = folder / "config.json"
-    earlier = resolution.measured_in(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    contents = flags.held(folder)
+    earlier = {} if contents is None else resolution.measured_in(contents)
     measured = earlier or choose(named, settings, environment, devices, on_devices, say)
     return assemble.resolve(named, measured)
 

@@ -94,9 +94,9 @@ def describe(command: flags.Command, devices: Sequence[jax.Device], probe_s: flo
     """
     settings, environment = assemble.resolve(command.flags)
     folder = flags.check_folder(command)
-    held = ", which holds a run that goes on from there" if (folder / "config.json").exists() else ""
+    held = ", which holds a run that goes on from there" if flags.held(folder) else ""
     yield f"dry run of {settings['system']} on {settings['env']}; nothing is written to {folder}{held}"
-    with session.matmul_precision(settings):
+    with memory.named(), session.matmul_precision(settings):
         notes: list[str] = []
         settings, environment = auto.settle(
             command.flags, settings, environment, folder, devices, runner.keep_programs, notes.append

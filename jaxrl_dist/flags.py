@@ -8,7 +8,7 @@ import pathlib
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
 
@@ -120,6 +120,25 @@ def run_folder(settings: resolution.Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
 
 
+def held(folder: pathlib.Path) -> dict[str, Any] | None:
+    """Returns the `config.json` of the run that a folder holds, None where nothing was saved or recorded of one.
+
+    Raises:
+        config.UsageError: it cannot be read.
+    """
+    path, records = folder / "config.json", folder / "metrics.jsonl"
+    has_begun = any(folder.glob("checkpoints/*")) or (records.is_file() and records.stat().st_size > 0)
+    if not path.exists() or not has_begun:
+        return None
+    try:
+        contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not {"family", "settings"} <= contents.keys():
+            raise LookupError("not what a run writes")
+    except (OSError, ValueError, LookupError, AttributeError) as error:
+        raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
+    return contents
+
+
 def check_folder(command: Command) -> pathlib.Path:
     """Returns the run folder, which may be missing, unless it holds another run.
 
@@ -128,7 +147,7 @@ def check_folder(command: Command) -> pathlib.Path:
     """
     assert command.settings is not None
     folder = run_folder(command.settings)
-    changes = _changes(command, folder / "config.json").identity
+    changes = _changes(command, folder).identity
     if changes:
         raise config.UsageError(
             f"--out={folder} holds a run of another configuration ({differences.describe(changes)}); "
@@ -254,16 +273,12 @@ def _unexpected(
     return config.unknown_flag(system, fields, name, root)
 
 
-def _changes(command: Command, path: pathlib.Path) -> differences.Difference:
-    """Compares a command with the `config.json` of an earlier run, in the family of that run's environment."""
-    if not path.exists():
+def _changes(command: Command, folder: pathlib.Path) -> differences.Difference:
+    """Compares a command with the run that a folder holds, in the family of that run's environment."""
+    old = held(folder)
+    if old is None:
         return differences.Difference((), ())
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-        family = old["family"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
-    return resolution.resolve(command.flags, family, measured=resolution.measured_in(old)).difference(old)
+    return resolution.resolve(command.flags, old["family"], measured=resolution.measured_in(old)).difference(old)
 
 
 def _flag_lines(

@@ -1,10 +1,12 @@
 """Memory: what a replay takes on its devices, known before anything is allocated, and a process that stays flat."""
 
 import collections
+import contextlib
 import ctypes
 import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +17,32 @@ _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 _LARGE, _ARENAS = 2**20, 2
+
+
+class OutOfMemoryError(MemoryError):
+    """Says in one line that a device, or the host, could not give the memory that was wanted."""
+
+
+@contextlib.contextmanager
+def named() -> Iterator[None]:
+    """Says in one line what JAX and NumPy say of missing memory in many.
+
+    Raises:
+        OutOfMemoryError: instead of theirs.
+    """
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        wanted = re.search(r"allocat\w* (\d+) bytes", str(error))
+        size = f": {readable(int(wanted[1]))} more were wanted" if wanted else ""
+        raise OutOfMemoryError(
+            f"out of memory{size}; take fewer --env.num_envs or --num_seeds, shorter --layout.unroll_length or smaller "
+            "batches (--dry_run lists what takes how much)"
+        ) from error
 
 
 def keep_flat() -> bool:

@@ -18,6 +18,9 @@ from jaxrl_dist.settings import base
 
 ConfigT = TypeVar("ConfigT")
 
+# Rows are counted and permuted in 32 bits.
+_MOST_ROWS = 2**31
+
 
 @dataclasses.dataclass(frozen=True)
 class Resolved:
@@ -122,7 +125,16 @@ def resolve(
             f"--num_seeds={settings['num_seeds']}: {layout} trains one seed at a time; valid: 1 (scripts/study.py runs "
             "several, one after the other)"
         )
+    _check_rows(settings)
     return Resolved(family, settings, origins, catalogue)
+
+
+def _check_rows(settings: Mapping[str, Any]) -> None:
+    """Refuses iterations of more rows than an int32 counts."""
+    names = [name for name in ("env.num_envs", "layout.unroll_length") if name in settings]
+    if math.prod(settings[name] for name in names) >= _MOST_ROWS:
+        given = " × ".join(f"--{name}={settings[name]}" for name in names)
+        raise UsageError(f"{given}: expected fewer than {_MOST_ROWS} rows per iteration")
 
 
 def paper_origin(source: str) -> str:

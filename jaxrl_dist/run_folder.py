@@ -13,6 +13,7 @@ from jaxrl_dist import (
     assemble,
     checkpoint,
     differences,
+    flags,
     metrics,
     plots,
     records,
@@ -29,10 +30,9 @@ def write_config(folder: pathlib.Path, settings: resolution.Resolved) -> tuple[d
     Returns:
         The settings that an earlier session in this folder had otherwise.
     """
-    path = folder / "config.json"
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    earlier = flags.held(folder)
     changes = () if earlier is None else settings.difference(earlier).tunable
-    _write(path, software.record(settings.as_json(), earlier))
+    _write(folder / "config.json", software.record(settings.as_json(), earlier))
     return changes
 
 

@@ -68,7 +68,7 @@ class Config:
 
 
 # What ends a run in one line, beside a wrong command.
-FAULTS = (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, OSError)
+FAULTS = (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, memory.OutOfMemoryError, OSError)
 
 
 class Run(NamedTuple):
@@ -105,6 +105,7 @@ def train(
     Raises:
         UsageError: settings that cannot be.
         FloatingPointError: training diverged.
+        MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
     named = {"system": system, "env": env, **(settings or {}), **run_settings}
@@ -154,12 +155,15 @@ def drive(
         display: show the progress on the terminal.
         on_devices: called with those chosen, before anything is compiled for them.
         callbacks: see `train`.
+
+    Raises:
+        memory.OutOfMemoryError: something was too large.
     """
     settings, environment = assemble.resolve(named)
     software.check_trackers(settings)
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
-    with flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
+    with memory.named(), flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
         with stop.at_once("stopped before the run began; nothing was saved"):
             say = print if display else _say_nothing
             settings, environment = auto.settle(named, settings, environment, folder, devices, on_devices, say)

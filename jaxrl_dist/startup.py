@@ -1,6 +1,7 @@
 """What a session begins with: the run that its folder holds, another run's parameters, or nothing learned yet."""
 
 import pathlib
+import shutil
 import time
 import warnings
 
@@ -28,6 +29,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
         state = saving.initial_state(parts, keys)
         metrics.truncate_after(folder, -1)
         events.truncate(folder, 0)
+        shutil.rmtree(folder / "failure", ignore_errors=True)
         return session.Started(state, records.Progress(), keys, None, clock_s)
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)

@@ -140,6 +140,12 @@ def opened(command: flags.Command) -> pathlib.Path:
     return folder
 
 
+def hold(folder: pathlib.Path, contents: str) -> None:
+    """Makes a folder look like one of a run that has saved something."""
+    (folder / "config.json").write_text(contents)
+    (folder / "checkpoints" / "step_000000000128").mkdir(parents=True)
+
+
 def test_a_new_folder_is_made_and_goes_again_unless_something_is_written_to_it(tmp_path: pathlib.Path) -> None:
     with flags.open_folder(command_of(tmp_path / "a" / "b")) as folder:
         assert folder.is_dir() and not list(folder.iterdir())
@@ -167,7 +173,7 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> N
 def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
     earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
     contents = resolution.resolve(earlier.flags, "classic").as_json()
-    (tmp_path / "config.json").write_text(json.dumps(contents))
+    hold(tmp_path, json.dumps(contents))
     opened(earlier)
     opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
     with pytest.raises(
@@ -178,9 +184,22 @@ def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_pa
         opened(command_of(tmp_path, "--system=dqn"))
 
 
+@pytest.mark.parametrize("left", ["{", "valid"])
+def test_a_start_that_failed_leaves_the_folder_to_any_other(tmp_path: pathlib.Path, left: str) -> None:
+    contents = resolution.resolve(command_of(tmp_path).flags, "classic").as_json()
+    (tmp_path / "config.json").write_text(json.dumps(contents) if left == "valid" else left)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics.jsonl").touch()
+    opened(command_of(tmp_path, "--seed=1"))
+    # One that was killed before its first checkpoint has recorded something.
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "env_steps": 128}\n')
+    with pytest.raises(config.UsageError, match="another configuration|cannot be read"):
+        opened(command_of(tmp_path, "--seed=1"))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
 def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text)
+    hold(tmp_path, text)
     with pytest.raises(config.UsageError, match=r"config\.json"):
         opened(command_of(tmp_path))
 
@@ -246,7 +265,7 @@ def _altered(name: str, field: declarations.Field, value: Any) -> Any:
 def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
     base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
     settings = resolution.resolve(base, "classic")
-    (tmp_path / "config.json").write_text(json.dumps(settings.as_json()))
+    hold(tmp_path, json.dumps(settings.as_json()))
     tags: dict[str, str] = {}
     for name, field in settings.fields.items():
         if name in ("system", "env", "out", "layout", "preset"):

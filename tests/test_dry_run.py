@@ -43,6 +43,7 @@ def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> No
 def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib.Path) -> None:
     command = command_of("ppo", tmp_path)
     (tmp_path / "config.json").write_text('{"family": "classic", "settings": {"seed": {"value": 3}}}')
+    (tmp_path / "checkpoints" / "step_000000000128").mkdir(parents=True)
     with pytest.raises(config.UsageError, match="another configuration"):
         told(command)
 

@@ -119,6 +119,14 @@ def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Pat
         jaxrl_dist.replay_failure(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "\x00"])
+def test_a_damaged_config_is_a_usage_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(config.UsageError) as caught:
+        policy.evaluate(tmp_path, 1, 0, "latest", {})
+    assert "\n" not in str(caught.value)
+
+
 def test_several_seeds_are_summarised_and_are_the_seeds_alone(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
     together = train(tmp_path, num_seeds=3)
     per_seed = together.summary["eval_return_per_seed"]

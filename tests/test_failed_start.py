@@ -1,0 +1,57 @@
+"""A start that fails ends in one line and leaves its folder to the corrected command."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import config, faults, guard, memory, run_view, runner
+
+CARTPOLE = "gymnax:CartPole-v1"
+
+
+def train(folder: pathlib.Path, **settings: Any) -> runner.Run:
+    named = {"system": "ppo", "env": CARTPOLE, **conftest.SMALL["ppo"], **settings, "out": str(folder)}
+    return runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
+
+
+def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(guard.NonFiniteError):
+        train(tmp_path, **{"learner.learning_rate": 1e38, "learner.anneal": False})
+    assert list((tmp_path / "failure").iterdir()) and (tmp_path / "config.json").exists()
+    run = train(tmp_path)
+    assert run.reason == "finished" and not (tmp_path / "failure").exists()
+    assert run_view.read(tmp_path).state == "finished"
+    with pytest.raises(config.UsageError, match="another configuration"):
+        train(tmp_path, **{"learner.learning_rate": 1e38})
+
+
+def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*_: Any) -> None:
+        jnp.zeros((2**20, 2**20, 2**10)).block_until_ready()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.session, "run", allocate)
+        with pytest.raises(memory.OutOfMemoryError, match=r"^out of memory: 4194304.00 GiB more were wanted; take"):
+            train(tmp_path, **{"env.num_envs": 16})
+    assert train(tmp_path).reason == "finished"
+
+
+def test_missing_memory_of_the_host_is_named_too_and_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(memory.OutOfMemoryError, match=r"^out of memory; take"), memory.named():
+        np.ones(2**60, np.uint8)
+    with pytest.raises(ZeroDivisionError), memory.named():
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("settings", [{"layout.unroll_length": 10**9}, {"env.num_envs": 10**9}])
+def test_more_rows_than_can_be_counted_are_refused(tmp_path: pathlib.Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(config.UsageError, match=r"expected fewer than 2147483648 rows per iteration$"):
+        train(tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
