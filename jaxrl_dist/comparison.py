@@ -28,8 +28,9 @@ def judge(references: Sequence[reference.Reference], views: Sequence[run_view.Vi
 
     Raises:
         UsageError: there is no reference of this system and environment, the runs are not alike, or they were not
-            evaluated at the steps of the reference.
+            evaluated at the steps of the reference; or one is a sweep, or given twice.
     """
+    run_view.check_one_setting(views)
     chosen, changes = _nearest(references, views[0])
     for view in views[1:]:
         other, _ = _nearest(references, view)

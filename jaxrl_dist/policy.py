@@ -77,13 +77,17 @@ def evaluate(
         params: other parameters of the environment.
 
     Returns:
-        A record that `json` can write.
+        A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(parts.settings["num_seeds"]))
     keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
+    grouped = [
+        {"settings": values, **_summarised(np.stack(of_each))}
+        for values, of_each in sweeps.by_combination(parts.settings, list(returns))
+    ]
     return {
         "run": str(run),
         "system": parts.settings["system"],
@@ -92,9 +96,7 @@ def evaluate(
         "slot": slot,
         "env_steps": env_steps,
         "seed": seed,
-        **records.summarise_returns(returns),
-        "eval_return_min": float(returns.min()),
-        "eval_return_max": float(returns.max()),
+        **({"sweep": grouped} if parts.settings["sweep"] else _summarised(returns)),
     }
 
 
@@ -121,6 +123,12 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     return {name: value.tolist() for name, value in named.items()}
 
 
+def _summarised(returns: np.ndarray) -> dict[str, Any]:
+    """Summarises returns f64 [S, episodes], with the lowest and the highest episode."""
+    ends = {"eval_return_min": float(returns.min()), "eval_return_max": float(returns.max())}
+    return {**records.summarise_returns(returns), **ends}
+
+
 def _param_flags(params: Mapping[str, str]) -> dict[str, str]:
     return {f"{config.PARAMS}{name}": value for name, value in params.items()}
 
@@ -136,7 +144,7 @@ def assemble_run(
     """Builds the parts of a run anew, as its `config.json` says, but for these flags.
 
     Raises:
-        UsageError: the folder is no run folder, or here are fewer devices.
+        UsageError: the folder is no run folder, its `config.json` is damaged, or here are fewer devices.
     """
     path = folder / "config.json"
     if not path.exists():
@@ -146,7 +154,11 @@ def assemble_run(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    saved = resolution.restore(json.loads(path.read_text(encoding="utf-8")))
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    saved = resolution.restore(contents)
     # Every value is given, so a preset that was changed since, or is gone, has no say.
     given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
     settings, environment = assemble.resolve(given)

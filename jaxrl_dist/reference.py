@@ -56,6 +56,7 @@ def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pa
     """
     if not _NAME.fullmatch(name):
         raise config.UsageError(f"--name={name}: expected letters, digits and any of . + - _")
+    run_view.check_one_setting(views)
     seeds = _seeds(views)
     curve = plots.curve([view.records for view in views])
     if not np.isfinite(curve.returns).all():

@@ -1,11 +1,14 @@
 """What a run folder says of its run, finished, stopped, failed or still going; reads files only, without JAX."""
 
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_dist import config, faults, metrics, published, software
+import numpy as np
+
+from jaxrl_dist import aggregate, config, faults, metrics, published, software, sweeps
 
 _LOG_NAME = "train.log"
 _COMPLAINT = "train.py: "
@@ -118,6 +121,38 @@ def read_all(folders: Sequence[pathlib.Path], labels: str | None) -> list[View]:
     return [read(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
+def members(view: View) -> list[View]:
+    """Returns a view of each combination of a sweep, with its own seeds, scores and values; of another run itself."""
+    if not view.settings.get("sweep"):
+        return [view]
+    count, found = view.settings["num_seeds"], []
+    for i, values in enumerate(sweeps.read(view.settings["sweep"])):
+        seeds = slice(i * count, (i + 1) * count)
+        found.append(
+            view._replace(
+                label=f"{view.label}, {sweeps.describe(values)}",
+                settings={**view.settings, **values, "sweep": ""},
+                origins={**view.origins, **dict.fromkeys(values, "sweep")},
+                records=[_of_seeds(record, seeds) for record in view.records],
+            )
+        )
+    return found
+
+
+def check_one_setting(views: Sequence[View]) -> None:
+    """Checks that the seeds of some runs can be taken together.
+
+    Raises:
+        UsageError: a run is a sweep, or is given twice.
+    """
+    folders = [view.folder.resolve() for view in views]
+    for i, view in enumerate(views):
+        if view.settings.get("sweep"):
+            raise config.UsageError(f"{view.label} is a sweep, {view.settings['sweep']}, so its seeds are not alike")
+        if folders[i] in folders[:i]:
+            raise config.UsageError(f"{view.label} is given twice: each run counts once")
+
+
 def marks(views: Sequence[View]) -> published.Marks:
     """Finds what was published of the systems of some runs, where all play one task; nothing otherwise."""
     if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
@@ -125,6 +160,22 @@ def marks(views: Sequence[View]) -> published.Marks:
     found = [published.marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
     curves = {curve.name: curve for one in found for curve in one.curves}
     return published.Marks(found[0].levels, tuple(curves.values()))
+
+
+def _of_seeds(record: metrics.Record, seeds: slice) -> metrics.Record:
+    """Returns a record with the returns of some of its seeds; there is an interval only where these are several."""
+    name = "eval_return" if record["kind"] == "eval" else "episode_return"
+    scores = np.asarray(record.get(f"{name}_per_seed", ()), np.float64)[seeds]
+    known = scores[np.isfinite(scores)]
+    own = {f"{name}_per_seed": scores.tolist(), name: float(known.mean()) if len(known) else math.nan}
+    if record["kind"] == "eval":
+        share = len(scores) / max(len(record.get("eval_return_per_seed", ())), 1)
+        own["eval_episodes"] = round(record.get("eval_episodes", 0) * share)
+        several = len(scores) > 1
+        own["eval_return_iqm"] = float(aggregate.interquartile_mean(scores)) if several else None
+        own["eval_return_ci95"] = list(aggregate.interval(scores)) if several else None
+        own["eval_interval_over"] = "seeds" if several else "no interval"
+    return {**record, **own}
 
 
 def _state(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> str:

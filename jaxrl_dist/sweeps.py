@@ -29,7 +29,13 @@ def combinations(settings: resolution.Resolved) -> list[dict[str, float]]:
             f"--sweep={settings['sweep']}: {settings['layout']} trains one seed at a time; valid: --layout=anakin, or "
             "scripts/study.py with --search"
         )
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return _product(axes)
+
+
+def read(sweep: str) -> list[dict[str, float]]:
+    """Returns the combinations of a sweep whose text was checked before, such as that of a run; one empty one of ""."""
+    parts = [part.strip().partition("=") for part in filter(None, sweep.split(";"))]
+    return _product({name: [float(value) for value in given.split(",")] for name, _, given in parts})
 
 
 def num_members(settings: resolution.Resolved) -> int:
@@ -60,6 +66,10 @@ def by_combination(
 def describe(values: Values) -> str:
     """Returns a combination as a label."""
     return " ".join(f"{name}={value:g}" for name, value in values.items())
+
+
+def _product(axes: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def _axis(settings: resolution.Resolved, part: str) -> tuple[str, list[float]]:

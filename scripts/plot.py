@@ -43,8 +43,9 @@ def _draw(options: argparse.Namespace) -> pathlib.Path:
             )
     if options.out.suffix.lower() not in plots.FORMATS:
         raise config.UsageError(f"--out={options.out}: expected a name that ends in one of {', '.join(plots.FORMATS)}")
-    views = run_view.read_all(options.runs, options.labels)
-    for view in views:
+    read = run_view.read_all(options.runs, options.labels)
+    views = [member for view in read for member in run_view.members(view)]
+    for view in read:
         if not view.evaluation:
             raise config.UsageError(f"{view.folder / metrics.FILE_NAME} holds no evaluation to draw")
     marks = published.NO_MARKS if options.no_published else run_view.marks(views)

@@ -121,6 +121,8 @@ def test_several_folders_are_the_seeds_of_one_run(tmp_path: pathlib.Path, capsys
         (["none"], r"none is no run folder: there is no such folder"),
         (["unknown"], r"unknown: no reference of sac on gymnax:CartPole-v1; there are .*cartpole_ppo, .*--list.*"),
         (["fresh"], r"fresh: the run has no evaluation, in all of its seeds, at the steps of the reference"),
+        (["good", "./good"], r"good is given twice: each run counts once"),
+        (["swept"], r"swept is a sweep, agent\.discount=0\.9,0\.99, so its seeds are not alike"),
         (["good", "--references=fresh"], r"--references=fresh holds no reference curves"),
     ],
 )
@@ -135,6 +137,8 @@ def test_the_script_refuses_in_one_line(
     written_runs.write(tmp_path / "good", written_runs.rising(1))
     written_runs.write(tmp_path / "unknown", written_runs.rising(1), "sac")
     written_runs.write(tmp_path / "fresh", np.empty((0, 1)), reason=None)
+    swept = {"sweep": "agent.discount=0.9,0.99", "num_seeds": 2}
+    written_runs.write(tmp_path / "swept", written_runs.rising(4), flags=swept)
     assert written_runs.script(COMPARE)(arguments) == 2
     assert re.fullmatch(f"compare.py: {message}\n", capsys.readouterr().err)
 

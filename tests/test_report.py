@@ -113,6 +113,32 @@ def test_speed_shares_lag_and_placement_are_shown(tmp_path: pathlib.Path) -> Non
     assert "Share of time, a" in text
 
 
+def test_a_sweep_has_a_line_for_each_combination(tmp_path: pathlib.Path) -> None:
+    flags = {"sweep": "agent.discount=0.9,0.99", "num_seeds": 2}
+    swept = written_runs.write(tmp_path / "a", written_runs.rising(4), flags=flags)
+    other = written_runs.write(tmp_path / "b", written_runs.rising(2))
+    shown = page(swept, other)
+    (curve, _) = [
+        str(given["aria-label"])
+        for tag, given in shown.elements
+        if tag == "svg" and str(given.get("aria-label")).startswith("Evaluation return")
+    ]
+    assert all(f"{name} ends" in curve for name in ("a, agent.discount=0.9", "a, agent.discount=0.99", "b"))
+    assert "(2 seeds)" in shown.text and "(4 seeds)" not in shown.text
+    differ = shown.text.index("Settings that differ")
+    assert "0.9sweep0.99sweep0.99" in shown.text[differ:]
+    # The program is one, with the colour of its first combination; the next run's is the third.
+    drawn = [str(given["class"]) for tag, given in shown.elements if tag == "line"]
+    swatches = [name for name in drawn if name.startswith("line ")]
+    assert swatches[:3] == ["line c0", "line c1", "line c2"] and swatches[-2:] == ["line c0", "line c2"]
+
+
+def test_one_seed_has_no_words_of_an_interval(tmp_path: pathlib.Path) -> None:
+    one = page(written_runs.write(tmp_path / "a", written_runs.rising(1))).text
+    assert "interquartile mean; shaded" not in one
+    assert "interquartile mean; shaded" in page(written_runs.write(tmp_path / "b", written_runs.rising(2))).text
+
+
 def test_tasks_have_charts_of_their_own(tmp_path: pathlib.Path) -> None:
     first = written_runs.write(tmp_path / "a", written_runs.rising(2))
     second = written_runs.write(tmp_path / "b", written_runs.rising(2), env="gymnax:Catch-bsuite")

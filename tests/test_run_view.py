@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import written_runs
 
-from jaxrl_dist import config, published, run_view
+from jaxrl_dist import config, plots, published, run_view
 
 
 def test_a_run_is_read_whole(tmp_path: pathlib.Path) -> None:
@@ -74,3 +74,27 @@ def test_a_folder_of_runs_names_them(tmp_path: pathlib.Path) -> None:
     written_runs.write(tmp_path / "study" / "lstm", written_runs.rising(1))
     with pytest.raises(config.UsageError, match=r"it has no config.json; it holds runs: .*study/lstm"):
         run_view.read(tmp_path / "study")
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_a_sweep_is_a_view_of_each_combination(tmp_path: pathlib.Path, num_seeds: int) -> None:
+    returns = written_runs.rising(4 * num_seeds)
+    sweep = "learner.learning_rate=1e-4,1e-3; agent.discount=0.9,0.99"
+    folder = written_runs.write(tmp_path / "a", returns, flags={"sweep": sweep, "num_seeds": num_seeds})
+    whole = run_view.read(folder, "a")
+    members = run_view.members(whole)
+    assert [member.label for member in members] == [
+        f"a, learner.learning_rate={rate} agent.discount={discount}"
+        for rate in ("0.0001", "0.001")
+        for discount in (0.9, 0.99)
+    ]
+    assert [(m.settings["agent.discount"], m.settings["sweep"]) for m in members[:2]] == [(0.9, ""), (0.99, "")]
+    assert {member.origins["agent.discount"] for member in members} == {"sweep"}
+    for i, member in enumerate(members):
+        own = returns[:, num_seeds * i : num_seeds * (i + 1)]
+        np.testing.assert_array_equal(plots.curve([member.records]).returns, own)
+        assert member.evaluation["eval_return"] == pytest.approx(own[-1].mean())
+        assert (member.evaluation["eval_return_ci95"] is None) == (num_seeds == 1)
+    assert sum(member.evaluation["eval_episodes"] for member in members) == whole.evaluation["eval_episodes"]
+    plain = run_view.read(written_runs.write(tmp_path / "b", returns))
+    assert run_view.members(plain) == [plain]

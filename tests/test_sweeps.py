@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, metrics, resolution, sweeps, swept
+from jaxrl_dist import config, flags, metrics, policy, resolution, sweeps, swept
 from jaxrl_dist.parallel import mesh as meshes
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -112,8 +112,13 @@ def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> N
     assert [item["eval_return_per_seed"] for item in run.summary["sweep"]] == [
         [score] for score in last["eval_return_per_seed"]
     ]
+    evaluated = policy.evaluate(tmp_path, 3, 0, "latest", {})
+    assert "eval_return" not in evaluated and [item["settings"] for item in evaluated["sweep"]] == [
+        item["settings"] for item in run.summary["sweep"]
+    ]
+    assert all(len(item["eval_return_per_seed"]) == 1 and item["eval_episodes"] == 3 for item in evaluated["sweep"])
     policies = [jaxrl_dist.load(tmp_path, seed_index=i) for i in range(2)]
-    assert [policy.settings["learner.learning_rate"] for policy in policies] == [1e-4, 1e-2]
+    assert [one.settings["learner.learning_rate"] for one in policies] == [1e-4, 1e-2]
     slow, fast = (np.concatenate([x.ravel() for x in jax.tree.leaves(one.params.network)]) for one in policies)
     assert np.abs(slow - fast).max() > 1e-3
     with pytest.raises(config.UsageError, match="seeds 0 to 1"):

@@ -5,6 +5,8 @@ import os
 import pathlib
 from collections.abc import Sequence
 
+import numpy as np
+
 from jaxrl_dist import run_view
 from jaxrl_dist.report import curves, measured, settings, videos
 from jaxrl_dist.report.markup import Markup, details, element, joined, table
@@ -38,13 +40,17 @@ def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") 
     title = title or (
         f"{views[0].settings['system']} on {views[0].settings['env']}" if len(views) == 1 else f"{len(views)} runs"
     )
+    members = [run_view.members(view) for view in views]
+    lines = [line for of_run in members for line in of_run]
+    # A program has the colour of its first combination.
+    first = np.cumsum([0, *map(len, members)])[:-1].tolist()
     sections = {
-        "Runs": _overview(views),
+        "Runs": _overview(lines),
         "Failures and warnings": _troubles(views),
-        "Learning curves": curves.section(views),
-        "Final evaluation": curves.evaluation(views),
-        "Settings": settings.section(views),
-        "Throughput and placement": measured.section(views),
+        "Learning curves": curves.section(lines),
+        "Final evaluation": curves.evaluation(lines),
+        "Settings": settings.section(lines, views),
+        "Throughput and placement": measured.section(list(zip(first, views, strict=True))),
         "Videos": videos.section(views, folder),
         "Commands and versions": settings.origins(views),
     }

@@ -93,10 +93,12 @@ def _task(task: str, members: Sequence[Numbered]) -> Markup:
         )
         for work in marks.curves
     ]
+    has_seeds = any(curve.returns.shape[1] > 1 for curve in lines.values())
+    key = "Line: interquartile mean; shaded: its 95 % interval; thin: single seeds. " if has_seeds else ""
     numbers = [_evaluations(view, lines[number]) for number, view in members if len(lines[number].env_steps)]
     return element(
         "div", element("h3", task), element("ul", *legend, class_="legend"), element("div", *works, class_="charts"),
-        element("p", element("small", "Line: interquartile mean; shaded: its 95 % interval; thin: single seeds. "),
+        element("p", element("small", key),
                 element("small", " ".join(f"{source}." for source in marks.sources))),
         details("Every evaluation", *numbers) if numbers else "",
     )  # fmt: skip

@@ -13,8 +13,8 @@ from jaxrl_dist.report.markup import Markup, element, joined, table
 _ACTING = tuple(panels.SHARES.values())
 
 
-def section(views: Sequence[run_view.View]) -> Markup:
-    """Makes the tables and charts of what the runs measured of themselves."""
+def section(views: Sequence[curves.Numbered]) -> Markup:
+    """Makes the tables and charts of what the runs measured of themselves, each with the number of its colour."""
     head: tuple[str, ...] = (
         "run",
         "steps/s",
@@ -25,14 +25,14 @@ def section(views: Sequence[run_view.View]) -> Markup:
         "device",
         "placement",
     )
-    rows: list[tuple[str, ...]] = [(curves.name(view, i), *_throughput(view)) for i, view in enumerate(views)]
+    rows: list[tuple[str, ...]] = [(curves.name(view, i), *_throughput(view)) for i, view in views]
     parts: list[str] = [table("What each run took, and where it ran", head, rows, "cards")]
-    timed = [(i, view) for i, view in enumerate(views) if panels.has_shares(view.records)]
+    timed = [(i, view) for i, view in views if panels.has_shares(view.records)]
     if timed:
         head = ("run", "bottleneck", "time of the actors", "environment", "inference", "transfer", "learner learns")
         shares = [(curves.name(view, i), *_shares(view)) for i, view in timed]
         parts.append(table("Where time goes, mean over the run", head, shares, "cards"))
-    counted = [(i, view) for i, view in enumerate(views) if _counts(view)]
+    counted = [(i, view) for i, view in views if _counts(view)]
     if counted:
         names = list(dict.fromkeys(name for _, view in counted for name in _counts(view)))
         rows = [(curves.name(v, i), *(_counts(v).get(name, "–") for name in names)) for i, v in counted]
@@ -107,12 +107,12 @@ def _counts(view: run_view.View) -> dict[str, str]:
     return found | {words: f"{view.summary[name]:,}" for name, words in counts if name in view.summary}
 
 
-def _charts(views: Sequence[run_view.View]) -> list[Markup]:
+def _charts(views: Sequence[curves.Numbered]) -> list[Markup]:
     """Draws every gauge that a run records, and the shares of time of each run."""
     drawn, steps = [], "Environment steps per seed"
     for gauge in panels.GAUGES.values():
         lines = []
-        for i, view in enumerate(views):
+        for i, view in views:
             x, values = panels.series(view.records, gauge.names)
             # The last name is drawn first, below the others.
             for name, column in reversed(list(zip(gauge.names, values.T, strict=True))):
@@ -122,7 +122,7 @@ def _charts(views: Sequence[run_view.View]) -> list[Markup]:
             top = 1.05 * max(float(np.nanmax(line.y)) for line in lines) or 1.0
             title = gauge.title + (f" ({gauge.note[0].lower()}{gauge.note[1:]})" if gauge.note else "")
             drawn.append(charts.chart(title, steps, lines, (), (0.0, top)))
-    return drawn + [_time_chart(view) for view in views if panels.has_shares(view.records)]
+    return drawn + [_time_chart(view) for _, view in views if panels.has_shares(view.records)]
 
 
 def _time_chart(view: run_view.View) -> Markup:

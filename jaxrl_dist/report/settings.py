@@ -12,19 +12,19 @@ from jaxrl_dist.report.markup import Markup, details, element, joined, table
 _PLACES = {"out"}
 
 
-def section(views: Sequence[run_view.View]) -> Markup:
-    """Shows what differs between the runs first, and everything in parts that open."""
-    names = list(dict.fromkeys(name for view in views for name in view.settings))
-    different = [name for name in names if name not in _PLACES and len({_text(view, name) for view in views}) > 1]
-    of_all = [name for name in different if all(name in view.settings for view in views)]
+def section(lines: Sequence[run_view.View], views: Sequence[run_view.View]) -> Markup:
+    """Shows what differs between the runs, or the combinations of one, first, and everything in parts that open."""
+    names = list(dict.fromkeys(name for line in lines for name in line.settings))
+    different = [name for name in names if name not in _PLACES and len({_text(line, name) for line in lines}) > 1]
+    of_all = [name for name in different if all(name in line.settings for line in lines)]
     of_some = [name for name in different if name not in of_all]
     parts: list[str] = []
-    if len(views) > 1 and not different:
+    if len(lines) > 1 and not different:
         parts.append(element("p", "No setting differs but the folder."))
     if of_all:
-        parts.append(_differences("Settings that differ, with the origin of each value", of_all, views))
+        parts.append(_differences("Settings that differ, with the origin of each value", of_all, lines))
     if of_some:
-        body = _differences("Settings that some of the runs do not have", of_some, views)
+        body = _differences("Settings that some of the runs do not have", of_some, lines)
         parts.append(details(f"{len(of_some)} settings that only some of the runs have", body))
     for view in views:
         given = sum(origin == "flag" for origin in view.origins.values())
