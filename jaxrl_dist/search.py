@@ -100,7 +100,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
         The rows of the table in the order of the trials, each with `searched`, name -> value.
 
     Raises:
-        UsageError: a flag is not valid, the folder holds another search, or Optuna is missing; nothing was started.
+        UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing was started.
         faults.LockError: the search is running already.
     """
     if search.trials < 1:
@@ -114,6 +114,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     out, failures, rows = search.plan.out, {}, []  # type: ignore[var-annotated]
     _cells(search, 0, _draw_at_random(search, 0, [], []))
     drawn = _kept(search)
+    study.check_folders([cell for i, values in enumerate(drawn) for cell in _cells(search, i, values)])
     with faults.lock(out):
         for i in range(search.trials):
             if i == len(drawn):

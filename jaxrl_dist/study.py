@@ -89,6 +89,16 @@ def cells(study: Study) -> list[Cell]:
     return [cell for setting in study.settings for cell in _cells_of(study, setting)]
 
 
+def check_folders(planned: Sequence[Cell]) -> None:
+    """Checks that no cell's folder holds a run of another configuration, such as of more seeds.
+
+    Raises:
+        config.UsageError: one does.
+    """
+    for cell in planned:
+        flags.check_folder(cell.command)
+
+
 def is_finished(cell: Cell) -> bool:
     """Whether the run folder holds a run of exactly these settings that has come to its end."""
     try:
@@ -117,10 +127,11 @@ def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] =
         The rows of the table; the state of each is "finished" where all its cells are.
 
     Raises:
-        config.UsageError: a flag is not valid; nothing was started.
+        config.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
         faults.LockError: the study is running already.
     """
     planned = cells(study)
+    check_folders(planned)
     failures: dict[pathlib.Path, str] = {}
     with faults.lock(study.out):
         try:

@@ -114,6 +114,16 @@ def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_c
         run(made(tmp_path, DISCOUNT, DISCOUNT), train_command)
 
 
+def test_another_number_of_seeds_is_refused_and_the_table_stays(
+    tmp_path: pathlib.Path, train_command: list[str]
+) -> None:
+    run(made(tmp_path, RATE, trials=1), train_command)
+    before = (tmp_path / "out" / "table.md").read_text()
+    with pytest.raises(config.UsageError, match=r"another configuration \(num_seeds 2 -> 3\)"):
+        run(made(tmp_path, RATE, trials=2, num_seeds=3), train_command)
+    assert (tmp_path / "out" / "table.md").read_text() == before
+
+
 def test_the_script_refuses_what_cannot_be(tmp_path: pathlib.Path) -> None:
     script = [sys.executable, str(config.PACKAGE.parent / "scripts" / "study.py"), "--out=x"]
     for arguments, message in (

@@ -159,12 +159,26 @@ def test_only_what_was_asked_for_counts_as_finished(tmp_path: pathlib.Path, trai
     assert study.is_finished(study.cells(enough)[0])
     other = plan(tmp_path, settings=(study.Setting("high", ("--agent.discount=0.8",)),))
     assert not study.is_finished(study.cells(other)[0])
-    # The training process refuses the folder of another configuration, and the table says so.
-    (row,) = run(other, train_command)
-    assert row["state"] == "failed"
-    assert "another configuration (agent.discount 0.9 -> 0.8)" in row["failures"][0]
     (cell.folder / "summary.json").write_text("{")
     assert not study.is_finished(cell)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"settings": (study.Setting("high", ("--agent.discount=0.8",)),)}, "agent.discount 0.9 -> 0.8"),
+        ({"num_seeds": 3}, "num_seeds 5 -> 3"),
+    ],
+)
+def test_folders_of_other_runs_are_refused_and_the_table_stays(
+    tmp_path: pathlib.Path, train_command: list[str], changed: dict[str, Any], message: str
+) -> None:
+    run(plan(tmp_path), train_command)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    with pytest.raises(config.UsageError, match=re.escape(f"another configuration ({message})")):
+        run(plan(tmp_path, **changed), train_command)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert starts(tmp_path) == ["high", "low"]
 
 
 def test_a_failed_cell_is_named_and_the_others_run(tmp_path: pathlib.Path, train_command: list[str]) -> None:
