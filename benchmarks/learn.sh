@@ -96,12 +96,12 @@ settings=()
 for workers in 1 2 4 8 64 512; do
   settings+=(--setting="$workers: --layout.num_workers=$workers --env.num_envs=$((2 * workers))")
 done
-for workers in 8 64; do
+for workers in 2 4 8 64; do
   in_step="--layout.num_workers=$workers --env.num_envs=$((2 * workers)) --layout.gradients_per_apply=$workers"
   settings+=(--setting="$workers in step: $in_step")
 done
 virtual="--env=gymnax:CartPole-v1 --layout.schedule=virtual --layout.jitter=0.3 --steps=200_000"
-counted="--means=policy_lag_p50,gradients_dropped_stale"
+counted="--means=policy_lag_p50,gradients_dropped_stale,gradients_dropped_outlier"
 study workers_a3c 5 $counted "${settings[@]}" -- --system=a3c $virtual
 study workers_gorila 5 $counted "${settings[@]}" -- --system=gorila $virtual --replay.capacity=10_240
 # What comes too late is what is played well: learning with some of it dropped.
