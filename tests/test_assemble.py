@@ -6,14 +6,21 @@ import pytest
 from jaxrl_dist import assemble, config, resolution, systems
 
 LARGE = {"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32}
-TASKS = {"classic": "CartPole-v1", "minatar": "Breakout-MinAtar", "continuous": "Pendulum-v1"}
+TASKS = {
+    "classic": "gymnax:CartPole-v1",
+    "minatar": "gymnax:Breakout-MinAtar",
+    "continuous": "gymnax:Pendulum-v1",
+    "physics": "brax:inverted_pendulum",
+}
 OWN = [
     (system.name, layout, family)
     for system in systems.SYSTEMS.values()
     for layout in system.layouts
     for family in TASKS
-    if family in system.families
+    if family in system.families and (family != "physics" or layout == system.layouts[0])
 ]
+# The atoms of a task whose rewards have no bounds.
+NEEDED = {("d4pg", "physics"): {"agent.value_low": 0.0, "agent.value_high": 1000.0}}
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
 
 
@@ -51,7 +58,9 @@ def test_more_devices_than_there_are_is_refused():
 
 @pytest.mark.parametrize(("system", "layout", "family"), OWN)
 def test_a_system_s_own_settings_fit_together(system, layout, family):
-    settings, environment = assemble.resolve({"system": system, "layout": layout, "env": f"gymnax:{TASKS[family]}"})
+    settings, environment = assemble.resolve(
+        {"system": system, "layout": layout, "env": TASKS[family], **NEEDED.get((system, family), {})}
+    )
     layout = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout
     try:
         assert layout.rows_per_iteration % settings["layout.unroll_length"] == 0
@@ -64,7 +73,7 @@ def test_a_system_s_own_settings_fit_together(system, layout, family):
 def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name):
     system = systems.SYSTEMS[name]
     task = next(task for family, task in TASKS.items() if family in system.families)
-    given = {"system": name, "layout": system.layouts[0], "env": f"gymnax:{task}"}
+    given = {"system": name, "layout": system.layouts[0], "env": task}
     for flag, field in config.fields(system, system.layouts[0]).items():
         for value in {field.low, field.high, *(field.choices or ())} - {None}:
             try:
