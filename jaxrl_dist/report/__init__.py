@@ -1,17 +1,14 @@
 """One self-contained HTML page about a set of runs: no network, no script, and only large videos beside it."""
 
-import datetime
-import os
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from jaxrl_dist import run_view
-from jaxrl_dist.report import curves, measured, settings, videos
+from jaxrl_dist.report import curves, document, measured, settings, videos
 from jaxrl_dist.report.markup import Markup, details, element, joined, table
 
-_STYLE = pathlib.Path(__file__).with_name("page.css")
 _BAD = {"failed", "going"}
 
 
@@ -26,13 +23,7 @@ def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "") -
     Raises:
         OSError: it cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        scratch.write_text(page(views, path.parent, title), encoding="utf-8")
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    document.write(page(views, path.parent, title), path)
 
 
 def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") -> str:
@@ -54,22 +45,7 @@ def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") 
         "Videos": videos.section(views, folder),
         "Commands and versions": settings.origins(views),
     }
-    shown = {name: body for name, body in sections.items() if body}
-    links = [element("li", element("a", name, href=f"#part{i}")) for i, name in enumerate(shown)]
-    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    body = element(
-        "body",
-        element("header", element("h1", title), element("p", f"Written {now}.", class_="soft"),
-                element("nav", element("ul", *links), aria_label="Parts of this page")),
-        element("main", *(element("section", element("h2", name, id=f"part{i}"), body)
-                          for i, (name, body) in enumerate(shown.items()))),
-    )  # fmt: skip
-    head = element(
-        "head", element("meta", charset="utf-8"), element("title", title),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
-    )  # fmt: skip
-    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
+    return document.page(title, "", sections)
 
 
 def _overview(views: Sequence[run_view.View]) -> Markup:

@@ -13,6 +13,9 @@ NUM_COLOURS = 7
 _WIDTH, _HEIGHT = 400.0, 262.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 384.0, 10.0, 222.0
 _LARGEST_POINTS = 300
+_LARGEST_MARKS = 8
+# Width of a letter of the axes' text, about.
+_LETTER = 6.2
 
 
 class Line(NamedTuple):
@@ -33,6 +36,14 @@ class Line(NamedTuple):
     title: str
     band: np.ndarray | None = None
     has_points: bool = False
+
+
+class Scale(NamedTuple):
+    """What a horizontal axis shows: its two ends, and what is written on it at which places."""
+
+    low: float
+    high: float
+    marks: list[tuple[float, str]]
 
 
 class Axis(NamedTuple):
@@ -62,6 +73,7 @@ def chart(
     levels: Sequence[tuple[str, float]] = (),
     y_range: tuple[float, float] | None = None,
     published: Sequence[Line] = (),
+    scale: Scale | None = None,
 ) -> Markup:
     """Draws one chart with its caption.
 
@@ -72,6 +84,7 @@ def chart(
         levels: name and height of lines across.
         y_range: of the vertical axis; what the lines need by default.
         published: lines that make no room to the right for themselves.
+        scale: of the horizontal axis; from 0 to where the lines end by default.
     """
     known = [line for line in lines if np.isfinite(line.y).any()]
     if not known:
@@ -80,8 +93,9 @@ def chart(
     heights = [line.y for line in (*known, *inside)] + [line.band.ravel() for line in known if line.band is not None]
     values = np.concatenate([*heights, np.array([height for _, height in levels])])
     low, high = y_range or _padded(float(np.nanmin(values)), float(np.nanmax(values)))
-    across, up = Axis(0.0, _largest(known), _LEFT, _RIGHT), Axis(low, high, _BOTTOM, _TOP)
-    parts = [_axes(across, up, x_label)]
+    scale = scale or Scale(0.0, _largest(known), _numbers(0.0, _largest(known)))
+    across, up = Axis(scale.low, scale.high, _LEFT, _RIGHT), Axis(low, high, _BOTTOM, _TOP)
+    parts = [_axes(across, up, scale.marks, x_label)]
     for name, height in levels:
         y = float(up(np.array(height)))
         parts.append(element("line", x1=_LEFT, x2=_RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="level"))
@@ -115,6 +129,11 @@ def strip(
     return element("svg", bar, *dots, mark, viewBox="0 0 160 24", class_="strip", role="img", aria_label=label)
 
 
+def named(label: str, number: int) -> Markup:
+    """Returns the label of the run of a number with its line in the charts."""
+    return joined([swatch(colour(number)), label])
+
+
 def swatch(class_: str) -> Markup:
     """Draws the line by which a legend knows a run."""
     line = element("line", x1=1, x2=27, y1=6, y2=6, class_=f"line {class_}")
@@ -130,16 +149,45 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
-def _axes(across: Axis, up: Axis, x_label: str) -> Markup:
+def linear(values: Sequence[float]) -> Scale:
+    """Returns the scale on which numbers lie, which need not begin at 0."""
+    low, high = _padded(min(values), max(values))
+    return Scale(low, high, _numbers(low, high))
+
+
+def logarithmic(values: Sequence[float]) -> Scale:
+    """Returns the scale on which the decimal logarithms of numbers above 0 lie."""
+    ends = min(values), max(values)
+    low, high = _padded(*(math.log10(end) for end in ends))
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    for factors in ((1,), (1, 2, 5)):
+        round_ones = [factor * 10.0**power for power in powers for factor in factors]
+        inside = [value for value in round_ones if low <= math.log10(value) <= high]
+        if len(inside) > 2:
+            break
+    else:
+        inside = [value for value in ticks(10.0**low, 10.0**high) if value > 0]
+    stride = -(-len(inside) // _LARGEST_MARKS)
+    return Scale(low, high, [(math.log10(value), _short(value)) for value in inside[::stride]])
+
+
+def named_places(names: Sequence[str]) -> Scale:
+    """Returns the scale on which name i lies at i; names that are too long for their place are cut."""
+    letters = max(3, int((_RIGHT - _LEFT) / len(names) / _LETTER))
+    cut = [name if len(name) <= letters else name[: letters - 1] + "…" for name in names]
+    return Scale(-0.5, len(names) - 0.5, list(enumerate(cut)))
+
+
+def _axes(across: Axis, up: Axis, marks: Sequence[tuple[float, str]], x_label: str) -> Markup:
     """Draws grid, numbers and the horizontal label."""
     parts = []
     for value in ticks(up.low, up.high):
         y = f"{float(up(np.array(value))):.1f}"
         parts.append(element("line", x1=_LEFT, x2=_RIGHT, y1=y, y2=y, class_="grid"))
         parts.append(element("text", _short(value), x=_LEFT - 5, y=y, dy="0.35em", text_anchor="end"))
-    for value in ticks(across.low, across.high):
+    for value, text in marks:
         x = f"{float(across(np.array(value))):.1f}"
-        parts.append(element("text", _short(value), x=x, y=_BOTTOM + 16, text_anchor="middle"))
+        parts.append(element("text", text, x=x, y=_BOTTOM + 16, text_anchor="middle"))
     parts.append(element("line", x1=_LEFT, x2=_RIGHT, y1=_BOTTOM, y2=_BOTTOM, class_="axis"))
     middle = (_LEFT + _RIGHT) / 2
     parts.append(element("text", x_label, x=middle, y=_HEIGHT - 6, text_anchor="middle", class_="label"))
@@ -203,5 +251,10 @@ def _last(values: np.ndarray) -> float:
     return float(values[np.isfinite(values)][-1])
 
 
+def _numbers(low: float, high: float) -> list[tuple[float, str]]:
+    """Writes round numbers at their places."""
+    return [(value, _short(value)) for value in ticks(low, high)]
+
+
 def _short(value: float) -> str:
-    return display.count(value) if value >= 1000 else f"{value:g}".replace("-", "−")
+    return display.count(value) if value >= 1000 else f"{value:g}".replace("e-0", "e-").replace("-", "−")

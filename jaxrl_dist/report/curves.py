@@ -1,7 +1,7 @@
 """The parts of the page about returns: learning curves by task, the last evaluation of every seed, every evaluation."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,21 @@ from jaxrl_dist.report.markup import Markup, details, element, joined, table
 Numbered = tuple[int, run_view.View]
 
 
+class Drawn(NamedTuple):
+    """What is drawn in one colour: the colour's number, the label and the evaluations."""
+
+    number: int
+    label: str
+    curve: plots.Curve
+
+
 def section(views: Sequence[run_view.View]) -> Markup:
     """Draws the curves of each task, with what others have measured there."""
-    return joined(_task(name, members) for name, members in _by_task(views).items())
+    parts = []
+    for name, members in _by_task(views).items():
+        drawn = [Drawn(number, view.label, plots.curve([view.records])) for number, view in members]
+        parts.append(task(name, drawn, run_view.marks([view for _, view in members])))
+    return joined(parts)
 
 
 def evaluation(views: Sequence[run_view.View]) -> Markup | None:
@@ -35,7 +47,7 @@ def evaluation(views: Sequence[run_view.View]) -> Markup | None:
 
 def name(view: run_view.View, number: int) -> Markup:
     """Returns the label of a run with its line in the charts."""
-    return joined([charts.swatch(charts.colour(number)), view.label])
+    return charts.named(view.label, number)
 
 
 def state(view: run_view.View) -> str:
@@ -62,19 +74,13 @@ def interval(last: Mapping[str, Any]) -> str:
     return f"[{_number(ends[0])}, {_number(ends[1])}]" if len(ends) == 2 and all(_is_known(end) for end in ends) else ""
 
 
-def _task(task: str, members: Sequence[Numbered]) -> Markup:
+def task(name: str, drawn: Sequence[Drawn], marks: published.Marks = published.NO_MARKS) -> Markup:
     """Draws the two charts of one task, with its legend and the numbers behind them."""
-    lines = {number: plots.curve([view.records]) for number, view in members}
-    longest = max((curve.wall_s.max() for curve in lines.values() if len(curve.wall_s)), default=0.0)
+    longest = max((one.curve.wall_s.max() for one in drawn if len(one.curve.wall_s)), default=0.0)
     unit_s, unit = next((size, word) for least, size, word in plots.TIME_UNITS if longest >= least)
-    marks = run_view.marks([view for _, view in members])
     levels = [(level.name, level.value) for level in marks.levels]
-    by_steps = [
-        line for number, view in members for line in _lines(number, view, lines[number], lines[number].env_steps)
-    ]
-    by_time = [
-        line for number, view in members for line in _lines(number, view, lines[number], lines[number].wall_s / unit_s)
-    ]
+    by_steps = [line for one in drawn for line in _lines(one, one.curve.env_steps)]
+    by_time = [line for one in drawn for line in _lines(one, one.curve.wall_s / unit_s)]
     returns = "Evaluation return"
     works = [
         charts.chart(
@@ -84,7 +90,7 @@ def _task(task: str, members: Sequence[Numbered]) -> Markup:
             returns, f"Wall time ({unit})", by_time, levels, None, _published(marks, 60.0 / unit_s, is_time=True)
         ),
     ]
-    legend = [element("li", name(view, number), _seeds(lines[number])) for number, view in members]
+    legend = [element("li", charts.named(one.label, one.number), _seeds(one.curve)) for one in drawn]
     legend += [
         element(
             "li",
@@ -93,28 +99,28 @@ def _task(task: str, members: Sequence[Numbered]) -> Markup:
         )
         for work in marks.curves
     ]
-    has_seeds = any(curve.returns.shape[1] > 1 for curve in lines.values())
+    has_seeds = any(one.curve.returns.shape[1] > 1 for one in drawn)
     key = "Line: interquartile mean; shaded: its 95 % interval; thin: single seeds. " if has_seeds else ""
-    numbers = [_evaluations(view, lines[number]) for number, view in members if len(lines[number].env_steps)]
+    numbers = [_evaluations(one) for one in drawn if len(one.curve.env_steps)]
     return element(
-        "div", element("h3", task), element("ul", *legend, class_="legend"), element("div", *works, class_="charts"),
+        "div", element("h3", name), element("ul", *legend, class_="legend"), element("div", *works, class_="charts"),
         element("p", element("small", key),
                 element("small", " ".join(f"{source}." for source in marks.sources))),
         details("Every evaluation", *numbers) if numbers else "",
     )  # fmt: skip
 
 
-def _lines(number: int, view: run_view.View, curve: plots.Curve, x: np.ndarray) -> list[charts.Line]:
+def _lines(drawn: Drawn, x: np.ndarray) -> list[charts.Line]:
     """Makes the lines of one run: its seeds thinly, and the mean with its band."""
-    order, class_ = np.argsort(x, kind="stable"), charts.colour(number)
-    centre, low, high = (values[order] for values in plots.band(curve.returns))
-    x, returns = x[order], curve.returns[order]
+    order, class_, label = np.argsort(x, kind="stable"), charts.colour(drawn.number), drawn.label
+    centre, low, high = (values[order] for values in plots.band(drawn.curve.returns))
+    x, returns = x[order], drawn.curve.returns[order]
     seeds = returns.shape[1]
     if seeds == 1:
-        return [charts.Line(x, centre, class_, view.label)]
-    thin = [charts.Line(x, column, f"seed {class_}", f"{view.label}, seed {i}") for i, column in enumerate(returns.T)]
+        return [charts.Line(x, centre, class_, label)]
+    thin = [charts.Line(x, column, f"seed {class_}", f"{label}, seed {i}") for i, column in enumerate(returns.T)]
     # Of many seeds the lines would hide the band.
-    return [*thin[:20], charts.Line(x, centre, class_, view.label, np.stack([low, high]))]
+    return [*thin[:20], charts.Line(x, centre, class_, label, np.stack([low, high]))]
 
 
 def _published(marks: published.Marks, per_minute: float, *, is_time: bool) -> list[charts.Line]:
@@ -127,15 +133,15 @@ def _published(marks: published.Marks, per_minute: float, *, is_time: bool) -> l
     ]
 
 
-def _evaluations(view: run_view.View, curve: plots.Curve) -> Markup:
+def _evaluations(drawn: Drawn) -> Markup:
     """Makes the table of all evaluations of one run."""
-    rows = []
+    rows, curve = [], drawn.curve
     for steps, seconds, returns in zip(curve.env_steps, curve.wall_s, curve.returns, strict=True):
         known = returns[np.isfinite(returns)]
         ends = (f"{known.mean():.4g}", f"{known.min():.4g}", f"{known.max():.4g}") if len(known) else ("–", "–", "–")
         rows.append((f"{steps:,.0f}", f"{seconds / 60:.2f}", *ends))
     head = ("steps per seed", "minutes", "mean", "lowest seed", "highest seed")
-    return table(f"Evaluations of {view.label}", head, rows)
+    return table(f"Evaluations of {drawn.label}", head, rows)
 
 
 def _evaluated(number: int, view: run_view.View, scale: tuple[float, float]) -> tuple[str, ...]:
