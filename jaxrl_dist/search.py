@@ -1,8 +1,8 @@
 """Searches settings: draws them at random, or by Optuna, and trains each draw as a study does, into one page.
 
-A search is a folder: one run folder per trial, `trials.json` with what was drawn, `table.md`, `table.json`, and
-`search.png` with the return against each setting. A trial that is drawn stays as it is: the same command goes on where
-the search was stopped, and a larger number of trials goes on from a smaller one.
+A search is a folder: one run folder per trial, `trials.json` with what was drawn, `page.html`, `table.md`,
+`table.json`, and `search.png` with the return against each setting. A trial that is drawn stays as it is: the same
+command goes on where the search was stopped, and a larger number of trials goes on from a smaller one.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist import config, declarations, faults, flags, search_plots, software, study, study_table
+from jaxrl_dist.report import studies
 
 SAMPLERS = ("random", "optuna")
 
@@ -133,28 +134,29 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
 
 def markdown(search: Search, rows: Sequence[study_table.Row]) -> str:
     """Formats the trials for a reader, the best first, with the best one's command below."""
-    names = [one.name for one in search.ranges]
-    lines = ["| trial | " + " | ".join(names) + " | seeds | IQM | mean | min | max | minutes | state |"]
-    lines.append("|" + " --- |" * (len(names) + 8))
-    ranked = [rows[i] for i in np.argsort([-_score(row) for row in rows], kind="stable")]
-    for row in ranked:
+    lines = [*_table(search, rows).markdown(), "![return against each setting](search.png)", ""]
+    best = max(rows, key=_score)
+    if _score(best) > -math.inf:
+        lines.append(f"- the best: `{best['command']}`")
+    lines += [f"- {row['setting']} failed: {failure}" for row in rows for failure in row["failures"]]
+    return "\n".join(lines) + "\n"
+
+
+def _table(search: Search, rows: Sequence[study_table.Row]) -> study_table.Table:
+    """Writes the trials as text, the best first."""
+    names, made = [one.name for one in search.ranges], []
+    for row in sorted(rows, key=_score, reverse=True):
         numbers = [row[f"eval_return_{name}"] for name in ("iqm", "mean", "min", "max")] + [row["minutes"]]
         shown = ["–" if number is None else f"{number:.4g}" for number in numbers]
         values = [_text(row["searched"][name]) for name in names]
-        lines.append("| " + " | ".join([row["setting"], *values, str(row["seeds"]), *shown, row["state"]]) + " |")
-    lines += [
-        "",
+        made.append([row["setting"], *values, str(row["seeds"]), *shown, row["state"]])
+    note = (
         f"{len(rows)} of {search.trials} trials, drawn {'by Optuna' if search.sampler == 'optuna' else 'at random'}.",
         "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean. The best of many trials",
         "is so by luck too: train it again with new seeds.",
-        "",
-        "![return against each setting](search.png)",
-        "",
-    ]
-    if ranked and _score(ranked[0]) > -math.inf:
-        lines.append(f"- the best: `{ranked[0]['command']}`")
-    lines += [f"- {row['setting']} failed: {failure}" for row in rows for failure in row["failures"]]
-    return "\n".join(lines) + "\n"
+    )
+    head = ["trial", *names, "seeds", "IQM", "mean", "min", "max", "minutes", "state"]
+    return study_table.Table(head, made, note)
 
 
 def _cells(search: Search, number: int, drawn: Drawn) -> list[study.Cell]:
@@ -222,6 +224,12 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else _text(value)
 
 
+def _names(one: Range) -> tuple[str, ...]:
+    """Lists the choices of a range, where they are no numbers."""
+    numbers = all(isinstance(_shown(choice), int | float) for choice in one.choices)
+    return () if numbers else tuple(map(_text, one.choices))
+
+
 def _score(row: study_table.Row) -> float:
     """Returns what is searched for, minus infinity of a trial without an evaluation."""
     return -math.inf if row["eval_return_iqm"] is None else float(row["eval_return_iqm"])
@@ -263,9 +271,11 @@ def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")
     settings = [
-        search_plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log)
+        search_plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log, _names(one))
         for one in search.ranges
     ]
     returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
     environments: Mapping[str, None] = dict.fromkeys(name for row in rows for name in row["environments"])
     search_plots.draw(settings, returns, out / "search.png", ", ".join(environments))
+    title = study.title(_cells(search, 0, rows[0]["searched"]))
+    studies.write_search(out, title, rows, _table(search, rows), settings, search.trials)

@@ -15,11 +15,24 @@ _COLOUR, _BEST = plots.style(0)[0], plots.style(1)[0]
 
 
 class Setting(NamedTuple):
-    """One setting of a search: its name, its value in each trial, and whether its axis is logarithmic."""
+    """One setting of a search.
+
+    Attributes:
+        name: of the setting.
+        values: one for each trial.
+        is_log: whether its axis is logarithmic.
+        names: its choices, each with a place of its own, where values are no numbers.
+    """
 
     name: str
     values: Sequence[Any]
     is_log: bool
+    names: Sequence[str] = ()
+
+    @property
+    def places(self) -> list[float]:
+        """Where each trial lies on its axis."""
+        return [float(self.names.index(str(value)) if self.names else value) for value in self.values]
 
 
 def draw(
@@ -58,18 +71,16 @@ def draw(
 def _draw_setting(
     axes: Any, setting: Setting, trials: Sequence[tuple[int, float, np.ndarray]], best: int | None
 ) -> None:
-    """Draws one panel; values that are no numbers, or few, get a place each."""
-    values = setting.values
-    names = None if all(isinstance(value, int | float) for value in values) else list(dict.fromkeys(map(str, values)))
-    places = values if names is None else [names.index(str(value)) for value in values]
+    """Draws one panel."""
+    places = setting.places
     for i, score, returns in trials:
         axes.plot([places[i]] * len(returns), returns, ".", color=_COLOUR, alpha=0.35, markersize=4)
         axes.plot(places[i], score, "o", color=_COLOUR, markersize=7)
         if i == best:
             axes.plot(places[i], score, "o", color=_BEST, markersize=13, fillstyle="none", markeredgewidth=2)
-    if names is not None:
-        axes.set_xticks(range(len(names)), names)
-        axes.set_xlim(-0.5, len(names) - 0.5)
+    if setting.names:
+        axes.set_xticks(range(len(setting.names)), setting.names)
+        axes.set_xlim(-0.5, len(setting.names) - 0.5)
     elif setting.is_log:
         axes.set_xscale("log")
     axes.set_xlabel(setting.name)

@@ -1,7 +1,8 @@
 """Runs seeds × settings as training processes, resumably, into one table and one plot with intervals.
 
 A study is a folder: one run folder per cell (a setting with all its seeds in one program, or with one seed each),
-`table.md`, `table.json`, `curves.png` and `scores.png`. A finished cell is skipped, an interrupted one goes on.
+`page.html`, `table.md`, `table.json`, `curves.png` and `scores.png`. A finished cell is skipped, an interrupted one
+goes on.
 """
 
 import dataclasses
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_dist import config, faults, flags, metrics, plots, resolution, scores, study_table
+from jaxrl_dist.report import studies
 
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
@@ -173,6 +175,12 @@ def row(
     return made, plots.curve([metrics.read(folder) for folder in finished])
 
 
+def title(planned: Sequence[Cell]) -> str:
+    """Says which systems play which environments."""
+    settings = [cell.command.settings for cell in planned if cell.command.settings]
+    return " on ".join(", ".join(dict.fromkeys(one[name] for one in settings)) for name in ("system", "env"))
+
+
 def _cells_of(study: Study, setting: Setting) -> list[Cell]:
     """Lists the processes of one setting."""
     folder = study.out / _folder_name(setting.label)
@@ -235,6 +243,7 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
     study_table.write(study.out, rows)
     plots.draw(curves, study.out / "curves.png")
     scores.draw(curves, study.out / "scores.png")
+    studies.write_study(study.out, title(planned), rows, curves)
     return rows
 
 

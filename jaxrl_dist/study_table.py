@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,32 @@ from jaxrl_dist import aggregate, metrics, plots, software
 
 Row = dict[str, Any]
 
+LISTED = ("environments", "devices", "commits", "versions")
 _UNKNOWN = "–"
-_LISTED = ("environments", "devices", "commits", "versions")
+_NOTE = (
+    "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean, and its 95 % interval a",
+    "stratified bootstrap over seeds. The final window is the last tenth of the steps.",
+)
+
+
+class Table(NamedTuple):
+    """A table as text.
+
+    Attributes:
+        head: a heading per column.
+        rows: of cells, the first of each being the label of what it is about.
+        note: lines of what the numbers are.
+    """
+
+    head: list[str]
+    rows: list[list[str]]
+    note: tuple[str, ...]
+
+    def markdown(self) -> list[str]:
+        """Returns the lines of it in Markdown."""
+        rule = "|" + " --- |" * len(self.head)
+        return [f"| {' | '.join(self.head)} |", rule, *(f"| {' | '.join(row)} |" for row in self.rows),
+                "", *self.note, ""]  # fmt: skip
 
 
 def row(
@@ -94,11 +118,21 @@ def write(folder: pathlib.Path, rows: Sequence[Row]) -> None:
 
 def markdown(rows: Sequence[Row]) -> str:
     """Formats the table for a reader, with commands and versions below it."""
+    lines = table(rows).markdown()
+    for item in rows:
+        lines.append(f"- {item['setting']}: `{item['command']}`")
+        lines += [f"  - failed: {failure}" for failure in item["failures"]]
+        lines += [f"  - {name}: {', '.join(item[name])}" for name in LISTED if item[name]]
+    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """Writes the rows' numbers as text, a row each."""
     has_rivals = len(rows) > 1
     names = ["setting", "seeds", "IQM", "95 % interval", "mean", "min", "max", "final-window mean"]
     names += [f"mean {name}" for name in rows[0]["means"]]
     names += ["P(better than first)"] * has_rivals + ["steps per seed", "minutes", "state"]
-    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    made = []
     for item in rows:
         values = [item["setting"], str(item["seeds"]), _number(item["eval_return_iqm"])]
         values.append(_range(item["eval_return_ci95"]))
@@ -108,19 +142,8 @@ def markdown(rows: Sequence[Row]) -> str:
         rival = f"{_number(item['better_than_first'])} {_range(item['better_than_first_ci95'])}"
         values += [_UNKNOWN if item["better_than_first"] is None else rival] * has_rivals
         values.append(_UNKNOWN if item["env_steps"] is None else f"{item['env_steps']:,}")
-        values += [_number(item["minutes"]), item["state"]]
-        lines.append("| " + " | ".join(values) + " |")
-    lines += [
-        "",
-        "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean, and its 95 % interval a",
-        "stratified bootstrap over seeds. The final window is the last tenth of the steps.",
-        "",
-    ]
-    for item in rows:
-        lines.append(f"- {item['setting']}: `{item['command']}`")
-        lines += [f"  - failed: {failure}" for failure in item["failures"]]
-        lines += [f"  - {name}: {', '.join(item[name])}" for name in _LISTED if item[name]]
-    return "\n".join(lines) + "\n"
+        made.append([*values, _number(item["minutes"]), item["state"]])
+    return Table(names, made, _NOTE)
 
 
 def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:

@@ -1,4 +1,4 @@
-"""Runs seeds × settings into one table and one plot; the same command goes on where it was stopped.
+"""Runs seeds × settings into one table and one page, page.html; the same command goes on where it was stopped.
 
 Example: python scripts/study.py --out=runs/studies/memory --num_seeds=10 --setting="lstm: --network.core=lstm"
 --setting="feed-forward: --network.core=identity" -- --system=ppo --env=gymnax:MemoryChain-bsuite --steps=500_000
@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     print((options.out / "table.md").read_text(encoding="utf-8"))
+    print(options.out / "page.html")
     return 0 if all(row["state"] == "finished" for row in rows) else 1
 
 

@@ -60,6 +60,8 @@ def test_a_search_ranks_its_trials_and_goes_on(tmp_path: pathlib.Path, train_com
     text = (tmp_path / "out" / "table.md").read_text()
     shown = [float(line.split("|")[3]) for line in text.splitlines() if line.startswith("| trial 0")]
     assert shown == sorted(shown, reverse=True) and len(shown) == 3
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "<h1>ppo on gymnax:CartPole-v1</h1>" in page and "3 of 3 trials finished" in page
     assert (tmp_path / "out" / "search.png").read_bytes().startswith(b"\x89PNG")
 
 

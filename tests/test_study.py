@@ -130,6 +130,8 @@ def test_markdown_and_plot_are_written(tmp_path: pathlib.Path, train_command: li
     assert [cell.strip() for cell in high.split("|")][1:4] == ["high", "5", "92"]
     assert "`python scripts/train.py --system=ppo" in text
     assert "devices: 2 × cpu" in text
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "<h1>ppo on gymnax:CartPole-v1</h1>" in page and "2 of 2 settings finished" in page
     for name in ("curves.png", "scores.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 

@@ -68,5 +68,6 @@ def write(
     if reason:
         summary = {"env_steps": steps[-1] if steps else 0, "reason": reason, "wall_s": 100.0, "train_s": 60.0}
         summary |= {"compile_s": 9.0, "steps_per_second": 12345.0, "num_devices": 2, "device": "cpu"}
+        summary |= {"env": env, "eval_return_per_seed": returns[-1].tolist() if steps else None}
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder

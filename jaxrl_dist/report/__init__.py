@@ -1,4 +1,7 @@
-"""One self-contained HTML page about a set of runs: no network, no script, and only large videos beside it."""
+"""One self-contained HTML page about a set of runs: no network, no script, and only large videos beside it.
+
+`studies` makes those about a study and about a search.
+"""
 
 import pathlib
 from collections.abc import Sequence
