@@ -101,7 +101,8 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
         The rows of the table in the order of the trials, each with `searched`, name -> value.
 
     Raises:
-        UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing was started.
+        UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing
+            was started.
         faults.LockError: the search is running already.
     """
     if search.trials < 1:
