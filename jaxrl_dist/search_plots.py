@@ -83,6 +83,8 @@ def _draw_setting(
         axes.set_xlim(-0.5, len(setting.names) - 0.5)
     elif setting.is_log:
         axes.set_xscale("log")
+        # Side by side they would lie on one another where a range is of few powers of ten.
+        axes.tick_params(axis="x", which="minor", labelsize=6, labelrotation=45)
     axes.set_xlabel(setting.name)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,6 +1,7 @@
 """The pages of studies and searches: what they hold, that they are whole, alone and escaped, and where dots lie."""
 
 import pathlib
+import signal
 from typing import Any
 
 import pytest
@@ -127,6 +128,8 @@ def test_the_script_ends_with_the_path_of_the_page(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "table.md").write_text("| setting |\n")
+    # The script's own is for its process, not for this one.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(study, "run", lambda plan, train_command: [{"state": "finished"}])
     assert written_runs.script("scripts/study.py")([f"--out={tmp_path}", "--", "--env=gymnax:CartPole-v1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "page.html")
