@@ -122,6 +122,39 @@ def find_preset(name: str, root: pathlib.Path = PACKAGE) -> presets.Preset:
         raise UsageError(f"--preset={name}: {error}") from None
 
 
+def suites(root: pathlib.Path = PACKAGE) -> dict[str, tuple[str, ...]]:
+    """Returns the environments of each suite, () where a suite has no fixed list, from the sources of `envs/`."""
+    found = {}
+    for path in sorted((root / "envs").glob("*.py")):
+        suite = declarations.constant(path, "SUITE")
+        if suite is not None:
+            found[suite] = tuple(declarations.constant(path, "ENVIRONMENTS") or ())
+    return found
+
+
+def check_environment(name: str, root: pathlib.Path = PACKAGE) -> None:
+    """Checks an environment's name, `suite:name`, without importing its suite.
+
+    Raises:
+        UsageError: the suite or the environment is unknown.
+    """
+    by_suite = suites(root)
+    full_names = [f"{suite}:{member}" for suite, members in by_suite.items() for member in members]
+    suite, separator, member = name.partition(":")
+    if not separator or not member:
+        namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
+        hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(name, full_names)
+        if suite in by_suite:
+            hint = f"; did you mean {suite}:{(by_suite[suite] or ('NAME',))[0]}?"
+        raise UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_suite)}{hint}")
+    if suite not in by_suite:
+        hint = declarations.nearest(name, full_names) or declarations.nearest(suite, by_suite)
+        raise UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_suite)}{hint}")
+    if by_suite[suite] and member not in by_suite[suite]:
+        hint = declarations.nearest(member, by_suite[suite])
+        raise UsageError(f"--env={name}: {suite} has {', '.join(by_suite[suite])}{hint}")
+
+
 def choose_layout(system: systems.System, name: str, env: str, root: pathlib.Path = PACKAGE) -> str:
     """Returns the layout that was named, or else the system's first that serves the environment natively.
 
@@ -198,8 +231,8 @@ def unknown_flag(
     owners = [row.name for row in systems.SYSTEMS.values() if name in fields(row, row.layouts[0], root)]
     if owners:
         return UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
-    candidates = [f"--{flag}" for flag in (*catalogue, *ALIASES)]
+    candidates = (*catalogue, *ALIASES)
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
-    namesakes = [flag for flag in candidates if flag.strip("-").split(".")[-1] == name.split(".")[-1]]
-    hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(f"--{name}", candidates)
+    namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
+    hint = f"; did you mean --{namesakes[0]}?" if namesakes else declarations.nearest_flag(name, candidates)
     return UsageError(f"--{name}: {system.name} has no such flag{hint} (--help lists them)")

@@ -109,6 +109,12 @@ def nearest(value: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
+def nearest_flag(name: str, flags: Iterable[str]) -> str:
+    """Returns "; did you mean …?" for the flag most like a name; dashes are no likeness."""
+    matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)
+    return f"; did you mean --{matches[0]}?" if matches else ""
+
+
 def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
     """Returns at most so many candidates that are like `value`, in whatever case, the most like first."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}

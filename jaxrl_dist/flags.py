@@ -61,7 +61,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         return Command(catalogue_text(root), {}, None)
     preset = config.find_preset(first.get("preset", ""), root)
     system, env, layout = config.choose(first, preset, root)
-    check_environment(env, root)
+    config.check_environment(env, root)
     fields = config.fields(system, layout, root)
     if "help" in first:
         return Command(help_text(system, layout, fields, preset), {}, None)
@@ -79,39 +79,6 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     if origin and not (pathlib.Path(origin) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
     return Command("", config.canonical(values), settings, dry_run)
-
-
-def suites(root: pathlib.Path = config.PACKAGE) -> dict[str, tuple[str, ...]]:
-    """Returns the environments of each suite, () where a suite has no fixed list, from the sources of `envs/`."""
-    found = {}
-    for path in sorted((root / "envs").glob("*.py")):
-        suite = declarations.constant(path, "SUITE")
-        if suite is not None:
-            found[suite] = tuple(declarations.constant(path, "ENVIRONMENTS") or ())
-    return found
-
-
-def check_environment(name: str, root: pathlib.Path = config.PACKAGE) -> None:
-    """Checks an environment's name, `suite:name`, without importing its suite.
-
-    Raises:
-        config.UsageError: the suite or the environment is unknown.
-    """
-    by_suite = suites(root)
-    full_names = [f"{suite}:{member}" for suite, members in by_suite.items() for member in members]
-    suite, separator, member = name.partition(":")
-    if not separator or not member:
-        namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
-        hint = f"; did you mean {namesakes[0]}?" if namesakes else declarations.nearest(name, full_names)
-        if suite in by_suite:
-            hint = f"; did you mean {suite}:{(by_suite[suite] or ('NAME',))[0]}?"
-        raise config.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_suite)}{hint}")
-    if suite not in by_suite:
-        hint = declarations.nearest(name, full_names) or declarations.nearest(suite, by_suite)
-        raise config.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_suite)}{hint}")
-    if by_suite[suite] and member not in by_suite[suite]:
-        hint = declarations.nearest(member, by_suite[suite])
-        raise config.UsageError(f"--env={name}: {suite} has {', '.join(by_suite[suite])}{hint}")
 
 
 def run_folder(settings: resolution.Resolved) -> pathlib.Path:
@@ -208,7 +175,7 @@ def help_text(
 def catalogue_text(root: pathlib.Path = config.PACKAGE) -> str:
     """Lists the systems, the environments of each suite, the layouts, and the presets."""
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layouts)}." for row in systems.SYSTEMS.values()]
-    names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in suites(root).items()]
+    names = [f"{suite}: {', '.join(members) or 'any name'}" for suite, members in config.suites(root).items()]
     layouts = dict.fromkeys(layout for row in systems.SYSTEMS.values() for layout in row.layouts)
     ways = [f"{layout}: {declarations.summary(root / 'parallel' / f'{layout}.py')}" for layout in layouts]
     ways.append(f"{config.AUTO}: The fastest of those above that learn the same, measured when the run begins.")
@@ -243,7 +210,9 @@ def _parse_known(arguments: Sequence[str], names: Mapping[str, bool]) -> tuple[d
     try:
         rest = values([program(), *arguments], known_only=True)[1:]
     except (absl_flags.Error, ValueError) as error:
-        raise config.UsageError(str(error)) from None
+        last = arguments[-1].lstrip("-")
+        missing = f"--{last}: its value is missing; expected --{last}=VALUE (--help says which are valid)"
+        raise config.UsageError(missing if str(error).startswith("Missing value") else str(error)) from None
     return {name: str(values[name].value) for name in names if values[name].present}, rest
 
 
@@ -259,6 +228,13 @@ def _with_flag_files(argv: Sequence[str]) -> list[str]:
     """Puts the flags of every --flagfile=FILE in its place."""
     try:
         return absl_flags.FlagValues().read_flags_from_files(list(argv), force_gnu=True)
+    except absl_flags.CantOpenFlagFileError as error:
+        cause = error.__context__
+        assert isinstance(cause, OSError)
+        raise config.UsageError(f"--flagfile={cause.filename} cannot be read: {cause.strerror}") from None
+    except UnicodeDecodeError:
+        given = [argument for argument in argv if argument.lstrip("-").startswith("flagfile")]
+        raise config.UsageError(f"{' '.join(given)} cannot be read: it is no text") from None
     except absl_flags.Error as error:
         raise config.UsageError(str(error)) from None
 

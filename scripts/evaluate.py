@@ -1,5 +1,6 @@
 """Evaluates a run's policies on new environments, films them if asked, and prints one JSON object."""
 
+import argparse
 import json
 import pathlib
 import sys
@@ -7,37 +8,21 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from absl import flags, logging  # noqa: E402
+from absl import logging  # noqa: E402
 
-from jaxrl_dist import config, faults  # noqa: E402
-
-_RUN = flags.DEFINE_string("run", "", "Run folder.")
-_EPISODES = flags.DEFINE_integer("episodes", 100, "Whole episodes per seed; 0 only films (--video).", lower_bound=0)
-_SEED = flags.DEFINE_integer("seed", 0, "Seed of the evaluation.", lower_bound=0)
-_CHECKPOINT = flags.DEFINE_enum("checkpoint", "latest", ["latest", "best"], "Which parameters.")
-_PARAMS = flags.DEFINE_multi_string("env_param", [], "NAME=VALUE, another parameter of the environment; repeatable.")
-_VIDEO = flags.DEFINE_bool("video", False, "Also films the run's first seed, into videos/ of its folder.")
-_VIDEO_EPISODES = flags.DEFINE_integer("video_episodes", 1, "Episodes that --video films.", lower_bound=1)
-_VIDEO_STEPS = flags.DEFINE_integer("video_steps", 1000, "Steps of each that are filmed, at most.", lower_bound=1)
+from jaxrl_dist import config, faults, parsers  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
     """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where checkpoint or environment fails."""
+    options = _parser().parse_args(arguments)
     try:
-        if {"--help", "-h"} & set(arguments):
-            print(f"usage: python scripts/evaluate.py --run=FOLDER [--flag=value ...]\n{_help()}")
-            return 0
-        remaining = flags.FLAGS(arguments)[1:]
-        if remaining:
-            raise config.UsageError(f"unexpected argument {remaining[0]!r}: flags are given as --flag=value")
-        if not _RUN.value:
-            raise config.UsageError("--run is missing: it names the run folder")
-        if not (pathlib.Path(_RUN.value) / "config.json").is_file():
-            raise config.UsageError(f"--run={_RUN.value} is no run folder: it has no config.json")
-        params = dict(_split(text) for text in _PARAMS.value)
-        if not _EPISODES.value and not _VIDEO.value:
+        if not (pathlib.Path(options.run) / "config.json").is_file():
+            raise config.UsageError(f"--run={options.run} is no run folder: it has no config.json")
+        params = dict(_split(text) for text in options.env_param)
+        if not options.episodes and not options.video:
             raise config.UsageError("--episodes=0: without --video, expected at least 1")
-    except (flags.Error, config.UsageError) as error:
+    except config.UsageError as error:
         return _refuse(error, 2)
     # Imported only now: JAX takes seconds, and a wrong command should fail at once.
     from jaxrl_dist import checkpoint
@@ -45,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
     logging.set_verbosity(logging.WARNING)
     try:
-        print(json.dumps(_record(params)))
+        print(json.dumps(_record(options, params)))
     except config.UsageError as error:
         return _refuse(error, 2)
     except (checkpoint.CheckpointError, base.EnvironmentFault) as error:
@@ -53,22 +38,40 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _record(params: dict[str, str]) -> dict[str, Any]:
+def _parser() -> parsers.Parser:
+    """Declares this script's flags."""
+    parser = parsers.Parser(prog="evaluate.py", description=__doc__)
+    whole, positive = parsers.value("int", low=0), parsers.value("int", low=1)
+    slot, switch = parsers.value("str", choices=("latest", "best")), parsers.value("bool")
+    parser.add_argument("--run", required=True, metavar="FOLDER", help="run folder")
+    about = "whole episodes per seed; 0 only films (--video); %(default)s by default"
+    parser.add_argument("--episodes", type=whole, default=100, metavar="N", help=about)
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="seed of the evaluation; %(default)s by default"
+    )
+    about = "which parameters, latest or best; %(default)s by default"
+    parser.add_argument("--checkpoint", type=slot, default="latest", metavar="SLOT", help=about)
+    about = "another parameter of the environment, than the run's; repeat it for more"
+    parser.add_argument("--env_param", action="append", default=[], metavar="NAME=VALUE", help=about)
+    about = "also film the run's first seed, into videos/ of its folder; false by default"
+    parser.add_argument("--video", type=switch, nargs="?", const=True, default=False, metavar="true", help=about)
+    about = "episodes that --video films; %(default)s by default"
+    parser.add_argument("--video_episodes", type=positive, default=1, metavar="N", help=about)
+    about = "steps of each that are filmed, at most; %(default)s by default"
+    parser.add_argument("--video_steps", type=positive, default=1000, metavar="N", help=about)
+    return parser
+
+
+def _record(options: argparse.Namespace, params: dict[str, str]) -> dict[str, Any]:
     """Films first, as what cannot be drawn should be refused before a long evaluation."""
     from jaxrl_dist import policy, video
 
-    run, seed, slot = _RUN.value, _SEED.value, _CHECKPOINT.value
+    run, seed, slot = options.run, options.seed, options.checkpoint
     filmed = {}
-    if _VIDEO.value:
-        filmed = {"videos": video.record(run, _VIDEO_EPISODES.value, _VIDEO_STEPS.value, seed, slot, params)}
-    evaluated = policy.evaluate(run, _EPISODES.value, seed, slot, params) if _EPISODES.value else {"run": run}
+    if options.video:
+        filmed = {"videos": video.record(run, options.video_episodes, options.video_steps, seed, slot, params)}
+    evaluated = policy.evaluate(run, options.episodes, seed, slot, params) if options.episodes else {"run": run}
     return {**evaluated, **filmed}
-
-
-def _help() -> str:
-    """Describes this script's flags."""
-    holders = (_RUN, _EPISODES, _SEED, _CHECKPOINT, _PARAMS, _VIDEO, _VIDEO_EPISODES, _VIDEO_STEPS)
-    return "\n".join(f"  --{holder.name}\n      {flags.FLAGS[holder.name].help}" for holder in holders)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -85,4 +88,4 @@ def _refuse(error: Exception, code: int) -> int:
 
 if __name__ == "__main__":
     faults.leave_on_signals()
-    sys.exit(main(sys.argv))
+    sys.exit(main(sys.argv[1:]))

@@ -22,6 +22,9 @@ def main(arguments: list[str]) -> int:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     usage = "study.py --out=FOLDER [--setting='LABEL: --flag=value ...' ...] [options] -- [flags of train.py]"
     parser = parsers.Parser(prog="study.py", usage=usage, description=__doc__)
+    parser.advice = "--help lists the flags; those of train.py go after --"
+    whole, positive = parsers.value("int", low=0), parsers.value("int", low=1)
+    sampler = parsers.value("str", choices=search.SAMPLERS)
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the study")
     parser.add_argument("--setting", action="append", help="label and flags of one setting; repeat it for more")
     parser.add_argument(
@@ -29,16 +32,18 @@ def main(arguments: list[str]) -> int:
         action="append",
         help="NAME=log:LOW..HIGH, NAME=LOW..HIGH, NAME=A,B,C, of lists NAME=A,B;C; repeat it",
     )
-    parser.add_argument("--trials", type=int, default=20, help="draws of a search (20)")
-    parser.add_argument("--sampler", choices=search.SAMPLERS, default="random", help="who draws (random)")
-    parser.add_argument("--num_seeds", type=int, default=10, help="seeds per setting (10)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
+    parser.add_argument("--trials", type=positive, default=20, help="draws of a search (20)")
+    parser.add_argument("--sampler", type=sampler, default="random", help="who draws, random or optuna (random)")
+    parser.add_argument("--num_seeds", type=positive, default=10, help="seeds per setting (10)")
+    parser.add_argument("--seed", type=whole, default=0, help="first seed (0)")
     parser.add_argument("--separate_seeds", action="store_true", help="one process per seed, not one for all")
     parser.add_argument("--means", default="", help="training numbers to average in the table, such as approx_kl")
     options = parser.parse_args(arguments[:end])
     # The training process gets the signal too, and saves before it leaves.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if options.out.exists() and not options.out.is_dir():
+            raise config.UsageError(f"--out={options.out} is a file; expected the folder of a study, or a new one")
         if options.search and options.setting:
             raise config.UsageError("--search and --setting: give one of them")
         settings = tuple(study.parse_setting(text) for text in options.setting or ["all:"])

@@ -51,7 +51,11 @@ WRONG = [
     ("--learner.epochs=1.5", r"expected a whole number >= 1"),
     ("--steps=0", r"expected a whole number >= 1"),
     ("--steps=1e400000000", r"expected a whole number"),
-    ("--steps", r"[Mm]issing value for flag --steps"),
+    ("--steps", r"--steps: its value is missing; expected --steps=VALUE \(--help"),
+    ("--seed=1 --learner.learning_rate", r"--learner\.learning_rate: its value is missing"),
+    ("--system", r"--system: its value is missing"),
+    ("-x", r"--x: ppo has no such flag \(--help"),
+    ("--foo=1", r"--foo: ppo has no such flag \(--help"),
     ("--seed=-1", r"expected a whole number >= 0"),
     ("--seed=5e9", r"expected a whole number >= 0 and <= 2147483647"),
     ("--num_seeds=0", r"expected a whole number >= 1"),
@@ -72,7 +76,9 @@ WRONG = [
     ("--system=dqn --agent.epsilon_start=1.5", r">= 0 and <= 1"),
     ("--init_from=/no/such/run", r"--init_from=/no/such/run is not the folder of a run"),
     ("train", r"unexpected argument 'train'"),
-    ("--flagfile=/no/such/file", r"/no/such/file"),
+    ("--flagfile=/no/such/file", r"--flagfile=/no/such/file cannot be read: No such file"),
+    ("--flagfile=/", r"--flagfile=/ cannot be read: Is a directory"),
+    (f"--flagfile={sys.executable}", rf"--flagfile={sys.executable} cannot be read: it is no text"),
     ("--undefok=nonsense --nonsense=1", r"--undefok: ppo has no such flag"),
 ]
 
@@ -293,7 +299,54 @@ def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str
         ),
         ("plot", [], "plot.py: the following arguments are required: RUN (--help lists the flags)"),
         ("report", [], "report.py: the following arguments are required: RUN (--help lists the flags)"),
-        ("evaluate", [], "evaluate.py: --run is missing: it names the run folder"),
+        ("evaluate", [], "evaluate.py: the following arguments are required: --run (--help lists the flags)"),
+        (
+            "evaluate",
+            ["--run=a", "--checkpoint=bes"],
+            "evaluate.py: --checkpoint=bes: expected one of latest, best; did you mean best? (--help lists the flags)",
+        ),
+        (
+            "evaluate",
+            ["--run=a", "--video=maybe"],
+            "evaluate.py: --video=maybe: expected true or false (--help lists the flags)",
+        ),
+        (
+            "evaluate",
+            ["--run=a", "--episodes=abc"],
+            "evaluate.py: --episodes=abc: expected a whole number >= 0 (--help lists the flags)",
+        ),
+        (
+            "evaluate",
+            ["--run=a", "--episdes=3"],
+            "evaluate.py: unrecognized arguments: --episdes=3; did you mean --episodes? (--help lists the flags)",
+        ),
+        (
+            "rollback",
+            ["here", "-3x"],
+            "rollback.py: the following arguments are required: UPDATES (--help lists the flags)",
+        ),
+        (
+            "rollback",
+            ["here", "few"],
+            "rollback.py: UPDATES=few: expected a whole number >= 0 (--help lists the flags)",
+        ),
+        ("replay_schedule", ["here"], "replay_schedule.py: here is no run folder: it has no config.json"),
+        (
+            "study",
+            ["--out=a", "--sampler=optna"],
+            "study.py: --sampler=optna: expected one of random, optuna; did you mean optuna? "
+            "(--help lists the flags; those of train.py go after --)",
+        ),
+        (
+            "study",
+            ["--out=a", "--system=ppo"],
+            "study.py: unrecognized arguments: --system=ppo (--help lists the flags; those of train.py go after --)",
+        ),
+        (
+            "study",
+            [f"--out={__file__}"],
+            f"study.py: --out={__file__} is a file; expected the folder of a study, or a new one",
+        ),
     ],
 )
 def test_other_scripts_answer_in_one_line_too(script: str, arguments: list[str], message: str) -> None:

@@ -145,10 +145,11 @@ def test_an_environment_that_hangs_is_named(monkeypatch: Any, capsys: pytest.Cap
         ([], "usage:"),
         (["toy:walk", "toy:walk"], "usage:"),
         (["toy:wlk"], "did you mean walk"),
+        (["walk"], "expected suite:name, suites are"),
         (["toy:walk", "--num_env=3"], "did you mean num_envs"),
         (["toy:walk", "--steps=0"], "at least 1"),
         (["toy:walk", "--steps"], "at least 1"),
-        (["toy:episode", "--env.params.length=x"], "not a valid int"),
+        (["toy:episode", "--env.params.length=x"], "expected a whole number"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
         ("own_world:fails", {}, r"ZeroDivisionError at own_world.py:9"),
         ("own_world:nothing", {}, "returned a int, expected a BareEnvironment or Environment"),
         ("own_world:make", {"lenght": "3"}, r"takes length, wraps, observe; did you mean length\?"),
-        ("own_world:make", {"length": "long"}, "not a valid int"),
+        ("own_world:make", {"length": "long"}, "expected a whole number"),
     ],
 )
 def test_what_is_no_environment_is_refused_in_one_line(

@@ -110,7 +110,7 @@ def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) 
     assert record["match"] and record["events"] == len(log)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [([], "two arguments are needed"), (["here", "1"], "no run folder")])
+@pytest.mark.parametrize(("arguments", "message"), [([], "required: RUN, UPDATES"), (["here", "1"], "no run folder")])
 def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -202,7 +202,7 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
         ),
         ("simulators:episode", {**peers.TWO, "listen": "5555"}, "listen=5555: expected external:NAME with"),
         ("game", {**peers.TWO, "listen": "80"}, "listen=80: expected a port from 1024 to 65535"),
-        ("game", {**peers.TWO, "listen": "port"}, "listen=port: not a valid int"),
+        ("game", {**peers.TWO, "listen": "port"}, "listen=port: expected a whole number"),
         ("game", {**peers.TWO, "lisen": "5555"}, "lisen: external:game takes .*; did you mean listen"),
         (
             "game",

@@ -7,7 +7,6 @@ A suite that draws says in the literal `DRAWS` what it draws.
 
 import dataclasses
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -205,11 +204,12 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     Raises:
         config.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
     """
+    config.check_environment(name)
     remaining = dict(params or {})
     kept = remaining.pop(parameters.OBSERVE, None)
     suite, _, task = name.partition(":")
     try:
-        environment = _suite(name).make(task, remaining)
+        environment = importlib.import_module(f"{__package__}.{suite}").make(task, remaining)
     except ModuleNotFoundError as error:
         raise config.UsageError(
             f'--env={name} needs the package {error.name}: pip install "jaxrl_dist[{suite}]"'
@@ -256,13 +256,3 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
                 "/".join(["observation", jax.tree_util.keystr(path, simple=True, separator="/")]).rstrip("/")
             ] = ~finite
     return wrong
-
-
-def _suite(name: str) -> Any:
-    suite = name.partition(":")[0]
-    module_name = f"{__package__}.{suite}"
-    exists = suite.isidentifier() and importlib.util.find_spec(module_name) is not None
-    module = importlib.import_module(module_name) if exists else None
-    if not hasattr(module, "ENVIRONMENTS"):
-        raise config.UsageError(f"--env={name}: no suite {suite!r}; environments are named suite:name")
-    return module

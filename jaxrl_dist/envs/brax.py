@@ -66,11 +66,10 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         own = parameters.defaults_of(library._envs[name])
         defaults = {**own, "backend": "generalized", "episode_length": _EPISODE_LENGTH}
         values = {"backend": "generalized", **parameters.parse_params(params, defaults, f"{SUITE}:{name}")}
+        parameters.check_positive(values, ["episode_length"])
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
             raise config.UsageError(f"--env.params.backend={backend}: expected one of {', '.join(_BACKENDS)}")
-        if episode_length < 1:
-            raise config.UsageError(f"--env.params.episode_length={episode_length}: expected at least 1")
         environment = library.get_environment(name, **values)
     made = wrappers.auto_reset(adapt(environment, name, episode_length))
     if name == "fast":

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxrl_dist import config, types
+from jaxrl_dist import types
 from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -40,8 +40,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     defaults = {key: value for key, value in fields.items() if isinstance(value, bool | int | float)}
     values = parameters.parse_params(params, defaults, f"{SUITE}:{name}")
-    if values.get(_LIMIT, 1) < 1:
-        raise config.UsageError(f"--env.params.{_LIMIT}={values[_LIMIT]}: expected at least 1")
+    parameters.check_positive(values, [_LIMIT])
     return wrappers.auto_reset(adapt(environment, given.replace(**values), name))
 
 

@@ -68,6 +68,12 @@ _REWARD_RANGES = {
     "Pong-misc": (0.0, 1.0),
 }
 
+# Parameters of whatever environment that count something there must be.
+_COUNTS = (
+    *("max_steps_in_episode", "memory_length", "num_bits", "chain_length", "rows", "columns", "size"),
+    *("n_actions", "num_actions", "num_joints", "ramp_interval"),
+)
+
 # What gymnax imports for drawing only, at the top of modules that it always imports.
 _DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
@@ -90,15 +96,13 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
     arguments = parameters.defaults_of(type(environment))
     values = parameters.parse_params(params, {**arguments, **defaults}, f"{SUITE}:{name}")
+    parameters.check_positive(values, _COUNTS)
     given = {key: value for key, value in values.items() if key in arguments}
     try:
         if given:
             environment, default_params = library.make(name, **given)
     except (ValueError, AssertionError) as error:
         raise config.UsageError(f"--env={SUITE}:{name} with {given}: {error}") from error
-    limit = values.get("max_steps_in_episode", 1)
-    if limit < 1:
-        raise config.UsageError(f"--env.params.max_steps_in_episode={limit}: expected at least 1")
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     made = wrappers.auto_reset(adapt(environment, env_params, name))
     if name not in classic_pictures.NAMES:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import config, types
+from jaxrl_dist import types
 from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -61,8 +61,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     library = importlib.import_module("jumanji")
     environment = library.make(name)
     values = parameters.parse_params(params, parameters.defaults_of(type(environment)), f"{SUITE}:{name}")
-    if values.get(_LIMIT, 1) < 1:
-        raise config.UsageError(f"--env.params.{_LIMIT}={values[_LIMIT]}: expected at least 1")
+    parameters.check_positive(values, [_LIMIT])
     return wrappers.auto_reset(adapt(library.make(name, **values) if values else environment, name))
 
 

@@ -85,8 +85,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
             f"--env.params.observation={shown}: expected one of {', '.join(_OBSERVATIONS)}"
             f"{declarations.nearest(shown, _OBSERVATIONS)}"
         )
-    if max_steps < 1:
-        raise config.UsageError(f"--env.params.max_steps={max_steps}: expected at least 1")
+    parameters.check_positive(values, ["max_steps"])
     environment = library.make(name, max_steps=max_steps, observation_fn=getattr(library.observations, shown))
     return wrappers.auto_reset(adapt(environment, name))
 

@@ -1,7 +1,7 @@
 """What every suite checks of its arguments: the name of a task, and parameters that come as texts."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -59,16 +59,31 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
 
 
 def parse(name: str, text: str, default: Any) -> Any:
-    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list."""
+    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list.
+
+    Raises:
+        config.UsageError: it is no such value; of numbers, one that is not finite, unless the default is not either.
+    """
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(default, kind)), None)
+    field = declarations.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
     try:
-        if isinstance(default, bool):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if isinstance(default, int | float | str):
-            return type(default)(text)
-        return jnp.asarray([float(part) for part in text.split(",")]).astype(jnp.result_type(default))
-    except (ValueError, KeyError):
-        kind = "list of numbers" if not isinstance(default, int | float | str) else type(default).__name__
-        raise config.UsageError(f"--env.params.{name}={text}: not a valid {kind}") from None
+        if kind:
+            return declarations.parse(field, text)
+        return jnp.asarray([declarations.parse(field, part) for part in text.split(",")], jnp.result_type(default))
+    except ValueError as error:
+        listed = "" if kind else ", or several separated by commas"
+        raise config.UsageError(f"--env.params.{name}={text}: {error}{listed}") from None
+
+
+def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Checks that parameters of these names, where they are given, are at least 1.
+
+    Raises:
+        config.UsageError: one is not.
+    """
+    for name in names:
+        if name in values and values[name] < 1:
+            raise config.UsageError(f"--env.params.{name}={values[name]}: expected at least 1")
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:

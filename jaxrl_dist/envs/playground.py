@@ -73,8 +73,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
             f"--env.params.impl={impl}: expected one of {', '.join(_IMPLEMENTATIONS)}"
             f"{declarations.nearest(impl, _IMPLEMENTATIONS)}"
         )
-    if episode_length < 1:
-        raise config.UsageError(f"--env.params.episode_length={episode_length}: expected at least 1")
+    parameters.check_positive(values, ["episode_length"])
     return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))
 
 

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import config, types
+from jaxrl_dist import types
 from jaxrl_dist.envs import base, parameters, wrappers
 from jaxrl_dist.types import Array
 
@@ -31,10 +31,9 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         config.UsageError: unknown name or parameter.
     """
     parameters.check_name(name, SUITE, ENVIRONMENTS)
-    length = parameters.parse_params(params, {"length": 7}, f"{SUITE}:{name}").get("length", 7)
-    if length < 1:
-        raise config.UsageError(f"--env.params.length={length}: expected at least 1")
-    return wrappers.auto_reset(bare(name, length))
+    values = {"length": 7, **parameters.parse_params(params, {"length": 7}, f"{SUITE}:{name}")}
+    parameters.check_positive(values, ["length"])
+    return wrappers.auto_reset(bare(name, values["length"]))
 
 
 def bare(name: str, length: int) -> base.BareEnvironment:
