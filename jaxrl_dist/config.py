@@ -21,6 +21,11 @@ class UsageError(ValueError):
     """What the user asked for cannot be; the message is one line that names the valid values."""
 
 
+def missing_package(what: str, package: str | None, extra: str) -> UsageError:
+    """Explains that something needs a package, which an extra of this one installs; this one is on no index."""
+    return UsageError(f'{what} needs the package {package}: pip install ".[{extra}]" in the checkout')
+
+
 def setting(
     default: Any,
     help: str,

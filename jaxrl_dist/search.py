@@ -111,7 +111,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     if len(set(names)) < len(names):
         raise config.UsageError(f"--search: each setting once, not {', '.join(names)}")
     if search.sampler == "optuna" and not software.is_installed("optuna"):
-        raise config.UsageError('--sampler=optuna needs the package optuna: pip install "jaxrl_dist[optuna]"')
+        raise config.missing_package("--sampler=optuna", "optuna", "optuna")
     draw = _draw_by_optuna if search.sampler == "optuna" else _draw_at_random
     out, failures, rows = search.plan.out, {}, []  # type: ignore[var-annotated]
     _cells(search, 0, _draw_at_random(search, 0, [], []))

@@ -51,9 +51,7 @@ def check_trackers(settings: Mapping[str, Any] | resolution.Resolved) -> None:
     for name in TRACKERS:
         destination = settings[f"log.{name}"]
         if destination and not is_installed(name):
-            raise config.UsageError(
-                f'--log.{name}={destination} needs the package {name}: pip install "jaxrl_dist[{name}]"'
-            )
+            raise config.missing_package(f"--log.{name}={destination}", name, name)
 
 
 def commit() -> str:

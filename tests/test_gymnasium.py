@@ -108,6 +108,17 @@ def test_an_observation_outside_its_space_is_named() -> None:
         play("registered:Spaces-v0", np.zeros((3, 1), int), kind="outside")
 
 
+def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*arguments: Any, **kwargs: Any) -> None:
+        raise ModuleNotFoundError("No module named 'imageio'")
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    with pytest.raises(config.UsageError, match=r"'imageio'; pip install \"gymnasium\[mujoco\]\"$"):
+        base.make("gymnasium:HalfCheetah-v5")
+    with pytest.raises(config.UsageError, match="'imageio'$"):
+        base.make("gymnasium:registered:Spaces-v0")
+
+
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [

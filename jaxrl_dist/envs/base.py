@@ -211,9 +211,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     try:
         environment = importlib.import_module(f"{__package__}.{suite}").make(task, remaining)
     except ModuleNotFoundError as error:
-        raise config.UsageError(
-            f'--env={name} needs the package {error.name}: pip install "jaxrl_dist[{suite}]"'
-        ) from error
+        raise config.missing_package(f"--env={name}", error.name, suite) from error
     if kept is None:
         return environment
     # These build on this module's records, so they cannot be imported above.

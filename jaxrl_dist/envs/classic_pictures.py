@@ -26,9 +26,7 @@ def make(name: str, env_params: Any) -> base.Picture:
         importlib.import_module("pygame")
         gymnasium: Any = importlib.import_module("gymnasium")
     except ModuleNotFoundError as error:
-        raise config.UsageError(
-            f'drawing gymnax:{name} needs the package {error.name}: pip install "jaxrl_dist[video]"'
-        ) from error
+        raise config.missing_package(f"drawing gymnax:{name}", error.name, "video") from error
     mapping: Any = importlib.import_module("gymnax.visualize.vis_gym")
     drawing = gymnasium.make(name, render_mode="rgb_array")
     drawing.reset()

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,7 +63,8 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
         kwargs["max_episode_steps"] = settings["max_episode_steps"]
     registered = _find(library, name)
     _check_arguments(registered, kwargs, full_name)
-    environment = _make(functools.partial(library.make, registered, disable_env_checker=True, **kwargs), full_name)
+    make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
+    environment = _make(make_it, full_name, hint=_extra(registered.entry_point))
     leaves = tuple(_leaves(environment.observation_space, (), full_name))
     made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
     is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
@@ -117,13 +119,19 @@ def _find(library: Any, name: str) -> Any:
     return found
 
 
-def _make(function: Callable[[], Any], full_name: str, doing: str = "") -> Any:
-    """Calls what is not ours, and says in one line why it failed."""
+def _extra(entry_point: str) -> str:
+    """Says how to install what an environment of Gymnasium's own imports, "" of others."""
+    folder = re.match(r"gymnasium\.envs\.(\w+)\.", entry_point)
+    return f'; pip install "gymnasium[{folder[1]}]"' if folder else ""
+
+
+def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: str = "") -> Any:
+    """Calls what is not ours, and says in one line why it failed, with a hint where a module is missing."""
     try:
         return function()
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise config.UsageError(f"--env={full_name}: {doing}{type(error).__name__}: {reason}") from error
+        reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
+        raise config.UsageError(f"--env={full_name}: {doing}{type(error).__name__}: {reason}{missing}") from error
 
 
 def _json(made: Any, name: str) -> str:
