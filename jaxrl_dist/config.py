@@ -214,6 +214,18 @@ def find_system(name: str) -> systems.System:
     return systems.SYSTEMS[name]
 
 
+def systems_for(actions: str, root: pathlib.Path = PACKAGE) -> str:
+    """Names the systems whose agents declare, in the literal `ACTIONS`, that they take such actions.
+
+    Args:
+        actions: `discrete`, or `bounded` or `unbounded` vectors of real numbers.
+        root: folder of the package's sources.
+    """
+    by_agent = {row.agent: root / "agents" / f"{row.agent}.py" for row in systems.SYSTEMS.values()}
+    able = {agent for agent, path in by_agent.items() if actions in (declarations.constant(path, "ACTIONS") or ())}
+    return ", ".join(row.name for row in systems.SYSTEMS.values() if row.agent in able)
+
+
 def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces short flag names by the full ones.
 

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, types
-from jaxrl_dist.config import UsageError
+from jaxrl_dist import config, networks, types
 from jaxrl_dist.types import Array
 
 
@@ -24,7 +23,10 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         UsageError: actions are real-valued.
     """
     if not isinstance(spec.action, types.DiscreteSpace):
-        raise UsageError(f"values of actions need discrete ones; --env={spec.name} has real ones: use --system=ppo")
+        raise config.UsageError(
+            f"--env={spec.name}: its actions are real, and this agent needs discrete ones; valid: --system="
+            f"{config.systems_for(spec.action.kind)}"
+        )
     return spec.action.num_values
 
 

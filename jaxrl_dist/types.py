@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 Array = jax.Array
 ArrayTree = Any
@@ -153,6 +154,11 @@ class DiscreteSpace(NamedTuple):
 
     num_values: int
 
+    @property
+    def kind(self) -> str:
+        """As agents declare what they take."""
+        return "discrete"
+
 
 class BoxSpace(NamedTuple):
     """Real arrays of one shape, with bounds (±inf where there is none) given per component or for all."""
@@ -160,6 +166,11 @@ class BoxSpace(NamedTuple):
     shape: tuple[int, ...]
     low: Any
     high: Any
+
+    @property
+    def kind(self) -> str:
+        """As agents declare what they take."""
+        return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 
 class EnvironmentSpec(NamedTuple):

@@ -173,5 +173,5 @@ def test_returns_of_one_step_may_be_learned_from_any_policy_s_rows() -> None:
 
 
 def test_real_actions_are_refused() -> None:
-    with pytest.raises(config.UsageError, match="values of actions need discrete ones"):
+    with pytest.raises(config.UsageError, match="needs discrete ones; valid: --system=ppo, .*impala"):
         pqn.make(pqn.Config(), BOX, FLAT)

@@ -180,5 +180,5 @@ def test_a_core_without_memory_and_real_actions_are_refused():
     with pytest.raises(config.UsageError, match="network.core=identity.*valid: lstm"):
         r2d2.make(r2d2.Config(), SPEC, networks.Config(torso="mlp"))
     box = SPEC._replace(action=types.BoxSpace((1,), -np.ones(1), np.ones(1)))
-    with pytest.raises(config.UsageError, match="need discrete ones"):
+    with pytest.raises(config.UsageError, match="needs discrete ones"):
         r2d2.make(r2d2.Config(), box, NETWORK)

@@ -1,8 +1,10 @@
 """The table of systems: its rows name what exists, and its values are those that were published."""
 
+import jax
+import numpy as np
 import pytest
 
-from jaxrl_dist import config, declarations, resolution, systems
+from jaxrl_dist import assemble, config, declarations, resolution, systems, types
 
 ROWS = [(system, family) for system in systems.SYSTEMS.values() for family in (None, *system.families)]
 
@@ -157,3 +159,18 @@ def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
         resolved = resolution.resolve({"system": "dqn"}, family)
         assert (resolved["learner.optimizer"], resolved["learner.decay"]) == ("adam", 0.999)
         assert resolved["learner.epsilon"] != resolution.resolve({"system": "dqn"})["learner.epsilon"]
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS)
+def test_an_agent_takes_the_actions_that_it_declares(system: str) -> None:
+    observation = jax.ShapeDtypeStruct((4,), np.float32)
+    spaces = (types.DiscreteSpace(3), types.BoxSpace((2,), -1.0, 1.0), types.BoxSpace((2,), -np.inf, np.inf))
+    settings = resolution.resolve({"system": system, "env": "toy:walk", "network.torso": "mlp"})
+    for space in spaces:
+        try:
+            assemble.make_agent(settings, types.EnvironmentSpec("toy:walk", observation, space, "classic", (0, 1)))
+            takes = True
+        except config.UsageError as error:
+            takes = False
+            assert system not in str(error).partition("--system=")[2].split(", ")
+        assert takes == (system in config.systems_for(space.kind).split(", ")), space

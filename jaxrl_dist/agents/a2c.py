@@ -14,6 +14,8 @@ from jaxrl_dist.agents import actor_critic, base, unrolled
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("discrete", "bounded", "unbounded")
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -18,6 +18,8 @@ from jaxrl_dist.agents import base, continuous, transitions
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("bounded",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -17,6 +17,8 @@ from jaxrl_dist.agents import base, transitions
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("discrete",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -18,6 +18,8 @@ from jaxrl_dist.agents import base, unrolled
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("discrete",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -15,6 +15,8 @@ from jaxrl_dist.agents import base
 from jaxrl_dist.config import UsageError, setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("discrete",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

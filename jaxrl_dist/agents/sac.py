@@ -15,6 +15,7 @@ from jaxrl_dist.agents import base, continuous, transitions
 from jaxrl_dist.config import setting
 from jaxrl_dist.types import Array, ArrayTree
 
+ACTIONS = ("bounded",)
 _LOG_STD = (-5.0, 2.0)
 
 
