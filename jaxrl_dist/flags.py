@@ -74,7 +74,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
         raise _unexpected(system, fields, rest[0], root)
     settings = resolution.resolve(values, root=root)
     software.check_trackers(settings)
-    sweeps.combinations(settings)
+    sweeps.check_once(settings, values)
     origin = settings.settings.get("init_from")
     if origin and not (pathlib.Path(origin) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")

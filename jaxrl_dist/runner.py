@@ -27,6 +27,7 @@ from jaxrl_dist import (
     session,
     software,
     startup,
+    sweeps,
 )
 from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
@@ -108,7 +109,11 @@ def train(
         MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
-    named = {"system": system, "env": env, **(settings or {}), **run_settings}
+    named = {"system": system, "env": env, **run_settings}
+    for name, value in (settings or {}).items():
+        if name in named:
+            raise config.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
+        named[name] = value
     return drive(named, devices or jax.devices(), faults.StopToken(), display=False, callbacks=callbacks)
 
 
@@ -161,6 +166,7 @@ def drive(
     """
     settings, environment = assemble.resolve(named)
     software.check_trackers(settings)
+    sweeps.check_once(settings, named)
     command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
     with memory.named(), flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):

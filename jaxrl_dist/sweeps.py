@@ -4,7 +4,7 @@ A member of a sweep is a seed with one combination; all seeds of the first combi
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxrl_dist import config, declarations, resolution
@@ -36,6 +36,21 @@ def read(sweep: str) -> list[dict[str, float]]:
     """Returns the combinations of a sweep whose text was checked before, such as that of a run; one empty one of ""."""
     parts = [part.strip().partition("=") for part in filter(None, sweep.split(";"))]
     return _product({name: [float(value) for value in given.split(",")] for name, _, given in parts})
+
+
+def check_once(settings: resolution.Resolved, flags: Collection[str]) -> None:
+    """Checks that what a sweep varies is no flag too; a preset's value or a paper's may stand below it.
+
+    Args:
+        settings: resolved.
+        flags: names that the user gave.
+
+    Raises:
+        UsageError: it is.
+    """
+    for name in combinations(settings)[0]:
+        if name in flags:
+            raise config.UsageError(f"--{name}={settings[name]} is given, and in --sweep too; leave out one of them")
 
 
 def num_members(settings: resolution.Resolved) -> int:
@@ -74,10 +89,13 @@ def _product(axes: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 
 def _axis(settings: resolution.Resolved, part: str) -> tuple[str, list[float]]:
     """Reads NAME=A,B."""
-    name, _, given = part.strip().partition("=")
+    name, separator, given = part.strip().partition("=")
     valid = candidates(settings)
+    if not separator:
+        raise config.UsageError(f"--sweep={part}: expected NAME=A,B such as learner.learning_rate=1e-4,1e-3")
     if name not in settings.fields:
-        raise config.unknown_flag(config.find_system(settings["system"]), settings.fields, name)
+        hint = declarations.nearest(name, valid)
+        raise config.UsageError(f"--sweep={part}: {settings['system']} has no setting {name}{hint} (--help lists them)")
     if name not in valid:
         raise config.UsageError(
             f"--sweep={part}: only numbers of agent and learner can be swept, such as learner.learning_rate (all else: "

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, metrics, policy, resolution, sweeps, swept
+from jaxrl_dist import config, flags, metrics, policy, resolution, runner, sweeps, swept
 from jaxrl_dist.parallel import mesh as meshes
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -39,10 +39,12 @@ def test_members_are_the_seeds_of_each_combination() -> None:
 @pytest.mark.parametrize(
     ("sweep", "message"),
     [
-        ("learner.learning_rat=1", "no such flag; did you mean --learner.learning_rate"),
+        ("learner.learning_rat=1", "ppo has no setting learner.learning_rat; did you mean learner.learning_rate?"),
+        ("foo=1,2", "--sweep=foo=1,2: ppo has no setting foo (--help"),
+        ("foo", "--sweep=foo: expected NAME=A,B such as"),
         ("learner.epochs=1,2", "only numbers of agent and learner can be swept"),
         ("learner.learning_rate=1e-4,0", "expected a number > 0"),
-        ("learner.learning_rate", "expected a number > 0"),
+        ("learner.learning_rate=", "expected a number > 0"),
         ("agent.discount=0.9,0.9", "a value is given twice"),
         ("agent.discount=0.9;agent.discount=0.8", "agent.discount is given twice"),
     ],
@@ -51,6 +53,19 @@ def test_a_wrong_sweep_is_one_line(sweep: str, message: str) -> None:
     with pytest.raises(config.UsageError) as caught:
         flags.parse([f"--sweep={sweep}"])
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_setting_is_swept_or_given_by_a_flag() -> None:
+    given = ["--sweep=agent.discount=0.9,0.99", "--agent.discount=0.5"]
+    with pytest.raises(config.UsageError, match=r"^--agent\.discount=0\.5 is given, and in --sweep too; leave out one"):
+        flags.parse(given)
+    with pytest.raises(config.UsageError, match="in --sweep too"):
+        runner.train("ppo", "toy:walk", sweep="agent.discount=0.9,0.99", settings={"agent.discount": 0.5})
+
+
+def test_a_preset_s_value_may_be_swept() -> None:
+    settings = flags.parse(["--preset=ppo/hidden_velocities", "--sweep=learner.learning_rate=1e-4,1e-3"]).settings
+    assert settings is not None and len(sweeps.combinations(settings)) == 2
 
 
 def test_a_layout_of_one_seed_refuses_a_sweep() -> None:

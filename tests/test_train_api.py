@@ -95,6 +95,12 @@ def evaluate_script(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.parametrize(("name", "value"), [("steps", 5000), ("env", "toy:walk")])
+def test_a_setting_given_twice_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(config.UsageError, match=rf"{name}=\S+ and {name}={value} among settings: give one"):
+        runner.train("ppo", "toy:both", steps=3000, settings={name: value})
+
+
 def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
     loaded = jaxrl_dist.load(run.folder)
     assert loaded.env_steps == 1280
