@@ -30,6 +30,7 @@ from jaxrl_dist import (
     session,
 )
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import mesh as meshes
 
 _PROBE_S = 5.0
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -121,9 +122,10 @@ def describe(command: flags.Command, devices: Sequence[jax.Device], probe_s: flo
 def _placement(probed: probe.Probe) -> list[str]:
     """Says what runs where."""
     layout, settings = probed.parts.layout, probed.parts.settings
-    device = layout.mesh.devices.flat[0]
-    size = f"{layout.mesh.devices.size} × {device.device_kind or device.platform} as {dict(layout.mesh.shape)}"
-    lines = [f"placement: {settings['layout']}, {size}", *(f"  {line}" for line in layout.placement)]
+    lines = [
+        f"placement: {settings['layout']}, {meshes.describe(layout.mesh)}",
+        *(f"  {line}" for line in layout.placement),
+    ]
     return [*lines, f"  {probed.parts.protocol}"] if probed.parts.protocol else lines
 
 

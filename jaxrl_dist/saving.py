@@ -1,5 +1,6 @@
 """What a checkpoint holds of a run's state: all of it, or all but the replay; and what a run begins in without one."""
 
+import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, types
+from jaxrl_dist import assemble, checkpoint, config, differences, resolution, types
 from jaxrl_dist.checkpoint import Path
 
 
@@ -75,6 +76,21 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     try:
         params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
     except ValueError as error:
-        raise config.UsageError(f"--init_from={source}: {error}") from error
+        changes = _changes(parts.settings, pathlib.Path(source))
+        reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
+        raise config.UsageError(f"--init_from={source}: {reason}") from error
     target = parts.agent.target(params.network)
     return state._replace(learner=state.learner._replace(params=params, target_network=target))
+
+
+def _changes(settings: resolution.Resolved, origin: pathlib.Path) -> str:
+    """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
+    if checkpoint.find(origin / "checkpoints", "latest") is None:
+        return ""
+    try:
+        old = json.loads((origin / "config.json").read_text(encoding="utf-8"))
+        found = settings.difference(old).identity
+    except (OSError, ValueError):
+        return ""
+    names, owners = ("system", "env", "num_seeds", "sweep"), ("network.", config.PARAMS)
+    return differences.describe([one for one in found if one.name in names or one.name.startswith(owners)])

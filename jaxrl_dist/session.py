@@ -27,6 +27,7 @@ from jaxrl_dist import (
     types,
 )
 from jaxrl_dist.parallel import base as layouts
+from jaxrl_dist.parallel import mesh as meshes
 
 _CHUNK_S = 1.0
 
@@ -138,19 +139,20 @@ def seed_keys(settings: resolution.Resolved) -> jax.Array:
 
 def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
     """Says what runs where, and what an extension does to schedules."""
-    mesh, say = session.parts.layout.mesh, session.logger.say
+    say, asked = session.logger.say, session.parts.settings["steps"]
     steps = functools.partial(records.env_steps, session.parts)
-    device = mesh.devices.flat[0]
     session.logger.total_steps = steps(total)
-    say(f"{mesh.devices.size} × {device.device_kind or device.platform} as {dict(mesh.shape)}; folder {session.folder}")
+    say(f"{meshes.describe(session.parts.layout.mesh)}; folder {session.folder}")
     replay = memory.describe(memory.replay_parts(state.replay))
     for line in (*session.parts.layout.placement, session.parts.protocol, replay):
         if line:
             say(line)
-    if progress.iteration:
+    if progress.iteration >= total:
+        say(f"it already has {steps(progress.iteration):,} steps per seed, of --steps={asked:,}: nothing left to train")
+    elif progress.iteration:
         say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
-    if progress.iteration and progress.total != total:
-        before, after = progress.iteration / progress.total, min(progress.iteration / total, 1.0)
+    if 0 < progress.iteration < total and progress.total != total:
+        before, after = progress.iteration / progress.total, progress.iteration / total
         say(
             f"the run now ends at {steps(total):,} steps instead of {steps(progress.total):,}: "
             f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"

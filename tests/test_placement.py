@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxrl_dist import config
+from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, sebulba_settings
 
 FLAG = "--layout.actor_devices"
@@ -54,3 +55,11 @@ def test_the_table_names_each_device_once() -> None:
         "cpu:0: actor 0 (4 environments), learner 0",
         "cpu:1: actor 1 (4 environments)",
     )
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "num_seeds", "words"),
+    [(1, 4, "1 × cpu"), (4, 1, "4 × cpu, each seed on all of them"), (4, 6, "4 × cpu, each seed on 2 of them")],
+)
+def test_a_mesh_is_said_in_words(num_devices: int, num_seeds: int, words: str) -> None:
+    assert meshes.describe(meshes.make(jax.devices()[:num_devices], num_seeds)) == words

@@ -155,6 +155,17 @@ def test_more_steps_extend_a_finished_run(finished: pathlib.Path, monkeypatch: p
     assert any("go on from 62% of their schedule, they were at 100%" in text for text in said)
 
 
+def test_fewer_steps_than_there_are_leave_nothing_to_train(
+    finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
+    run = train(finished, steps=1000)
+    assert run.summary["env_steps"] == 1280
+    assert "it already has 1,280 steps per seed, of --steps=1,000: nothing left to train" in said
+    assert not any("resumed" in text or "schedule" in text for text in said)
+
+
 def test_a_run_starts_from_the_parameters_of_another(
     reference: runner.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +173,9 @@ def test_a_run_starts_from_the_parameters_of_another(
     run = train(tmp_path / "same", stop=stop_at(monkeypatch, 0), **origin)
     assert run.summary["env_steps"] == 0
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
-    with pytest.raises(config.UsageError, match=r"--init_from=.*: leaf '.*' is float32.* in the checkpoint") as error:
+    with pytest.raises(
+        config.UsageError, match=r"do not fit, .* differs \(network\.hidden_sizes .* -> \[8\]\)"
+    ) as error:
         train(tmp_path / "other", **origin, **{"network.hidden_sizes": (8,)})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "other" / "config.json").exists()

@@ -44,6 +44,14 @@ def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:
     return Mesh(grid, ("seeds", "devices"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
+def describe(mesh: Mesh) -> str:
+    """Says which devices train, such as "4 × cpu, each seed on 2 of them"."""
+    device, count = mesh.devices.flat[0], mesh.devices.size
+    share = mesh.shape["devices"] if mesh.shape["devices"] < count else "all"
+    of_each = f", each seed on {share} of them" if count > 1 else ""
+    return f"{count} × {device.device_kind or device.platform}{of_each}"
+
+
 def device_map(
     function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Any, ...], out_specs: Any
 ) -> Callable[..., Any]:
