@@ -80,9 +80,10 @@ def choose(
         tried = [one for one in options(resolved, devices) if not _is_fixed(resolved, one)]
         if len(tried) < 2:
             continue
-        speeds = _speeds(named, measured, tried, devices, on_devices)
+        speeds = _speeds(named, measured, tried, devices, on_devices, say)
         for option, speed in zip(tried, speeds, strict=True):
-            say(f"{config.AUTO}: {_text(option)}: {f'{speed:,.0f} steps/s' if speed else 'cannot be'}")
+            if speed:
+                say(f"{config.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
         if not any(speeds):
             # The run itself then says why.
             return measured
@@ -100,10 +101,11 @@ def _speeds(
     options: Sequence[Option],
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
 ) -> list[float]:
-    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be."""
+    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be, and says why."""
     with contextlib.ExitStack() as stack:
-        probes = [_probe(named, measured, option, devices, on_devices, stack) for option in options]
+        probes = [_probe(named, measured, option, devices, on_devices, stack, say) for option in options]
         for _ in range(_ROUNDS):
             for one in probes:
                 # Where an iteration takes long, one round is enough.
@@ -119,15 +121,17 @@ def _probe(
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
     stack: contextlib.ExitStack,
+    say: Callable[[str], None],
 ) -> probe.Probe | None:
-    """Returns the probe of an option, warm, which the stack closes; None if the settings do not go together."""
+    """Returns the probe of an option, warm, which the stack closes; None, and why, if settings do not go together."""
     entries = {name: (value, config.AUTO) for name, value in option.items()}
     try:
         settings, environment = assemble.resolve(named, {**measured, **entries})
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
-    except config.UsageError:
+    except config.UsageError as error:
+        say(f"{config.AUTO}: {_text(option)} cannot be: {error}")
         return None
     stack.callback(made.close)
     made.warm_up()

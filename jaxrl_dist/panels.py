@@ -57,6 +57,13 @@ def has_shares(records: Records) -> bool:
     return any(LEARNING in record for record in records)
 
 
+def is_recorded(name: str, records: Records) -> bool:
+    """Whether a run records what a panel shows; returns are there wherever there is an evaluation."""
+    if name in GAUGES:
+        return bool(len(series(records, GAUGES[name].names)[0]))
+    return name != "shares" or has_shares(records)
+
+
 def draw_gauge(axes: Any, name: str, runs: Mapping[str, Records], styles: Sequence[tuple[str, str]]) -> None:
     """Draws one gauge of every run.
 

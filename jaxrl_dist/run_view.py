@@ -78,7 +78,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     if not folder.is_dir():
         raise config.UsageError(f"{folder} is no run folder: there is no such folder")
     contents = _json(folder / "config.json")
-    if not contents:
+    if not (folder / "config.json").is_file():
         nested = sorted(path.parent for path in folder.glob("*/config.json"))
         hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
         raise config.UsageError(f"{folder} is no run folder: it has no config.json{hint}")

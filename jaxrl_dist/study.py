@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_dist import config, faults, flags, metrics, plots, resolution, scores, study_table
+from jaxrl_dist import config, declarations, faults, flags, metrics, plots, resolution, scores, study_table
 from jaxrl_dist.report import studies
 
 _OWNED = ("out", "seed", "num_seeds")
@@ -179,6 +179,18 @@ def title(planned: Sequence[Cell]) -> str:
     """Says which systems play which environments."""
     settings = [cell.command.settings for cell in planned if cell.command.settings]
     return " on ".join(", ".join(dict.fromkeys(one[name] for one in settings)) for name in ("system", "env"))
+
+
+def unrecorded(study: Study, rows: Sequence[study_table.Row]) -> str:
+    """Says which of the study's means its finished runs do not record, and what they do; "" where there is none."""
+    empty = [name for name in study.means if all(item["means"][name] is None for item in rows)]
+    records = [record for path in study.out.rglob(metrics.FILE_NAME) for record in metrics.read(path.parent)]
+    known = sorted({name for record in records if record["kind"] == "train" for name in record} - {"kind"})
+    unknown = [name for name in empty if known and name not in known]
+    if not unknown:
+        return ""
+    hint = declarations.nearest(unknown[0], known)
+    return f"--means={unknown[0]}: these runs record no such number; valid: {', '.join(known)}{hint}"
 
 
 def _cells_of(study: Study, setting: Setting) -> list[Cell]:

@@ -6,7 +6,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist import config, declarations, faults, metrics, parsers, plots, published, run_view  # noqa: E402
+from jaxrl_dist import config, declarations, faults, metrics, panels, parsers, plots, published, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -16,8 +16,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("curves.png"), help="picture to write")
     parser.add_argument("--labels", help="one label per run, separated by commas; the folders by default")
     parser.add_argument("--title", default="", help="text above the picture")
-    panels = f"what to show, of {', '.join(plots.PANELS)}; {','.join(plots.RETURNS)} by default"
-    parser.add_argument("--panels", default=",".join(plots.RETURNS), help=panels)
+    what = f"what to show, of {', '.join(plots.PANELS)}; {','.join(plots.RETURNS)} by default"
+    parser.add_argument("--panels", default=",".join(plots.RETURNS), help=what)
     parser.add_argument("--no_published", action="store_true", help="leave out random play, people and published runs")
     options = parser.parse_args(arguments)
     try:
@@ -48,6 +48,11 @@ def _draw(options: argparse.Namespace) -> pathlib.Path:
     for view in read:
         if not view.evaluation:
             raise config.UsageError(f"{view.folder / metrics.FILE_NAME} holds no evaluation to draw")
+    recorded = [one for one in plots.PANELS if any(panels.is_recorded(one, view.records) for view in views)]
+    if not set(names) & set(recorded):
+        raise config.UsageError(
+            f"--panels={options.panels}: these runs record none of it; valid: {', '.join(recorded)}"
+        )
     marks = published.NO_MARKS if options.no_published else run_view.marks(views)
     runs = {view.label: view.records for view in views}
     try:

@@ -62,6 +62,9 @@ def main(arguments: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    unrecorded = study.unrecorded(plan, rows)
+    if unrecorded:
+        print(f"study.py: warning: {unrecorded}", file=sys.stderr)
     print((options.out / "table.md").read_text(encoding="utf-8"))
     print(options.out / "page.html")
     return 0 if all(row["state"] == "finished" for row in rows) else 1

@@ -58,6 +58,7 @@ def test_marks_are_of_runs_of_one_task_only(tmp_path: pathlib.Path) -> None:
         (None, "it has no config.json$"),
         ("{", "config.json cannot be read: Expecting property name.*"),
         ("[]", "is not what a run writes: no JSON object"),
+        ("{}", "config.json is not what a run writes: it lists no settings"),
         ('{"settings": []}', "is not what a run writes: it lists no settings"),
         ('{"settings": {"env": {"value": "x", "origin": "flag"}}}', "it lists no settings"),
     ],

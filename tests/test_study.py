@@ -114,8 +114,13 @@ def test_the_table_names_what_every_session_ran_with(tmp_path: pathlib.Path, tra
 
 
 def test_training_numbers_are_averaged_where_asked_for(tmp_path: pathlib.Path, train_command: list[str]) -> None:
-    rows = run(plan(tmp_path, means=("drift", "still", "nothing")), train_command)
-    assert [row["means"] for row in rows] == [{"drift": 2.5 * 5.5, "still": None, "nothing": None}] * 2
+    asked = plan(tmp_path, means=("drift", "still", "drfit"))
+    rows = run(asked, train_command)
+    assert [row["means"] for row in rows] == [{"drift": 2.5 * 5.5, "still": None, "drfit": None}] * 2
+    assert study.unrecorded(asked, rows) == (
+        "--means=drfit: these runs record no such number; valid: drift, env_steps, still; did you mean drift?"
+    )
+    assert study.unrecorded(plan(tmp_path, means=("drift", "still")), rows) == ""
     header, rule, high, low = (tmp_path / "out" / "table.md").read_text().splitlines()[:4]
     assert len({line.count("|") for line in (header, rule, high, low)}) == 1
     column = [cell.strip() for cell in header.split("|")].index("mean drift")
