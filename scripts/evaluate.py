@@ -51,7 +51,7 @@ def _parser() -> parsers.Parser:
     )
     about = "which parameters, latest or best; %(default)s by default"
     parser.add_argument("--checkpoint", type=slot, default="latest", metavar="SLOT", help=about)
-    about = "another parameter of the environment, than the run's; repeat it for more"
+    about = "another value for a parameter of the environment; repeat it for more"
     parser.add_argument("--env_param", action="append", default=[], metavar="NAME=VALUE", help=about)
     about = "also film the run's first seed, into videos/ of its folder; false by default"
     parser.add_argument("--video", type=switch, nargs="?", const=True, default=False, metavar="true", help=about)
