@@ -112,6 +112,8 @@ PYTHONPATH=benchmarks:${PYTHONPATH:-} study dropping 5 --setting="none:" --setti
 study cartpole_on_policy 5 --setting="IMPALA: --system=impala --layout=anakin" \
   --setting="IMPALA with replay: --system=impala_replay --layout=anakin" -- --env=gymnax:CartPole-v1 --steps=500_000
 study seed_r2d2 5 -- --system=seed_r2d2 --env=envpool:CartPole-v1 --steps=1_000_000
+# With the five of canon_cartpole, the eight seeds of the reference.
+study cartpole_a3c 3 --seed=5 -- --system=a3c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_dppo 20 --seed=10 -- --system=dppo --env=gymnax:CartPole-v1 --steps=500_000
 unscaled="--agent.scale_rewards=false --agent.normalise_observations=false --agent.normalise_advantage=minibatch"
 study cartpole_falls 20 --seed=100 --setting="DPPO: --system=dppo" \

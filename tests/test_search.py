@@ -130,7 +130,7 @@ def test_the_script_refuses_what_cannot_be(tmp_path: pathlib.Path) -> None:
     script = [sys.executable, str(config.PACKAGE.parent / "scripts" / "study.py"), "--out=x"]
     for arguments, message in (
         (["--search=agent.discount=0..1", "--setting=a:"], "study.py: --search and --setting: give one of them"),
-        (["--search=agent.discount=0..1", "--trials=0"], "study.py: --trials=0: a search needs at least one"),
+        (["--search=agent.discount=0..1", "--trials=0"], "study.py: --trials=0: expected a whole number >= 1"),
         (["--search=seed=0..9"], "study.py: trial 000: --seed is chosen by the study"),
     ):
         done = subprocess.run([*script, *arguments], cwd=tmp_path, capture_output=True, text=True)
