@@ -1,6 +1,5 @@
 """What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
 
-import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, resolution, saving, session, sweeps, types
+from jaxrl_dist import assemble, checkpoint, config, records, resolution, run_view, saving, session, sweeps, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 
@@ -154,11 +153,7 @@ def assemble_run(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    saved = resolution.restore(contents)
+    saved = resolution.restore(run_view.read_json(path))
     # Every value is given, so a preset that was changed since, or is gone, has no say.
     given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
     settings, environment = assemble.resolve(given)

@@ -77,7 +77,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     """
     if not folder.is_dir():
         raise config.UsageError(f"{folder} is no run folder: there is no such folder")
-    contents = _json(folder / "config.json")
+    contents = read_json(folder / "config.json")
     if not (folder / "config.json").is_file():
         nested = sorted(path.parent for path in folder.glob("*/config.json"))
         hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
@@ -89,7 +89,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
         values, origins = {}, {}
     if not {"system", "env"} <= values.keys():
         raise config.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
-    records, summary = metrics.read(folder), _json(folder / "summary.json")
+    records, summary = metrics.read(folder), read_json(folder / "summary.json")
     state = _state(folder, records, summary)
     sessions = software.recorded(contents)
     return View(
@@ -119,6 +119,23 @@ def read_all(folders: Sequence[pathlib.Path], labels: str | None) -> list[View]:
     if len(names) != len(folders) or len(set(names)) < len(names):
         raise config.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
     return [read(folder, name) for folder, name in zip(folders, names, strict=True)]
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON object; empty where there is none.
+
+    Raises:
+        UsageError: the file holds something else.
+    """
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(contents, dict):
+        raise config.UsageError(f"{path} is not what a run writes: no JSON object")
+    return contents
 
 
 def members(view: View) -> list[View]:
@@ -199,20 +216,3 @@ def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: 
         count = summary.get(name) or sum(record.get(name) or 0 for record in trained)
         found += [f"{count:,.0f} {words}"] if count else []
     return tuple(found)
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON object; empty where there is none.
-
-    Raises:
-        UsageError: the file holds something else.
-    """
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(contents, dict):
-        raise config.UsageError(f"{path} is not what a run writes: no JSON object")
-    return contents

@@ -184,6 +184,8 @@ def title(planned: Sequence[Cell]) -> str:
 def unrecorded(study: Study, rows: Sequence[study_table.Row]) -> str:
     """Says which of the study's means its finished runs do not record, and what they do; "" where there is none."""
     empty = [name for name in study.means if all(item["means"][name] is None for item in rows)]
+    if not empty:
+        return ""
     records = [record for path in study.out.rglob(metrics.FILE_NAME) for record in metrics.read(path.parent)]
     known = sorted({name for record in records if record["kind"] == "train" for name in record} - {"kind"})
     unknown = [name for name in empty if known and name not in known]

@@ -243,16 +243,6 @@ def test_wrong_flags_are_refused_before_anything_starts(
     assert starts(tmp_path) == [] and not (tmp_path / "out").exists()
 
 
-def test_settings_are_read_from_text() -> None:
-    assert study.parse_setting("lstm: --network.core=lstm") == study.Setting("lstm", ("--network.core=lstm",))
-    assert study.parse_setting("all:") == study.Setting("all", ())
-    quoted = study.parse_setting("two words: --a='b c' --d=e:f")
-    assert quoted == study.Setting("two words", ("--a=b c", "--d=e:f"))
-    for wrong in ("--a=b", "a/b: --c", ": --c", "../a:", "a: --b='c"):
-        with pytest.raises(config.UsageError, match="--setting="):
-            study.parse_setting(wrong)
-
-
 def test_a_study_that_runs_already_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     with faults.lock(tmp_path / "out"), pytest.raises(faults.LockError):
         run(plan(tmp_path), train_command)
@@ -277,30 +267,3 @@ def test_a_stopped_study_stops_its_process_and_still_writes_the_table(
     assert process.wait(timeout=conftest.SOON_S) == 143
     assert (tmp_path / "stopped").exists()
     assert json.loads((tmp_path / "out" / "table.json").read_text())[0]["state"] == "0 of 10 seeds"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out=x", "--", "--system=ppoo"], r"study\.py: all: --system=ppoo: expected one of"),
-        (["--out=x", "--setting=nonsense"], r"study\.py: --setting=nonsense: expected LABEL"),
-        (["--", "--system=ppo"], r"the following arguments are required: --out"),
-        (["--out=x", "--system=ppo"], r"unrecognized arguments: --system=ppo"),
-    ],
-)
-def test_the_script_refuses_wrong_commands(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
-    script = config.PACKAGE.parent / "scripts" / "study.py"
-    result = subprocess.run([sys.executable, script, *arguments], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert re.search(message, result.stderr), result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_seeds_are_apart_where_the_layout_trains_one_at_a_time(tmp_path: pathlib.Path) -> None:
-    sebulba = study.Setting("sebulba", ("--layout=sebulba",))
-    planned = study.cells(plan(tmp_path, settings=(SETTINGS[0], sebulba), num_seeds=2))
-    assert [str(cell.folder.relative_to(tmp_path / "out")) for cell in planned] == [
-        "high",
-        "sebulba/seed0",
-        "sebulba/seed1",
-    ]
