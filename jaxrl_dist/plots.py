@@ -94,7 +94,8 @@ def draw(
     """Draws curves with their intervals: the interquartile mean over seeds, its 95 % interval, and each seed thinly.
 
     Args:
-        curves: label -> curve; there is no interval for a single seed, nor a mean where a seed is missing.
+        curves: label -> curve; there is no interval for a single seed, nor a mean where a seed is missing, and of more
+            curves than there are colours the means alone are drawn.
         path: PNG, PDF or SVG file to write.
         title: above the panels.
         names: of the panels.
@@ -169,18 +170,21 @@ def _draw_curve(
     interval: tuple[np.ndarray, np.ndarray, np.ndarray],
     colour: str,
     line_style: str,
+    is_mean_alone: bool,
 ) -> None:
     """Draws one curve; points that have no neighbour to be joined with get a marker."""
     centre, low, high = interval
     order = np.argsort(x, kind="stable")
     x, returns, centre, low, high = x[order], returns[order], centre[order], low[order], high[order]
-    if returns.shape[1] > 1:
+    if returns.shape[1] > 1 and not is_mean_alone:
         axes.plot(x, returns, color=colour, linewidth=0.6, alpha=0.35, zorder=2)
         axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0, zorder=1)
     axes.plot(x, centre, color=colour, linestyle=line_style, linewidth=2.0, zorder=3)
     known = np.isfinite(np.concatenate([[np.nan], centre, [np.nan]]))
     alone = known[1:-1] & ~known[:-2] & ~known[2:]
-    if alone.any():
+    if alone.any() and is_mean_alone:
+        axes.plot(x[alone], centre[alone], "o", color=colour, markersize=5, zorder=3)
+    elif alone.any():
         spread = np.stack([centre - low, high - centre])[:, alone]
         axes.errorbar(x[alone], centre[alone], spread, color=colour, fmt="o", markersize=5, capsize=3, zorder=3)
         axes.plot(np.repeat(x[alone], returns.shape[1]), returns[alone].ravel(), ".", color=colour, alpha=0.35)
@@ -200,9 +204,10 @@ def _draw_returns(
 
     longest_s = max((item.wall_s.max() for item in curves.values() if len(item.wall_s)), default=0.0)
     unit_s, unit = next((size, name) for least, size, name in TIME_UNITS if longest_s >= least)
+    is_crowded = len(curves) > len(_COLOURS)
     for item, (colour, line_style) in zip(curves.values(), styles, strict=True):
         x = item.wall_s / unit_s if by_time else item.env_steps
-        _draw_curve(axes, x, item.returns, band(item.returns), colour, line_style)
+        _draw_curve(axes, x, item.returns, band(item.returns), colour, line_style, is_crowded)
     is_empty = all(np.isnan(item.returns).all() for item in curves.values())
     has_seeds = any(item.returns.shape[1] > 1 for item in curves.values())
     panels.finish(axes, "no evaluation yet" if is_empty else "")
@@ -213,7 +218,8 @@ def _draw_returns(
     elif not has_seeds:
         axes.set_xlabel("Environment steps")
     if has_seeds and is_first:
-        text = "Line: interquartile mean; band: 95 % bootstrap interval; thin: single seeds"
+        band_text = "" if is_crowded else "; band: 95 % bootstrap interval; thin: single seeds"
+        text = f"Line: interquartile mean{band_text}"
         axes.set_title(text, loc="left", fontsize=8, color="0.35")
     _draw_marks(axes, marks, by_time, unit_s)
 

@@ -81,6 +81,19 @@ def test_the_picture_shows_every_run_in_both_panels(tmp_path: pathlib.Path) -> N
             assert share > 0.25
 
 
+def test_of_more_runs_than_colours_the_means_alone_are_drawn(tmp_path: pathlib.Path) -> None:
+    # A fifth of blue on white is what a band looks like.
+    shaded = []
+    for others in (6, 7):
+        runs = {"many": run(5)} | {f"one {i}": run(1, top=30.0 + i) for i in range(others)}
+        plots.learning_curve(runs, tmp_path / "curve.png")
+        picture = pixels(tmp_path / "curve.png")
+        assert len(columns_with(picture, BLUE)) > 0.25 * picture.shape[1]
+        shaded.append(len(columns_with(picture, (204, 227, 240))))
+    # The edges of lines are as light.
+    assert shaded[1] < 0.2 * shaded[0]
+
+
 def test_a_missing_seed_leaves_a_gap(tmp_path: pathlib.Path) -> None:
     whole, broken = run(4, 9), run(4, 9)
     for record in broken:

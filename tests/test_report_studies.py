@@ -133,3 +133,20 @@ def test_the_script_ends_with_the_path_of_the_page(
     monkeypatch.setattr(study, "run", lambda plan, train_command: [{"state": "finished"}])
     assert written_runs.script("scripts/study.py")([f"--out={tmp_path}", "--", "--env=gymnax:CartPole-v1"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "page.html")
+
+
+def test_of_many_settings_each_has_a_chart_and_the_first_two_show_means(tmp_path: pathlib.Path) -> None:
+    names = [f"setting {i}" for i in range(charts.NUM_COLOURS + 1)]
+    made = {name: cell(tmp_path, name, rising={"seed": i}) for i, name in enumerate(names)}
+    few, many = (study_page(tmp_path, **{name: made[name] for name in names[:count]}) for count in (7, 8))
+    assert len(charts_of(few)) == 2 and [areas(few), areas(many)] == [14, 8]
+    assert all(f"{name} ends at" in label for label in charts_of(many) for name in names)
+    apart = [given.get("aria-label") or "" for tag, given in many.elements if tag == "svg"]
+    for name in names:
+        (label,) = (label for label in apart if label.startswith(f"{name} over"))
+        assert label.count("ends at") == NUM_SEEDS + 1
+    assert "shaded in the charts of single runs" in many.text and "single runs" not in few.text
+
+
+def areas(page: Page) -> int:
+    return sum("area" in (given.get("class") or "").split() for _, given in page.elements)

@@ -92,7 +92,7 @@ def chart(
     inside = [line._replace(y=np.where(line.x <= _largest(known), line.y, np.nan)) for line in published]
     heights = [line.y for line in (*known, *inside)] + [line.band.ravel() for line in known if line.band is not None]
     values = np.concatenate([*heights, np.array([height for _, height in levels])])
-    low, high = y_range or _padded(float(np.nanmin(values)), float(np.nanmax(values)))
+    low, high = y_range or padded(float(np.nanmin(values)), float(np.nanmax(values)))
     scale = scale or Scale(0.0, _largest(known), _numbers(0.0, _largest(known)))
     across, up = Axis(scale.low, scale.high, _LEFT, _RIGHT), Axis(low, high, _BOTTOM, _TOP)
     parts = [_axes(across, up, scale.marks, x_label)]
@@ -117,7 +117,7 @@ def strip(
     scores: Sequence[float], centre: float, interval: Sequence[float], ends: tuple[float, float], class_: str
 ) -> Markup:
     """Draws seeds as dots, with their interval and centre, on a scale from one end to the other."""
-    axis = Axis(*_padded(*ends), 4.0, 156.0)
+    axis = Axis(*padded(*ends), 4.0, 156.0)
     low, middle, high = (f"{float(axis(np.array(value))):.1f}" for value in (interval[0], centre, interval[1]))
     dots = [
         element("circle", cx=f"{float(axis(np.array(score))):.1f}", cy=12, r=3, class_=f"dot {class_}")
@@ -151,14 +151,14 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def linear(values: Sequence[float]) -> Scale:
     """Returns the scale on which numbers lie, which need not begin at 0."""
-    low, high = _padded(min(values), max(values))
+    low, high = padded(min(values), max(values))
     return Scale(low, high, _numbers(low, high))
 
 
 def logarithmic(values: Sequence[float]) -> Scale:
     """Returns the scale on which the decimal logarithms of numbers above 0 lie."""
     ends = min(values), max(values)
-    low, high = _padded(*(math.log10(end) for end in ends))
+    low, high = padded(*(math.log10(end) for end in ends))
     powers = range(math.floor(low), math.ceil(high) + 1)
     for factors in ((1,), (1, 2, 5)):
         round_ones = [factor * 10.0**power for power in powers for factor in factors]
@@ -237,7 +237,7 @@ def _thinned(count: int) -> np.ndarray:
     return np.unique(np.append(np.arange(0, count, stride), max(count - 1, 0)))[: count or None]
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
+def padded(low: float, high: float) -> tuple[float, float]:
     """Makes room around what is drawn."""
     room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
     return (low if low == 0 else low - room), high + room

@@ -11,6 +11,8 @@ from jaxrl_dist.report.markup import Markup, details, element, joined, table
 
 Numbered = tuple[int, run_view.View]
 
+_STEPS = "Environment steps per seed"
+
 
 class Drawn(NamedTuple):
     """What is drawn in one colour: the colour's number, the label and the evaluations."""
@@ -75,19 +77,24 @@ def interval(last: Mapping[str, Any]) -> str:
 
 
 def task(name: str, drawn: Sequence[Drawn], marks: published.Marks = published.NO_MARKS) -> Markup:
-    """Draws the two charts of one task, with its legend and the numbers behind them."""
+    """Draws the two charts of one task, with its legend and the numbers behind them.
+
+    Of more runs than there are colours the two charts show the means alone, and each run has a chart of its own.
+    """
+    is_crowded = len(drawn) > charts.NUM_COLOURS
     longest = max((one.curve.wall_s.max() for one in drawn if len(one.curve.wall_s)), default=0.0)
     unit_s, unit = next((size, word) for least, size, word in plots.TIME_UNITS if longest >= least)
     levels = [(level.name, level.value) for level in marks.levels]
-    by_steps = [line for one in drawn for line in _lines(one, one.curve.env_steps)]
-    by_time = [line for one in drawn for line in _lines(one, one.curve.wall_s / unit_s)]
+    by_steps = [_lines(one, one.curve.env_steps) for one in drawn]
+    by_time = [_lines(one, one.curve.wall_s / unit_s) for one in drawn]
+    apart = _apart(drawn, by_steps) if is_crowded else []
+    if is_crowded:
+        by_steps, by_time = ([[lines[-1]._replace(band=None)] for lines in side] for side in (by_steps, by_time))
     returns = "Evaluation return"
     works = [
+        charts.chart(returns, _STEPS, _flat(by_steps), levels, None, _published(marks, 1.0, is_time=False)),
         charts.chart(
-            returns, "Environment steps per seed", by_steps, levels, None, _published(marks, 1.0, is_time=False)
-        ),
-        charts.chart(
-            returns, f"Wall time ({unit})", by_time, levels, None, _published(marks, 60.0 / unit_s, is_time=True)
+            returns, f"Wall time ({unit})", _flat(by_time), levels, None, _published(marks, 60.0 / unit_s, is_time=True)
         ),
     ]
     legend = [element("li", charts.named(one.label, one.number), _seeds(one.curve)) for one in drawn]
@@ -100,14 +107,33 @@ def task(name: str, drawn: Sequence[Drawn], marks: published.Marks = published.N
         for work in marks.curves
     ]
     has_seeds = any(one.curve.returns.shape[1] > 1 for one in drawn)
-    key = "Line: interquartile mean; shaded: its 95 % interval; thin: single seeds. " if has_seeds else ""
+    where = " in the charts of single runs" if is_crowded else ""
+    key = f"Line: interquartile mean; shaded{where}: its 95 % interval; thin: single seeds. " if has_seeds else ""
     numbers = [_evaluations(one) for one in drawn if len(one.curve.env_steps)]
     return element(
         "div", element("h3", name), element("ul", *legend, class_="legend"), element("div", *works, class_="charts"),
         element("p", element("small", key),
                 element("small", " ".join(f"{source}." for source in marks.sources))),
+        details("Each run, beside the means of the others", element("div", *apart, class_="charts")) if apart else "",
         details("Every evaluation", *numbers) if numbers else "",
     )  # fmt: skip
+
+
+def _apart(drawn: Sequence[Drawn], lines: Sequence[Sequence[charts.Line]]) -> list[Markup]:
+    """Draws a chart of each run, on one scale, with the means of the others behind it."""
+    means = [group[-1]._replace(band=None, class_="others") for group in lines]
+    values = np.concatenate(
+        [values.ravel() for one in _flat(lines) for values in (one.y, one.band) if values is not None]
+    )
+    ends = charts.padded(np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else None
+    return [
+        charts.chart(one.label, _STEPS, group, (), ends, [*means[:i], *means[i + 1 :]])
+        for i, (one, group) in enumerate(zip(drawn, lines, strict=True))
+    ]
+
+
+def _flat(groups: Sequence[Sequence[charts.Line]]) -> list[charts.Line]:
+    return [line for group in groups for line in group]
 
 
 def _lines(drawn: Drawn, x: np.ndarray) -> list[charts.Line]:
