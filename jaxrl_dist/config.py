@@ -23,7 +23,7 @@ class UsageError(ValueError):
 
 def missing_package(what: str, package: str | None, extra: str) -> UsageError:
     """Explains that something needs a package, which an extra of this one installs; this one is on no index."""
-    return UsageError(f'{what} needs the package {package}: pip install ".[{extra}]" in the checkout')
+    return UsageError(f'{what} needs the package {package}: pip install -e ".[{extra}]" in the checkout')
 
 
 def setting(
