@@ -16,17 +16,20 @@ from jaxrl_dist.parallel import base as layouts  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
-    """Serves `go` by `--chunk_steps` environment steps per seed; every other flag is a setting."""
+    """Serves `go` by `--chunk_steps` environment steps per seed, in one call of the layout or in `--calls` of them.
+
+    Every other flag is a setting.
+    """
     channel = worker.open_channel()
     runner.use_cores()
     named = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
-    chunk_steps = int(named.pop("chunk_steps"))
+    chunk_steps, calls = int(named.pop("chunk_steps")), int(named.pop("calls", 1))
     settings, environment = assemble.resolve(named)
     import_s = time.perf_counter() - STARTED
     parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
     layout = parts.layout
     keys = session.seed_keys(settings)
-    count = max(1, round(chunk_steps / layout.rows_per_iteration))
+    count = max(1, round(chunk_steps / calls / layout.rows_per_iteration))
     total = max(count, -(-settings["steps"] // layout.rows_per_iteration))
 
     compiling = time.perf_counter()
@@ -39,9 +42,12 @@ def main(arguments: list[str]) -> None:
 
     def chunk() -> int:
         nonlocal state, iteration
-        state, sums = layout.run(state, min(iteration, total - count), count, total)
-        iteration += count
-        return int(np.sum(jax.device_get(sums.episodes.valid_steps)))
+        valid_steps = 0
+        for _ in range(calls):
+            state, sums = layout.run(state, min(iteration, total - count), count, total)
+            iteration += count
+            valid_steps += int(np.sum(jax.device_get(sums.episodes.valid_steps)))
+        return valid_steps
 
     def evaluate() -> float:
         evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(keys)

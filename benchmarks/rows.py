@@ -108,6 +108,20 @@ def _overhead(
     )
 
 
+def _called(name: str, work: str, flags: tuple[str, ...]) -> Row:
+    """Returns a row of anakin whose program is called for every iteration of 256 rows, beside one call for all."""
+    whole = (*flags, "--env.num_envs=16", *_chunk(16384), "--layout=anakin")
+    return Row(
+        name,
+        f"anakin called for each iteration, {work}",
+        (*whole, "--calls=64"),
+        "ours",
+        whole,
+        note="what a layout could reach whose events are one program each",
+        on_request=True,
+    )
+
+
 ROWS = (
     Row(
         "cartpole_small_rejax",
@@ -252,6 +266,8 @@ ROWS = (
     _overhead(
         "async_breakout", "A2C MinAtar Breakout 16×16, convolution + 128", ("a3c", "a2c"), _BREAKOUT_16, 16, 8192
     ),
+    _called("called_cartpole", "PPO CartPole 16×16, one epoch × 1", ("--system=ppo", *_ONE_PASS)),
+    _called("called_breakout", "A2C MinAtar Breakout 16×16, convolution + 128", ("--system=a2c", *_BREAKOUT_16)),
     _overhead("async_breakout_64", "A2C MinAtar Breakout 64×16, the same", ("a3c", "a2c"), _BREAKOUT_16, 64, 16384),
     Row(
         "atari_raw",
