@@ -79,8 +79,8 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
         changes = _changes(parts.settings, pathlib.Path(source))
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
         raise config.UsageError(f"--init_from={source}: {reason}") from error
-    target = parts.agent.target(params.network)
-    return state._replace(learner=state.learner._replace(params=params, target_network=target))
+    params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)
+    return parts.layout.start_from(state, state.learner._replace(params=params, target_network=target))
 
 
 def _changes(settings: resolution.Resolved, origin: pathlib.Path) -> str:

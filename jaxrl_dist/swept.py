@@ -53,6 +53,9 @@ def over(names: Sequence[str], build: Build) -> tuple[base.Agent, learners.Learn
     def adapt(params: types.Params, *rest: Any) -> types.Params:
         return with_values(built(params)[0].adapt(own(params), *rest), params.statistics.values)
 
+    def adopt(params: types.Params, other: types.Params) -> types.Params:
+        return with_values(agent.adopt(own(params), own(other)), params.statistics.values)
+
     def with_params(name: str) -> Callable[..., Any]:
         return lambda params, *rest: getattr(built(params)[0], name)(own(params), *rest)
 
@@ -64,7 +67,9 @@ def over(names: Sequence[str], build: Build) -> tuple[base.Agent, learners.Learn
         return updated._replace(params=with_values(updated.params, state.params.statistics.values)), priorities, metrics
 
     named: Any = {name: with_params(name) for name in ("act", "evaluate", "prepare", "loss")}
-    return agent._replace(init=init, adapt=adapt, **named), learner._replace(init=learner_init, update=update)
+    return agent._replace(init=init, adapt=adapt, adopt=adopt, **named), learner._replace(
+        init=learner_init, update=update
+    )
 
 
 def set_values(params: types.Params, combinations: Sequence[Mapping[str, float]]) -> types.Params:

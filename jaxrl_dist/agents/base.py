@@ -33,6 +33,8 @@ class Agent(NamedTuple):
             what acting remembers of them; None leaves it to the replay.
         parts: keys of the network, a dict, whose values have an optimiser each; none have one for all. `policy` must be
             one of them, and has a step size and a period of its own (`learner.Config`).
+        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; what the settings
+            say of the first ones stays.
     """
 
     context: int
@@ -51,6 +53,7 @@ class Agent(NamedTuple):
     target: Callable[[ArrayTree], ArrayTree]
     first_error: Callable[[types.Unroll], Array] | None = None
     parts: tuple[str, ...] = ()
+    adopt: Callable[[types.Params, types.Params], types.Params] = lambda params, other: other
 
 
 def no_exploration(env_index: Array, num_envs: int, progress: Array) -> Array:

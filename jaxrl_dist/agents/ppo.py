@@ -109,7 +109,10 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         params = agent.init(key)
         return params._replace(statistics=params.statistics._replace(own=jnp.float32(config.kl_penalty)))
 
-    return agent._replace(init=init)
+    def adopt(params: types.Params, other: types.Params) -> types.Params:
+        return other._replace(statistics=other.statistics._replace(own=params.statistics.own))
+
+    return agent._replace(init=init, adopt=adopt)
 
 
 def _adapt(

@@ -159,6 +159,7 @@ def make(
         events=layout.take_events,
         num_events=lambda state, iteration: int(state.events),
         follow=layout.follow,
+        start_from=async_state.start_from,
         roll_back=async_state.roll_back,
     )
 

@@ -149,6 +149,11 @@ def snapshot(
     )
 
 
+def start_from(state: State, learner: learners.LearnerState) -> State:
+    """Returns the state before the first unroll with another learner, leaves [1, ...]: every version is that one."""
+    return state._replace(learner=learner, versions=(learner,) * len(state.versions))
+
+
 def roll_back(state: State, updates: int) -> State:
     """Returns a snapshot whose server is that of a kept version, bit for bit; gradients since then will be dropped.
 

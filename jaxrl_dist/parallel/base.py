@@ -66,6 +66,11 @@ class Failure(NamedTuple):
     source: BadRow | None
 
 
+def with_learner(state: Any, learner: Any) -> Any:
+    """Returns a state with another `LearnerState`, leaves [S, ...]."""
+    return state._replace(learner=learner)
+
+
 def no_summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Returns nothing: there is nothing to say of the whole run."""
     del sums
@@ -94,6 +99,7 @@ class Layout(NamedTuple):
         close: ends threads and frees environments.
         events: () -> what the event log gets of the iterations since the last call (`events.encode`).
         num_events: (state, iteration) -> events of a run up to a saved state.
+        start_from: (state of `init`, `LearnerState`) -> the state that starts from this one.
         roll_back: (saved state, updates) -> saved state with the learner's version of so many updates, if it was kept;
             None where the layout keeps none.
         follow: (workers by event) makes a run repeat a log's order; None where order is not a matter of the clock.
@@ -118,6 +124,7 @@ class Layout(NamedTuple):
     run_arguments: Callable[..., tuple[Any, ...]]
     events: Callable[[], bytes] = bytes
     num_events: Callable[[Any, int], int] = lambda state, iteration: 0
+    start_from: Callable[[Any, Any], Any] = with_learner
     roll_back: Callable[[Any, int], Any] | None = None
     follow: Callable[[Sequence[int]], None] | None = None
     summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary

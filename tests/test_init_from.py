@@ -1,0 +1,60 @@
+"""Runs that start from the parameters of another: what they take over, and what stays their own."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import numpy as np
+
+from jaxrl_dist import faults, runner, saving
+
+CARTPOLE = "gymnax:CartPole-v1"
+SHORT = {"steps": 64, "evaluation.interval_steps": 0, "checkpoint.interval_s": 0.0}
+
+
+def train(folder: pathlib.Path, system: str, **settings: Any) -> pathlib.Path:
+    named = {"system": system, "env": CARTPOLE, **conftest.SMALL[system], **SHORT, **settings, "out": str(folder)}
+    runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
+    return folder
+
+
+def started(origin: pathlib.Path, system: str, **settings: Any) -> tuple[conftest.Small, Any, Any]:
+    """Returns a run that starts from another, its first state, and the parameters of the other."""
+    small = conftest.Small(system, CARTPOLE, 1, {**settings, "init_from": str(origin)})
+    given, _ = saving.load_params(origin, "latest", small.layout.template(small.keys).learner.params)
+    return small, saving.initial_state(small.parts, small.keys), given
+
+
+def assert_equal(left: Any, right: Any) -> None:
+    for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_the_first_weight_of_a_divergence_is_that_of_the_settings(tmp_path: pathlib.Path) -> None:
+    origin = train(tmp_path / "before", "dppo", **{"agent.kl_penalty": 1.0, "agent.scale_rewards": True})
+    own = {"agent.kl_penalty": 7.0, "agent.scale_rewards": True}
+    _, state, given = started(origin, "dppo", **own)
+    params = state.learner.params
+    assert np.asarray(params.statistics.own) == 7.0 != np.asarray(given.statistics.own)
+    assert_equal(params._replace(statistics=params.statistics._replace(own=given.statistics.own)), given)
+
+
+def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(tmp_path: pathlib.Path) -> None:
+    origin = train(tmp_path / "before", "dppo", sweep="learner.learning_rate=1e-4,1e-3")
+    _, state, given = started(origin, "dppo", sweep="learner.learning_rate=1e-2,1e-1", **{"agent.kl_penalty": 7.0})
+    statistics = state.learner.params.statistics
+    np.testing.assert_array_equal(statistics.own.own, np.float32([7.0, 7.0]))
+    np.testing.assert_array_equal(statistics.values["learner.learning_rate"], np.float32([1e-2, 1e-1]))
+    assert_equal(state.learner.params.network, given.network)
+
+
+def test_the_versions_to_go_back_to_are_of_what_was_given(tmp_path: pathlib.Path) -> None:
+    origin = train(tmp_path / "before", "dqn")
+    asynchronous = {"layout": "async_gradient", "layout.kept_versions": 3}
+    small, state, given = started(origin, "gorila", **asynchronous)
+    assert len(state.versions) == 3
+    for version in state.versions:
+        assert_equal(version, state.learner)
+    assert small.layout.roll_back is not None
+    assert_equal(small.layout.roll_back(state, 0).learner.params, given)
