@@ -67,9 +67,8 @@ def over(names: Sequence[str], build: Build) -> tuple[base.Agent, learners.Learn
         return updated._replace(params=with_values(updated.params, state.params.statistics.values)), priorities, metrics
 
     named: Any = {name: with_params(name) for name in ("act", "evaluate", "prepare", "loss")}
-    return agent._replace(init=init, adapt=adapt, adopt=adopt, **named), learner._replace(
-        init=learner_init, update=update
-    )
+    swept = agent._replace(init=init, adapt=adapt, adopt=adopt, **named)
+    return swept, learner._replace(init=learner_init, update=update)
 
 
 def set_values(params: types.Params, combinations: Sequence[Mapping[str, float]]) -> types.Params:

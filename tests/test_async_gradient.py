@@ -182,7 +182,8 @@ def test_ages_are_counted_up_to_thousands_and_only_of_gradients() -> None:
     sums = records.by_path(gauges.gradients(events, 0, ()))
     report = gauges.report_gradients(sums)
     assert (report["policy_lag_p50"], report["policy_lag_p99"]) == (2, 600)
-    assert (report["gradients"], report["gradients_dropped_stale"], report["param_versions_published"]) == (2, 1, 2)
+    assert (report["gradients"], report["gradients_dropped_stale"], report["param_versions_published"]) == (2, 1, 1)
+    assert gauges.summary_gradients(sums, 3) == report | {"param_versions_published": 2, "workers": 3}
 
 
 def test_parameters_may_be_held_for_an_episode() -> None:

@@ -151,7 +151,7 @@ def make(
         failure_template=layout.template,
         run_failure=layout.run_failure,
         report=lambda sums, seconds: gauges.report_gradients(sums),
-        summary=lambda sums: gauges.report_gradients(sums) | {"workers": config.num_workers},
+        summary=lambda sums: gauges.summary_gradients(sums, config.num_workers),
         placement=placement.table([(device, plan.width) for device in plan.devices], list(mesh.devices.flat)),
         close=layout.close,
         program=plan.program()[0],

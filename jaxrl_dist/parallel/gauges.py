@@ -117,13 +117,13 @@ def gradients(events: Sequence[crowd.Event], rollbacks: int, names: Sequence[str
 
 
 def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Says what a training record or a summary holds of asynchronous gradients.
+    """Says what a training record holds of asynchronous gradients.
 
     Args:
         sums: of the layout's own that `gradients` gives, under `layout/`.
 
     Returns:
-        Age of gradients in updates; how many there were, how many were dropped and why; versions with the first one.
+        Age of gradients in updates; how many there were, how many were dropped and why; versions that were made.
     """
     values = _own(sums)
     return {
@@ -134,8 +134,14 @@ def report_gradients(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
         "gradients_dropped_broken": int(values.get("broken", 0)),
         "updates_reverted": int(values.get("reverted", 0)),
         "rollbacks": int(values.get("rollbacks", 0)),
-        "param_versions_published": int(values.get("applied", 0)) + 1,
+        "param_versions_published": int(values.get("applied", 0)),
     }
+
+
+def summary_gradients(sums: Mapping[str, np.ndarray], num_workers: int) -> dict[str, Any]:
+    """Says what the summary of a run holds of them; a version was there before the first gradient."""
+    whole = report_gradients(sums)
+    return whole | {"param_versions_published": whole["param_versions_published"] + 1, "workers": num_workers}
 
 
 def summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
