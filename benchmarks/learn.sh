@@ -41,8 +41,7 @@ for suite in envpool gymnasium; do
 done
 study brax_humanoid 3 -- --system=gpu_sim --env=brax:humanoid --env.params.backend=spring --steps=1_000_000 \
   --env.num_envs=64 --layout.unroll_length=16 --learner.minibatches=8 --evaluation.episodes=8
-study halfcheetah 3 -- --system=ppo --env=envpool:HalfCheetah-v4 --steps=1_000_000 --env.num_envs=16 \
-  --layout.unroll_length=128 --evaluation.episodes=16
+study halfcheetah 5 -- --preset=ppo/halfcheetah
 for suite in gymnax envpool; do
   study "cartpole_replays_$suite" 5 --setting="rainbow: --system=rainbow" --setting="apex_dqn: --system=apex_dqn" \
     --setting="r2d2: --system=r2d2 --steps=1_000_000" -- --env="$suite:CartPole-v1" --steps=500_000
