@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_dist import assemble, checkpoint, config, records, resolution, run_view, saving, session, sweeps, types
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import base as layouts
 
 
 class Policy(NamedTuple):
@@ -79,7 +80,9 @@ def evaluate(
         A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.arange(parts.settings["num_seeds"]))
+    # A run of this seed splits the key itself by use.
+    root = jax.random.fold_in(jax.random.key(seed), len(layouts.SeedKeys._fields))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
     keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)

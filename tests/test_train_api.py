@@ -19,6 +19,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import jaxrl_dist
 from jaxrl_dist import checkpoint, config, policy, runner, software
 from jaxrl_dist.envs import base
+from jaxrl_dist.parallel import base as layouts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CARTPOLE = "gymnax:CartPole-v1"
@@ -66,6 +67,27 @@ def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> 
     done = evaluate_script(f"--run={run.folder}", "--episodes=8", "--seed=3", "--checkpoint=best")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == first
+
+
+def test_an_evaluation_has_no_key_of_the_training_of_its_seed(
+    run: jaxrl_dist.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, make = [], policy.assemble.assemble
+
+    def assemble(*arguments: Any) -> Any:
+        parts = make(*arguments)
+
+        def evaluate(params: Any, keys: jax.Array, index: int) -> Any:
+            given.append(jax.random.key_data(keys[0]).tolist())
+            return parts.evaluate(params, keys, index)
+
+        return parts._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(policy.assemble, "assemble", assemble)
+    seed = json.loads((run.folder / "config.json").read_text())["settings"]["seed"]["value"]
+    policy.evaluate(run.folder, 2, seed, "latest", {})
+    training = layouts.seed_keys(jax.random.key(seed))
+    assert len(given) == 1 and given[0] not in [jax.random.key_data(key).tolist() for key in training]
 
 
 @pytest.mark.parametrize(
