@@ -9,11 +9,16 @@ from jaxrl_dist import config, faults, flags
 
 def start() -> int:
     """Runs the command that this process was called with, as a console script does; returns the exit code."""
-    # Modules of the user's own, named by --network or --env, are found in the current folder.
-    sys.path.insert(0, "")
-    # Until the run listens to signals itself.
-    faults.leave_on_signals()
+    prepare()
     return main(sys.argv[1:])
+
+
+def prepare() -> None:
+    """Readies the process of a command: modules of the user's own are found, and signals end it silently."""
+    # Those that --network or --env name lie in the current folder.
+    sys.path.insert(0, "")
+    # Until a run listens to signals itself.
+    faults.leave_on_signals()
 
 
 def main(arguments: Sequence[str]) -> int:

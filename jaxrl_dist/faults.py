@@ -167,6 +167,9 @@ class StopToken:
                     os._exit(self.exit_code)
             self._interrupts += received[0] == signal.SIGINT
             if self._interrupts >= 2:
+                if sys.stdout.isatty():
+                    # A live line hides the cursor.
+                    os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
                 os._exit(128 + signal.SIGINT)
 
 

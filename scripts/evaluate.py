@@ -10,11 +10,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from absl import logging  # noqa: E402
 
-from jaxrl_dist import config, faults, parsers  # noqa: E402
+from jaxrl_dist import command, config, parsers  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where checkpoint or environment fails."""
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where checkpoint, environment or disk fails."""
     options = _parser().parse_args(arguments)
     try:
         if not (pathlib.Path(options.run) / "config.json").is_file():
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(_record(options, params)))
     except config.UsageError as error:
         return _refuse(error, 2)
-    except (checkpoint.CheckpointError, base.EnvironmentFault) as error:
+    except (checkpoint.CheckpointError, base.EnvironmentFault, OSError) as error:
         return _refuse(error, 1)
     return 0
 
@@ -87,5 +87,5 @@ def _refuse(error: Exception, code: int) -> int:
 
 
 if __name__ == "__main__":
-    faults.leave_on_signals()
+    command.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,8 @@
 """Runs an asynchronous run again in the order of its event log, and says whether the same parameters come out."""
 
+import contextlib
 import json
+import os
 import pathlib
 import sys
 
@@ -8,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from absl import logging  # noqa: E402
 
-from jaxrl_dist import config, faults, parsers  # noqa: E402
+from jaxrl_dist import command, config, faults, parsers  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -20,12 +22,15 @@ def main(arguments: list[str]) -> int:
         print(f"replay_schedule.py: {folder} is no run folder: it has no config.json", file=sys.stderr)
         return 2
     # Imported only now: JAX takes seconds, and a wrong command should fail at once.
-    from jaxrl_dist import histories
+    from jaxrl_dist import checkpoint, histories
 
     logging.set_verbosity(logging.WARNING)
+    # Nobody trains in a folder that cannot be written to, nor can it be locked.
+    lock = faults.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
-        record = histories.replay_schedule(folder)
-    except config.UsageError as error:
+        with lock:
+            record = histories.replay_schedule(folder)
+    except (config.UsageError, faults.LockError, checkpoint.CheckpointError, OSError) as error:
         print(f"replay_schedule.py: {error}", file=sys.stderr)
         return 2
     print(json.dumps(record))
@@ -33,5 +38,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    faults.leave_on_signals()
+    command.prepare()
     sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from absl import logging  # noqa: E402
 
-from jaxrl_dist import config, faults, parsers  # noqa: E402
+from jaxrl_dist import command, config, faults, parsers  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
             print(json.dumps(histories.roll_back(options.run, options.updates)))
     except (config.UsageError, faults.LockError) as error:
         return _refuse(error, 2)
-    except checkpoint.CheckpointError as error:
+    except (checkpoint.CheckpointError, OSError) as error:
         return _refuse(error, 1)
     return 0
 
@@ -40,5 +40,5 @@ def _refuse(reason: object, code: int) -> int:
 
 
 if __name__ == "__main__":
-    faults.leave_on_signals()
+    command.prepare()
     sys.exit(main(sys.argv[1:]))

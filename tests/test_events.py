@@ -9,8 +9,9 @@ from typing import Any
 import conftest
 import jax
 import pytest
+import written_runs
 
-from jaxrl_dist import config, events, histories, runner
+from jaxrl_dist import config, events, faults, histories, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
@@ -115,6 +116,23 @@ def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> Non
     command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("script", ["rollback.py", "replay_schedule.py"])
+def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
+    script: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, "ppo", steps=128)
+    call, arguments = written_runs.script(f"scripts/{script}"), [str(tmp_path), *["0"] * (script == "rollback.py")]
+    with faults.lock(tmp_path):
+        assert call(arguments) == 2
+    for path in (tmp_path / "checkpoints").rglob("*"):
+        if path.is_file() and path.stat().st_size:
+            path.write_bytes(b"")
+    assert call(arguments) in (1, 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all(line.startswith(f"{script}: ") for line in lines)
+    assert "is in use" in lines[0] or "another" in lines[0]
 
 
 def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:

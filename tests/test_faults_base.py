@@ -244,6 +244,23 @@ def test_a_second_interrupt_ends_at_once_even_inside_native_code() -> None:
     assert (process.returncode, error) == (130, "")
 
 
+def test_a_second_interrupt_leaves_a_terminal_with_its_cursor() -> None:
+    code = """
+        import os, signal, time
+        from jaxrl_dist import faults
+        with faults.StopToken().install():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+    """
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, stdout=theirs, timeout=conftest.SOON_S, check=False, cwd=ROOT)
+    os.close(theirs)
+    assert (done.returncode, os.read(ours, 100)) == (130, b"\x1b[?25h\r\n")
+    os.close(ours)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_worker_dies_of_signals_and_does_not_tell_the_parent() -> None:
     code = """

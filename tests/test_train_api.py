@@ -111,10 +111,21 @@ def test_the_script_refuses_a_wrong_command_in_one_line(
     assert len(lines) == 1 and lines[0].startswith("evaluate.py: ") and message in lines[0]
 
 
-def evaluate_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+def test_the_script_finds_modules_where_it_is_started(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    contents = json.loads((run.folder / "config.json").read_text())
+    contents["settings"]["env"]["value"] = "custom:my_task_here:make"
+    (tmp_path / "config.json").write_text(json.dumps(contents))
+    (tmp_path / "my_task_here.py").write_text("")
+    done = evaluate_script("--run=.", folder=tmp_path)
+    assert "my_task_here" in done.stderr and "No module named" not in done.stderr
+
+
+def evaluate_script(*arguments: str, folder: pathlib.Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=folder
+    )
 
 
 @pytest.mark.parametrize(("name", "value"), [("steps", 5000), ("env", "toy:walk")])

@@ -36,7 +36,7 @@ class Crew:
     ) -> None:
         """Starts every actor; `max_restarts` of them may be replaced."""
         self.restarts = 0
-        self._parts, self._starts, self._max_restarts = parts, list(starts), max_restarts
+        self._parts, self._max_restarts = parts, max_restarts
         self._actors = [actors.Actor(plan, start, *parts) for plan, start in zip(plans, starts, strict=True)]
 
     def check(self) -> None:
