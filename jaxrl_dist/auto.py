@@ -37,7 +37,7 @@ def settle(
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
 ) -> tuple[resolution.Resolved, envs.Environment | envs.HostTask]:
-    """Returns settings and environment as they are; of `--layout=auto`, as an earlier session chose, or as measured.
+    """Returns settings and environment as they are; of `--layout=auto`, as an earlier session has them, or as measured.
 
     Args:
         named: settings by flag name, as the user gave them.
@@ -54,7 +54,7 @@ def settle(
     if named.get("layout") != config.AUTO:
         return settings, environment
     contents = flags.held(folder)
-    earlier = {} if contents is None else resolution.measured_in(contents)
+    earlier = {} if contents is None else resolution.measured_in(contents, settings)
     measured = earlier or choose(named, settings, environment, devices, on_devices, say)
     return assemble.resolve(named, measured)
 

@@ -254,7 +254,9 @@ def _changes(command: Command, folder: pathlib.Path) -> differences.Difference:
     old = held(folder)
     if old is None:
         return differences.Difference((), ())
-    return resolution.resolve(command.flags, old["family"], measured=resolution.measured_in(old)).difference(old)
+    assert command.settings is not None
+    measured = resolution.measured_in(old, command.settings)
+    return resolution.resolve(command.flags, old["family"], measured=measured).difference(old)
 
 
 def _flag_lines(

@@ -20,6 +20,11 @@ ConfigT = TypeVar("ConfigT")
 
 # Rows are counted and permuted in 32 bits.
 _MOST_ROWS = 2**31
+# What `--layout=auto` may choose of any run, as nothing that is learned depends on it.
+_FOR_SPEED = (
+    *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
+    *("layout.num_actors", "layout.ready_envs"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,17 +160,22 @@ def restore(contents: Mapping[str, Any], root: pathlib.Path = config.PACKAGE) ->
     return dataclasses.replace(resolved, origins=origins)
 
 
-def measured_in(contents: Any) -> dict[str, tuple[Any, str]]:
-    """Returns what `--layout=auto` has chosen in an earlier session: flag name -> value and origin.
+def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
+    """Returns what `--layout=auto` has chosen in an earlier session, or would have: flag name -> value and origin.
+
+    A run that was begun without it goes on in its own layout, on its own devices.
 
     Args:
         contents: of a `config.json`, of whatever form.
+        asked: settings now; a run of another system or environment says nothing about them.
     """
     try:
         entries = {name: (entry["value"], str(entry.get("origin"))) for name, entry in _entries(contents).items()}
     except UsageError:
         return {}
-    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO)}
+    if any(entries.get(name, ("", ""))[0] != asked[name] for name in ("system", "env")):
+        return {}
+    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO) or name in _FOR_SPEED}
 
 
 def _from_row(settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:

@@ -103,9 +103,11 @@ def check_folders(planned: Sequence[Cell]) -> None:
 
 def is_finished(cell: Cell) -> bool:
     """Whether the run folder holds a run of exactly these settings that has come to its end."""
+    assert cell.command.settings is not None
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
-        settings = resolution.resolve(cell.command.flags, contents["family"], measured=resolution.measured_in(contents))
+        measured = resolution.measured_in(contents, cell.command.settings)
+        settings = resolution.resolve(cell.command.flags, contents["family"], measured=measured)
         changed = settings.difference(contents).identity
     except (OSError, ValueError, LookupError):
         return False

@@ -134,6 +134,32 @@ def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
     assert again["layout.num_devices"] == saved["layout.num_devices"]
 
 
+@pytest.mark.parametrize(
+    "begun", [{"layout": ""}, {"layout": "sebulba", "layout.num_actors": 2}], ids=["own", "sebulba"]
+)
+def test_a_run_that_was_begun_without_it_goes_on_as_it_was(
+    begun: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = measure_as(monkeypatch, lambda s: 100.0 + 10 * (s.settings.get("layout.num_devices") == 2))
+    small = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False, "out": str(tmp_path)}
+
+    def train(steps: int, **settings: Any) -> jaxrl_dist.Run:
+        return jaxrl_dist.train("ppo", CARTPOLE, settings={**small, "steps": steps, **settings})
+
+    def saved() -> dict[str, Any]:
+        return json.loads((tmp_path / "config.json").read_text())["settings"]
+
+    first, before = train(256, **begun), saved()
+    second, after = train(512, layout="auto"), saved()
+    assert not tried and second.summary["resumed_from"] == 256
+    assert second.summary["num_devices"] == first.summary["num_devices"]
+    assert after == {**before, "steps": after["steps"]}
+    assert train(768, **begun).summary["resumed_from"] == 512
+    # Whose layouts these are, and what serves them, is another matter.
+    with pytest.raises(config.UsageError, match=r"another configuration \(system ppo -> dqn"):
+        jaxrl_dist.train("dqn", CARTPOLE, layout="auto", out=str(tmp_path))
+
+
 def test_a_probe_of_a_replay_measures_learning_from_early_on() -> None:
     flags = flags_of("dqn", **{"replay.min_size": 1024, "replay.capacity": 2**20}) | {"layout": "anakin"}
     settings, environment = assemble.resolve(flags)
