@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import blocks, checkpoint, config, memory
+from jaxrl_dist import blocks, checkpoint, config, memory, runner
+from jaxrl_dist.parallel import host_tier
 
 HOST = {"layout": "sebulba", "replay.storage": "host"}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
@@ -89,6 +90,30 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
     blocks.check(kept, projected, 120)
     with pytest.raises(config.UsageError, match=r"--replay.capacity=120: compressed, .* about \d+ would fit"):
         blocks.check(kept, (projected - kept.packed_bytes) / 2, 120)
+
+
+def test_a_run_that_outgrows_the_memory_is_saved_as_it_was_before_and_goes_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**conftest.SMALL["dqn"], **HOST, "layout.num_actors": 2, "evaluation.episodes": 2}
+
+    def train(name: str) -> runner.Run:
+        return runner.train("dqn", "toy:walk", out=str(tmp_path / name), settings=settings, devices=jax.devices()[:1])
+
+    whole = train("whole")
+    monkeypatch.setattr(host_tier, "_CHECK_EVERY", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks, "check", too_large)
+        with pytest.raises(config.UsageError, match="too large") as error:
+            train("cut")
+    assert not hasattr(error.value, "__notes__")
+    resumed = train("cut")
+    assert resumed.summary["resumed_from"] == 160
+    assert resumed.summary["params_sha256"] == whole.summary["params_sha256"]
+
+
+def too_large(*_: Any) -> None:
+    raise config.UsageError("too large")
 
 
 @pytest.mark.parametrize("num_devices", [pytest.param(1, marks=pytest.mark.slow), 2])

@@ -64,6 +64,9 @@ class DeviceTier:
         if self._compiled is None:
             self._compiled = self.program.lower(*self.arguments(clock, learner, key, replay)).compile()
 
+    def check(self, clock: learning.Clock, replay: ArrayTree) -> None:
+        del clock, replay
+
     def learn(
         self,
         clock: learning.Clock,

@@ -107,6 +107,11 @@ class HostTier:
         sums = (jax.ShapeDtypeStruct((1,), bool), *arguments[-1])
         self._zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), where), sums)
 
+    def check(self, clock: learning.Clock, replay: blocks.Tiered) -> None:
+        # The first iteration of a session has not unpacked its blocks yet.
+        if clock.iteration % _CHECK_EVERY == 0 and isinstance(replay.blocks, blocks.Blocks):
+            blocks.check(replay.blocks, memory.free_of_host(), self._capacity)
+
     def learn(
         self,
         clock: learning.Clock,
@@ -124,7 +129,6 @@ class HostTier:
         for item in items:
             for device, packed in enumerate(item.packed):
                 live.put(device, item.columns, packed)
-        self._check(clock, live)
         age, result = clock.iteration - clock.replay_began, learning.Learned(learner, rows, *self._zeros)
         due, due_next = self._pace.due(age), self._pace.due(age + 1)
         for number in range(due):
@@ -210,10 +214,6 @@ class HostTier:
         shape = (1, pieces[0].shape[0] * len(pieces), *pieces[0].shape[1:])
         where = meshes.sharding(self._mesh, meshes.COLUMNS)
         return jax.make_array_from_single_device_arrays(shape, where, [piece[None] for piece in pieces])
-
-    def _check(self, clock: learning.Clock, live: blocks.Blocks) -> None:
-        if clock.iteration % _CHECK_EVERY == 0 and clock.iteration > clock.replay_began:
-            blocks.check(live, memory.free_of_host(), self._capacity)
 
     def _new_blocks(self) -> blocks.Blocks:
         return blocks.Blocks(self._observations, *self._shape, self._places)

@@ -77,6 +77,9 @@ class Tier(Protocol):
     def compile(self, clock: Clock, learner: learners.LearnerState, key: Array, replay: ArrayTree) -> None:
         """Compiles everything, once."""
 
+    def check(self, clock: Clock, replay: ArrayTree) -> None:
+        """Raises what ends a run before it takes the unrolls of an iteration, so that all until then can be saved."""
+
     def learn(
         self,
         clock: Clock,

@@ -289,12 +289,13 @@ class _Sebulba:
             threads.crew.check()
 
         check()
+        clock = _clock(state, i, total)
+        self._tier.check(clock, state.replay)
         started_s = time.perf_counter()
         depth = threads.queue.depth()
         items = running.take(self._stage, threads, i, check)
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
-        clock = _clock(state, i, total)
         filled = quorum.fill(items, threads.stand_ins)
         result, failing = self._tier.learn(clock, state.learner, state.key, state.replay, filled)
         if failing is None:
