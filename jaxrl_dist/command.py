@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
             return runner.main(command.flags)
     except config.UsageError as error:
-        print(f"{flags.program()}: {error}", file=sys.stderr)
+        flags.print_error(error)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -6,7 +6,6 @@ Everything is compiled and trained for some seconds, and the run folder is not t
 import contextlib
 import math
 import resource
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -77,7 +76,7 @@ def main(command: flags.Command) -> int:
             for line in describe(command, jax.devices()):
                 print(line, flush=True)
         except runner.FAULTS as error:
-            print(f"{flags.program()}: {error}", file=sys.stderr)
+            flags.print_error(error)
             return 1
     return 0
 

@@ -42,6 +42,13 @@ def program() -> str:
     return CONSOLE if pathlib.Path(sys.argv[0]).stem == CONSOLE else _SCRIPT
 
 
+def print_error(error: BaseException) -> None:
+    """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
+    for line in (str(error), *(" ".join(note.split()) for note in notes)):
+        print(f"{program()}: {line}", file=sys.stderr)
+
+
 def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     """Reads and checks a command line.
 

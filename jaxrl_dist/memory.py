@@ -39,10 +39,13 @@ def named() -> Iterator[None]:
             raise
         wanted = re.search(r"allocat\w* (\d+) bytes", str(error))
         size = f": {readable(int(wanted[1]))} more were wanted" if wanted else ""
-        raise OutOfMemoryError(
+        shortage = OutOfMemoryError(
             f"out of memory{size}; take fewer --env.num_envs or --num_seeds, shorter --layout.unroll_length or smaller "
             "batches (--dry_run lists what takes how much)"
-        ) from error
+        )
+        for note in getattr(error, "__notes__", ()):
+            shortage.add_note(note)
+        raise shortage from error
 
 
 def keep_flat() -> bool:

@@ -125,7 +125,7 @@ def main(named: Mapping[str, Any]) -> int:
         try:
             run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
         except FAULTS as error:
-            print(f"{flags.program()}: {error}", file=sys.stderr)
+            flags.print_error(error)
             return 1
     if run.reason == session.STOPPED:
         print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, faults, guard, memory, run_view, runner
+from jaxrl_dist import command, config, faults, guard, memory, run_view, runner
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -48,6 +48,28 @@ def test_missing_memory_of_the_host_is_named_too_and_other_errors_stay_what_they
         np.ones(2**60, np.uint8)
     with pytest.raises(ZeroDivisionError), memory.named():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("kind", [config.UsageError, FloatingPointError, MemoryError])
+def test_what_could_not_be_saved_is_said_beside_the_error(
+    kind: type[Exception], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        error = kind("too much")
+        error.add_note("what was learned is lost:\nthe disk is full")
+        # As JAX does with what passes through its functions.
+        error.add_note("--------------------\nFor simplicity, JAX has removed its internal frames")
+        raise error
+
+    monkeypatch.setattr(runner.session, "run", fail)
+    monkeypatch.setattr(runner, "prepare", lambda: None)
+    monkeypatch.setattr(runner, "keep_programs", lambda devices: None)
+    small = conftest.SMALL["ppo"] | {"network.hidden_sizes": "16", "env.num_envs": 16}
+    flags = [f"--{name}={value}" for name, value in {"env": CARTPOLE, **small, "out": tmp_path}.items()]
+    assert command.main(flags) == (2 if kind is config.UsageError else 1)
+    first, second = capsys.readouterr().err.splitlines()
+    assert second.endswith(": what was learned is lost: the disk is full")
+    assert ": out of memory" in first if kind is MemoryError else first.endswith(": too much")
 
 
 @pytest.mark.parametrize("settings", [{"layout.unroll_length": 10**9}, {"env.num_envs": 10**9}])
