@@ -35,13 +35,18 @@ def restore_latest(
 
     Raises:
         CheckpointError: there are some and none is whole.
-        ValueError: it is of other shapes.
+        UsageError: it is of other shapes.
     """
-    if parts.settings["checkpoint.replay"]:
-        return checkpoint.restore_latest(folder, template, warn)
-    found = checkpoint.restore_latest(folder, template._replace(replay=()), warn)
-    if found is None:
-        return None
+    whole = parts.settings["checkpoint.replay"]
+    try:
+        found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
+    except ValueError as error:
+        raise config.UsageError(
+            f"the checkpoint does not fit ({error}); if a network or environment of your own has changed, put it back, "
+            "or train into another --out"
+        ) from error
+    if found is None or whole:
+        return found
     state, meta = found
     return emptied(parts, state, keys, meta["iteration"]), meta
 

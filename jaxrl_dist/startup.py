@@ -16,7 +16,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> session.Started:
         folder: run folder, locked by the caller.
 
     Raises:
-        UsageError: the replay or the parameters of `--init_from` do not fit.
+        UsageError: the replay, the checkpoint or the parameters of `--init_from` do not fit.
         checkpoint.CheckpointError: there are checkpoints and none is whole.
     """
     clock_s = time.perf_counter()

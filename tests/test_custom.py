@@ -1,8 +1,10 @@
 """A network of the user's own: a class that its module lacks is one line that names those it has."""
 
 import pathlib
+from typing import Any
 
 import conftest
+import flax.linen as nn
 import pytest
 
 import jaxrl_dist
@@ -58,6 +60,33 @@ def test_classes_are_made_without_arguments() -> None:
     assert type(custom.make("user_networks:Deep")).__name__ == "Deep"
     with pytest.raises(config.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
         custom.make("user_networks:Dense")
+
+
+def test_a_network_that_was_changed_does_not_resume_in_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(nn.Module):
+        features: int
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.relu(nn.Dense(self.features)(x.reshape(len(x), -1)))
+
+    settings = {"layout.unroll_length": 4, "env.num_envs": 4, "evaluation.episodes": 1, "network": "user_networks:Own"}
+
+    def train(features: int, steps: int) -> jaxrl_dist.Run:
+        module = custom.importlib.import_module("user_networks")
+        monkeypatch.setattr(module, "Own", lambda: Own(features), raising=False)
+        settings["steps"] = steps
+        return jaxrl_dist.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=settings)
+
+    train(8, 16)
+    before = (tmp_path / "run" / "config.json").read_text()
+    message = r"^the checkpoint does not fit \(.*Dense_0.* in the template\); if a network or environment of your own"
+    with pytest.raises(config.UsageError, match=message) as error:
+        train(6, 32)
+    assert "\n" not in str(error.value) and (tmp_path / "run" / "config.json").read_text() == before
+    assert train(8, 32).summary["resumed_from"] == 16
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
