@@ -14,7 +14,7 @@ from jaxrl_dist import command, config, parsers  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
-    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where checkpoint, environment or disk fails."""
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where something fails."""
     options = _parser().parse_args(arguments)
     try:
         if not (pathlib.Path(options.run) / "config.json").is_file():
