@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -183,6 +183,26 @@ def make_on_host(
         return None if any(x is None for x in played) else np.asarray(played, np.float64)
 
     return run
+
+
+def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
+    """Checks what an evaluation gave.
+
+    Args:
+        returns: f64 [S, episodes].
+        settings: of the run.
+
+    Raises:
+        EnvironmentFault: a return is not finite; the message names environment, episode and seed.
+    """
+    wrong = np.argwhere(~np.isfinite(returns))
+    if len(wrong):
+        member, episode = wrong[0]
+        seed = settings["seed"] + member % settings["num_seeds"]
+        raise envs.EnvironmentFault(
+            f"the return of {settings['env']} is {returns[member, episode]} in episode {episode} of an evaluation, "
+            f"seed {seed}: one of its rewards is not finite"
+        )
 
 
 def _play_episodes(

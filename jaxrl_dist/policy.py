@@ -9,7 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, records, resolution, run_view, saving, session, sweeps, types
+from jaxrl_dist import (
+    assemble,
+    checkpoint,
+    config,
+    evaluation,
+    records,
+    resolution,
+    run_view,
+    saving,
+    session,
+    sweeps,
+    types,
+)
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base as layouts
@@ -78,6 +90,9 @@ def evaluate(
 
     Returns:
         A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
+
+    Raises:
+        EnvironmentFault: an environment failed, or a return is not finite.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
     # A run of this seed splits the key itself by use.
@@ -86,6 +101,7 @@ def evaluate(
     keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
+    evaluation.check_finite(returns, parts.settings)
     grouped = [
         {"settings": values, **_summarised(np.stack(of_each))}
         for values, of_each in sweeps.by_combination(parts.settings, list(returns))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_dist import (
     assemble,
     checkpoint,
+    evaluation,
     events,
     faults,
     guard,
@@ -112,6 +113,7 @@ def run(
 
     Raises:
         guard.NonFiniteError: training diverged.
+        EnvironmentFault: an environment failed, or the return of an evaluation is not finite.
         checkpoint.CheckpointError: a checkpoint cannot be written.
     """
     evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(started.keys)
@@ -184,14 +186,14 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
         session.stop.at_once("stopped while compiling; there was nothing new to save"),
         futures.ThreadPoolExecutor(1) as pool,
     ):
-        evaluation = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
+        compiled = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
         state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
         guard.is_sound(state, sums)
         # Programs over several processes come from one thread, so that all processes have them in one order.
-        if evaluation is None:
+        if compiled is None:
             compile_evaluation()
         else:
-            evaluation.result()
+            compiled.result()
     seconds = time.perf_counter() - started_s
     progress.compile_s += seconds
     session.logger.say(f"compiled in {seconds:.1f} s")
@@ -299,6 +301,7 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     )
     if returns is None:
         return ""
+    evaluation.check_finite(returns, parts.settings)
     progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
     if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:

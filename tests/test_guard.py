@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, faults, guard, runner, saving, types
+from jaxrl_dist import checkpoint, faults, guard, policy, runner, saving, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 
@@ -65,6 +65,23 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_is_saved(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training plays 32 steps; a whole episode has 60."""
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
+    message = (
+        r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not finite"
+    )
+    for _ in range(2):
+        with pytest.raises(envs.EnvironmentFault, match=message) as error:
+            train(tmp_path, env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
+        assert "\n" not in str(error.value)
+    with pytest.raises(envs.EnvironmentFault, match=message):
+        policy.evaluate(tmp_path, 8, 0, "latest", {})
+    assert policy.load(tmp_path).env_steps == 256
 
 
 def test_a_reward_out_of_the_declared_range_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
