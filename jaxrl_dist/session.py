@@ -230,7 +230,8 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         with _profile(session, learned):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
-        if parts.layout.kept_failure() or not guard.is_sound(state, metrics):
+        # What a fault leaves may be given away already: it is looked at only where it is to be saved.
+        if parts.layout.kept_failure() or (fault is None and not guard.is_sound(state, metrics)):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
@@ -239,7 +240,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         events.append(session.folder, parts.layout.events())
         session.tick(progress)
         if fault is not None:
-            with _saving_at_a_fault(session, state, progress):
+            with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):
                 raise fault
         is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
         # A stop may have come before the first iteration of a chunk: then all is logged already.
@@ -251,12 +252,16 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
 
 
 @contextlib.contextmanager
-def _saving_at_a_fault(session: _Session, state: Any, progress: records.Progress) -> Iterator[None]:
-    """Saves what was learned before a fault leaves the context."""
+def _saving_at_a_fault(
+    session: _Session, state: Any, progress: records.Progress, is_sound: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Saves what was learned before a fault leaves the context; the fault leaves it whatever becomes of that."""
     try:
         yield
     except Exception as fault:
         try:
+            if not is_sound():
+                raise guard.NonFiniteError("it is not finite")
             _save(session, state, progress)
         except Exception as error:
             fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")

@@ -13,7 +13,7 @@ import pytest
 
 from jaxrl_dist import faults, policy, runner, types
 from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import running, sebulba
+from jaxrl_dist.parallel import device_tier, running, sebulba
 
 
 def train(tmp_path: pathlib.Path, system: str = "dqn", **settings: Any) -> runner.Run:
@@ -55,6 +55,24 @@ def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.P
     plays(lambda walk: None)
     resumed = train(tmp_path, steps=3_200)
     assert resumed.summary["resumed_from"] > 0
+
+
+def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
+    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plays(lambda walk: None)
+    learn, calls = device_tier.DeviceTier.learn, [0]
+
+    def fail(*args: Any) -> Any:
+        result, calls[0] = learn(*args), calls[0] + 1
+        if calls[0] == 3:
+            raise fake_host.Broken("the learner fell over")
+        return result
+
+    monkeypatch.setattr(device_tier.DeviceTier, "learn", fail)
+    with pytest.raises(fake_host.Broken, match="the learner fell over") as error:
+        train(tmp_path, "ppo")
+    assert "could not be saved" in error.value.__notes__[0]
 
 
 def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
