@@ -72,9 +72,7 @@ def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_
 ) -> None:
     """Training plays 32 steps; a whole episode has 60."""
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
-    message = (
-        r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not finite"
-    )
+    message = r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not"
     for _ in range(2):
         with pytest.raises(envs.EnvironmentFault, match=message) as error:
             train(tmp_path, env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
