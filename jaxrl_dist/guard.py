@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+import shutil
 import warnings
 from typing import Any, NoReturn
 
@@ -65,6 +66,25 @@ def stop_at_failure(
         f"not finite in iteration {failure.iteration}, after {records.env_steps(parts, failure.iteration):,} steps: "
         f"{source}; jaxrl_dist.replay_failure({str(folder)!r}) runs it again, and the checkpoints are from before it"
     )
+
+
+def forget_failure(folder: pathlib.Path, iteration: int) -> None:
+    """Removes the failure of an earlier session, once what is saved of the run is of a later iteration.
+
+    Args:
+        folder: run folder.
+        iteration: that the newest checkpoint is of.
+    """
+    path = checkpoint.find(folder / "failure", "state")
+    if path is None:
+        return
+    try:
+        failed = checkpoint.read_meta(path)["iteration"]
+    except checkpoint.CheckpointError:
+        # Nothing could run it again.
+        failed = -1
+    if iteration > failed:
+        shutil.rmtree(folder / "failure", ignore_errors=True)
 
 
 def _search(

@@ -324,6 +324,7 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     saved = saving.snapshot(session.parts, state)
     checkpoint.save(session.checkpoints, meta["env_steps"], saved, dataclasses.asdict(progress))
     checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
+    guard.forget_failure(session.folder, progress.iteration)
 
 
 def _steps_meta(session: _Session, progress: records.Progress) -> dict[str, int]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import command, config, faults, guard, memory, run_view, runner
+from jaxrl_dist import checkpoint, command, config, faults, guard, memory, run_view, runner
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -28,6 +28,15 @@ def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once
     assert run_view.read(tmp_path).state == "finished"
     with pytest.raises(config.UsageError, match="another configuration"):
         train(tmp_path, **{"learner.learning_rate": 1e38})
+
+
+def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(tmp_path: pathlib.Path) -> None:
+    train(tmp_path, steps=256)
+    checkpoint.save(tmp_path / "failure", "state", (), {"iteration": 2})
+    guard.forget_failure(tmp_path, 2)
+    assert run_view.read(tmp_path).state == "failed"
+    train(tmp_path, steps=384)
+    assert run_view.read(tmp_path).state == "finished" and not (tmp_path / "failure").exists()
 
 
 def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
