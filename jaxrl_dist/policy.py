@@ -101,7 +101,7 @@ def evaluate(
     keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
-    evaluation.check_finite(returns, parts.settings)
+    evaluation.check_finite(returns, parts.settings.settings)
     grouped = [
         {"settings": values, **_summarised(np.stack(of_each))}
         for values, of_each in sweeps.by_combination(parts.settings, list(returns))

@@ -306,7 +306,7 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     )
     if returns is None:
         return ""
-    evaluation.check_finite(returns, parts.settings)
+    evaluation.check_finite(returns, parts.settings.settings)
     progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
     if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
