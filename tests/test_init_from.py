@@ -6,8 +6,9 @@ from typing import Any
 import conftest
 import jax
 import numpy as np
+import pytest
 
-from jaxrl_dist import faults, runner, saving
+from jaxrl_dist import config, faults, flags, runner, saving
 
 CARTPOLE = "gymnax:CartPole-v1"
 SHORT = {"steps": 64, "evaluation.interval_steps": 0, "checkpoint.interval_s": 0.0}
@@ -58,3 +59,16 @@ def test_the_versions_to_go_back_to_are_of_what_was_given(tmp_path: pathlib.Path
         assert_equal(version, state.learner)
     assert small.layout.roll_back is not None
     assert_equal(small.layout.roll_back(state, 0).learner.params, given)
+
+
+def test_a_run_goes_on_where_the_other_is_gone(tmp_path: pathlib.Path) -> None:
+    origin = f"--init_from={tmp_path / 'gone'}"
+    held = tmp_path / "held"
+    (held / "checkpoints" / "step_000000000064").mkdir(parents=True)
+    (held / "config.json").write_text('{"family": "classic", "settings": {}}')
+    begun, fresh = (
+        ["--system=ppo", f"--env={CARTPOLE}", origin, f"--out={folder}"] for folder in (held, tmp_path / "new")
+    )
+    assert flags.parse(begun).settings is not None
+    with pytest.raises(config.UsageError, match="is not the folder of a run"):
+        flags.parse(fresh)
