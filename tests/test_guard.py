@@ -59,7 +59,8 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     source = rf"the {field} of toy:walk, environment [0-7] of seed 0, at its step {at_step}, is not finite or out"
     message = f"not finite in iteration {(at_step - 1) // length}, after .* steps: {source}"
     with pytest.raises(guard.NonFiniteError, match=message) as error:
-        train(tmp_path, system, "toy:walk", **{"checkpoint.interval_s": 0})
+        # An evaluation on the way, of whole episodes, would come upon the reward before training does.
+        train(tmp_path, system, "toy:walk", **{"checkpoint.interval_s": 0, "evaluation.interval_steps": 1280})
     assert "\n" not in str(error.value)
     assert checkpoint.latest(tmp_path / "checkpoints")
     assert_all_checkpoints_are_finite(tmp_path)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import faults, policy, runner, types
+from jaxrl_dist import faults, policy, runner, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import device_tier, running, sebulba
 
@@ -73,6 +73,32 @@ def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
     with pytest.raises(fake_host.Broken, match="the learner fell over") as error:
         train(tmp_path, "ppo")
     assert "could not be saved" in error.value.__notes__[0]
+
+
+def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, calls = device_tier.DeviceTier.learn, [0]
+
+    def fail(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 5:
+            raise fake_host.Broken("the learner fell over")
+        return learn(*args)
+
+    settings = {**conftest.SMALL["ppo"], "layout": "sebulba", "layout.num_actors": 2, "checkpoint.interval_s": 0.0}
+
+    def go_on() -> runner.Run:
+        return runner.train("ppo", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
+
+    monkeypatch.setattr(session, "_CHUNK_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(device_tier.DeviceTier, "learn", fail)
+        with pytest.raises(fake_host.Broken, match="the learner fell over") as error:
+            go_on()
+    assert "could not be saved: an iteration was cut short" in error.value.__notes__[0]
+    resumed = go_on()
+    assert resumed.reason == "finished" and 0 < resumed.summary["resumed_from"] < resumed.summary["env_steps"]
 
 
 def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(

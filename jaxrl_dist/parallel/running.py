@@ -113,7 +113,8 @@ class Stage(NamedTuple):
 class Running:
     """The threads and what they share, and the state that they go on from, after so many iterations.
 
-    What stands in for the unrolls of actors that are late is there only if they may be.
+    What stands in for the unrolls of actors that are late is there only if they may be. It is whole unless an iteration
+    failed after it had taken its unrolls.
     """
 
     state: State
@@ -124,6 +125,7 @@ class Running:
     crew: crews.Crew
     gauges: gauges.Gauges
     stand_ins: tuple[arrivals.Item, ...]
+    is_whole: bool = True
 
     def measured(self) -> dict[str, np.ndarray]:
         """Returns what the gauges sum since the last call."""

@@ -227,6 +227,8 @@ class _Sebulba:
                 # Only a run that has not begun has neither threads nor pending unrolls.
                 self.close()
                 self._running = self._start(state, 0, 0.0)
+            if not self._running.is_whole:
+                raise RuntimeError("an iteration was cut short, and the unrolls that it took are lost")
             snapshot = saved.snapshot(self._stage, self._running)
         return snapshot._replace(replay=self._tier.saved(snapshot.replay))
 
@@ -294,6 +296,7 @@ class _Sebulba:
         started_s = time.perf_counter()
         depth = threads.queue.depth()
         items = running.take(self._stage, threads, i, check)
+        threads.is_whole = False
         threads.gauges.add_items(items, i, depth)
         learning_s = time.perf_counter()
         filled = quorum.fill(items, threads.stand_ins)
@@ -304,6 +307,7 @@ class _Sebulba:
             self.failure = base.Failure(i, failing, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
+        threads.is_whole = True
         return running.advance(state, result, items)
 
     def _start(self, state: running.State, iteration: int, progress: float) -> running.Running:
