@@ -83,8 +83,8 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     software.check_trackers(settings)
     sweeps.check_once(settings, values)
     origin = settings.settings.get("init_from")
-    is_read = origin and held(run_folder(settings)) is None
-    if is_read and not (pathlib.Path(origin) / "config.json").is_file():
+    is_read = bool(origin) and held(run_folder(settings)) is None
+    if is_read and not (pathlib.Path(str(origin)) / "config.json").is_file():
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
     return Command("", config.canonical(values), settings, dry_run)
 

@@ -288,7 +288,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return real_import(name, package)
 
     monkeypatch.setattr("importlib.import_module", without_brax)
-    with pytest.raises(config.UsageError, match=r'needs the package brax: pip install "\.\[brax\]"'):
+    with pytest.raises(config.UsageError, match=r'needs the package brax: pip install -e "\.\[brax\]"'):
         base.make("brax:ant")
 
 

@@ -161,7 +161,7 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("importlib.import_module", without)
     name = next(iter(MODULES[suite].ENVIRONMENTS), "pong")
-    with pytest.raises(config.UsageError, match=rf'needs the package {package}: pip install "\.\[{suite}\]"'):
+    with pytest.raises(config.UsageError, match=rf'needs the package {package}: pip install -e "\.\[{suite}\]"'):
         base.make(f"{suite}:{name}")
 
 

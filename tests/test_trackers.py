@@ -153,7 +153,7 @@ def test_a_missing_package_is_refused_before_anything_else(
     tmp_path: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    refused = rf'--log\.{name}=shop needs the package {name}: pip install "\.\[{name}\]"'
+    refused = rf'--log\.{name}=shop needs the package {name}: pip install -e "\.\[{name}\]"'
     with pytest.raises(config.UsageError, match=refused):
         flags.parse([f"--log.{name}=shop"])
     with pytest.raises(config.UsageError, match=refused):
