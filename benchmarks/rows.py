@@ -6,10 +6,10 @@ sizes. Where a reference cannot be set so, its title or note says what differs.
 
 import dataclasses
 
-_CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh")
-_MLP = ("--network.torso=mlp", "--network.hidden_sizes=64,64", "--network.shared=false")
-_SMALL = (*_CARTPOLE, *_MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
-_LARGE = (*_CARTPOLE, *_MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
+CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh")
+MLP = ("--network.torso=mlp", "--network.hidden_sizes=64,64", "--network.shared=false")
+_SMALL = (*CARTPOLE, *MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
+_LARGE = (*CARTPOLE, *MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
 _BREAKOUT = (
     "--system=ppo",
     "--env=gymnax:Breakout-MinAtar",
@@ -32,7 +32,7 @@ _DQN = (
     "--network.torso=mlp",
     "--network.activation=relu",
 )
-_ANT = (
+ANT = (
     "--system=ppo",
     "--env=brax:ant",
     "--env.params.backend=spring",
@@ -159,7 +159,7 @@ ROWS = (
     Row(
         "minatar_baseline",
         "PPO MinAtar Breakout 64×128, 4 epochs × 8, networks 64×64 on flat frames",
-        (*_BREAKOUT, *_MLP, "--network.activation=relu", *_chunk(65536)),
+        (*_BREAKOUT, *MLP, "--network.activation=relu", *_chunk(65536)),
         "baseline",
         ("--algo=ppo", *_PPO_BREAKOUT, "--activation=relu", *_chunk(65536)),
         target=1.3,
@@ -221,7 +221,7 @@ ROWS = (
     Row(
         "ant_brax",
         "PPO Brax ant (spring), 256 environments, 10240 rows per update, 4 epochs × 32, networks 256×256",
-        (*_ANT, *_chunk(10240)),
+        (*ANT, *_chunk(10240)),
         "brax",
         (
             *("--env=ant", "--backend=spring", "--num_envs=256", "--unroll=5", "--batch_size=64"),
@@ -287,39 +287,3 @@ ROWS = (
 
 THRESHOLD_OURS = (*_SMALL, *_chunk(8192))
 FIRST_LINE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--steps=500000")
-
-
-@dataclasses.dataclass(frozen=True)
-class Scaling:
-    """Speed against the number of environments, for an accelerator: flags of `ours.py` without the number."""
-
-    name: str
-    ours: tuple[str, ...]
-    rows_per_env: int
-    sizes: tuple[int, ...]
-
-
-SCALING = (
-    Scaling(
-        "cartpole",
-        (*_CARTPOLE, *_MLP, "--layout.unroll_length=32", "--learner.minibatches=32"),
-        32,
-        (64, 512, 4096, 32768, 131072),
-    ),
-    Scaling(
-        "minatar",
-        (
-            *("--system=ppo", "--env=gymnax:Breakout-MinAtar", "--layout.unroll_length=32", "--learner.epochs=4"),
-            *("--learner.minibatches=8", "--network.torso=minatar_cnn"),
-        ),
-        32,
-        (64, 512, 4096, 16384),
-    ),
-    Scaling(
-        "ant",
-        tuple(flag for flag in _ANT if not flag.startswith(("--env.num_envs", "--layout.")))
-        + ("--layout.unroll_length=5",),
-        5,
-        (256, 1024, 4096, 16384),
-    ),
-)

@@ -4,6 +4,7 @@ Without a GPU every row says so. `--device=any --sizes=64,128 --rounds=1` tries 
 """
 
 import argparse
+import dataclasses
 import pathlib
 import statistics
 import subprocess
@@ -16,10 +17,46 @@ import run
 HEADER = "| work | environments | steps/s | compile | device |\n|---|---|---|---|---|"
 
 
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Speed against the number of environments, for an accelerator: flags of `ours.py` without the number."""
+
+    name: str
+    ours: tuple[str, ...]
+    rows_per_env: int
+    sizes: tuple[int, ...]
+
+
+WORKS = (
+    Work(
+        "cartpole",
+        (*rows.CARTPOLE, *rows.MLP, "--layout.unroll_length=32", "--learner.minibatches=32"),
+        32,
+        (64, 512, 4096, 32768, 131072),
+    ),
+    Work(
+        "minatar",
+        (
+            *("--system=ppo", "--env=gymnax:Breakout-MinAtar", "--layout.unroll_length=32", "--learner.epochs=4"),
+            *("--learner.minibatches=8", "--network.torso=minatar_cnn"),
+        ),
+        32,
+        (64, 512, 4096, 16384),
+    ),
+    Work(
+        "ant",
+        tuple(flag for flag in rows.ANT if not flag.startswith(("--env.num_envs", "--layout.")))
+        + ("--layout.unroll_length=5",),
+        5,
+        (256, 1024, 4096, 16384),
+    ),
+)
+
+
 def main(arguments: list[str]) -> int:
     """Measures and prints the table; returns the exit code."""
     options = _parser().parse_args(arguments)
-    names = [work.name for work in rows.SCALING]
+    names = [work.name for work in WORKS]
     works = options.works.split(",") if options.works else names
     unknown = sorted(set(works) - set(names))
     if unknown:
@@ -29,7 +66,7 @@ def main(arguments: list[str]) -> int:
     missing = "no GPU" if options.device == "gpu" and not device.startswith("gpu") else ""
     lines = [HEADER]
     print(HEADER, flush=True)
-    for work in rows.SCALING:
+    for work in WORKS:
         if work.name not in works:
             continue
         for size in options.sizes or work.sizes:
@@ -41,7 +78,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _measure(work: rows.Scaling, size: int, device: str, missing: str, options: argparse.Namespace) -> str:
+def _measure(work: Work, size: int, device: str, missing: str, options: argparse.Namespace) -> str:
     """Trains chunks of about 16 updates with `size` environments and returns the line of the table."""
     if missing:
         return f"| {work.name} | {size} | not measured: {missing} | – | {device} |"

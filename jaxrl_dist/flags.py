@@ -83,8 +83,7 @@ def parse(argv: Sequence[str], root: pathlib.Path = config.PACKAGE) -> Command:
     software.check_trackers(settings)
     sweeps.check_once(settings, values)
     origin = settings.settings.get("init_from")
-    is_read = bool(origin) and held(run_folder(settings)) is None
-    if is_read and not (pathlib.Path(str(origin)) / "config.json").is_file():
+    if origin and not (pathlib.Path(origin) / "config.json").is_file() and held(run_folder(settings)) is None:
         raise config.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
     return Command("", config.canonical(values), settings, dry_run)
 
@@ -263,8 +262,7 @@ def _changes(command: Command, folder: pathlib.Path) -> differences.Difference:
     if old is None:
         return differences.Difference((), ())
     assert command.settings is not None
-    measured = resolution.measured_in(old, command.settings)
-    return resolution.resolve(command.flags, old["family"], measured=measured).difference(old)
+    return resolution.resolve_as_in(old, command.flags, command.settings).difference(old)
 
 
 def _flag_lines(

@@ -178,6 +178,20 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
     return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO) or name in _FOR_SPEED}
 
 
+def resolve_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked: Resolved) -> Resolved:
+    """Gives every setting its value as in a run: in the family of its environment, with what auto means there.
+
+    Args:
+        contents: of the run's `config.json`.
+        flags: flag name -> text or value.
+        asked: settings that these give before the environment is known.
+
+    Raises:
+        UsageError: a flag is not valid in that family.
+    """
+    return resolve(flags, contents["family"], measured=measured_in(contents, asked))
+
+
 def _from_row(settings: Mapping[str, systems.Setting]) -> dict[str, tuple[Any, str]]:
     """Pairs the values of a system with their origin, the source alone."""
     return {name: (value, paper_origin(source)) for name, (value, source) in settings.items()}

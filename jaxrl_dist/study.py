@@ -106,8 +106,7 @@ def is_finished(cell: Cell) -> bool:
     assert cell.command.settings is not None
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
-        measured = resolution.measured_in(contents, cell.command.settings)
-        settings = resolution.resolve(cell.command.flags, contents["family"], measured=measured)
+        settings = resolution.resolve_as_in(contents, cell.command.flags, cell.command.settings)
         changed = settings.difference(contents).identity
     except (OSError, ValueError, LookupError):
         return False
