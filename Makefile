@@ -3,8 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
+# Of `golden`: two commits, the newer of which may be . for the working tree, and names of runs, quick or all.
+BASE ?= ea1ee26
+HEAD ?= HEAD
+RUNS ?= all
 
-.PHONY: setup train test test-all lint bench learn docs
+.PHONY: setup train test test-all golden lint bench learn docs
 
 setup: $(VENV)/.installed
 
@@ -22,6 +26,9 @@ test: setup lint
 
 test-all: setup lint
 	$(RUN) -m pytest -n 2 --dist=worksteal
+
+golden: setup
+	$(RUN) tests/golden/compare.py --base=$(BASE) --head=$(HEAD) --runs=$(RUNS)
 
 lint: setup
 	$(RUN) -m ruff check .
