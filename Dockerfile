@@ -1,6 +1,6 @@
-# An image with the package and its suites gymnax, Brax, EnvPool and Gymnasium: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist --list
-# For NVIDIA GPUs: docker build --build-arg JAX_EXTRA=cuda12 -t jaxrl-dist . && docker run --rm --gpus=all -v "$PWD/runs:/work/runs" jaxrl-dist --list
-# The other scripts: docker run --rm -v "$PWD/runs:/work/runs" --entrypoint=python jaxrl-dist /package/scripts/evaluate.py --run=runs/x
+# An image with the package and its suites gymnax, Brax, EnvPool and Gymnasium: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist train --list
+# For NVIDIA GPUs: docker build --build-arg JAX_EXTRA=cuda12 -t jaxrl-dist . && docker run --rm --gpus=all -v "$PWD/runs:/work/runs" jaxrl-dist train --list
+# The other commands: docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist evaluate --run=runs/x
 # There is no git inside, so config.json says of the commit that it is unknown.
 FROM python:3.11-slim
 
@@ -12,7 +12,6 @@ ARG JAX_EXTRA=""
 WORKDIR /package
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY jaxrl_dist jaxrl_dist
-COPY scripts scripts
 COPY benchmarks/reference benchmarks/reference
 # Without the extra, JAX for CPUs, as pinned; with it, the same version of JAX for that platform.
 RUN pip install --no-cache-dir --requirement requirements.lock \

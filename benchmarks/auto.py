@@ -17,7 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax  # noqa: E402
 
-from jaxrl_dist import assemble, auto, config, probe, runner  # noqa: E402
+from jaxrl_dist import assemble, auto, errors, probe, runner  # noqa: E402
+from jaxrl_dist.settings import resolve
 
 _SLICE_S = 1.0
 _REPLAY_ROWS = 2**16
@@ -59,7 +60,7 @@ def main() -> None:
 
 def _compare(task: dict[str, Any], axes: tuple[Axes, ...], rounds: int) -> str:
     """Returns the rest of a task's row."""
-    named = {**task, "layout": config.AUTO}
+    named = {**task, "layout": resolve.AUTO}
     settings, environment = assemble.resolve(named)
     devices = jax.devices()
     found = auto.choose(named, settings, environment, devices, runner.keep_programs, _tell)
@@ -88,9 +89,11 @@ def _key(flags: Mapping[str, Any]) -> tuple[Any, ...]:
     """Returns what distinguishes settings: layout, devices, actors, and the suite's threads, 0 where none are named."""
     settings = assemble.resolve(flags)[0]
     own = {name: value for name, value in settings.settings.items() if name.startswith("layout.")}
-    with contextlib.suppress(config.UsageError):
+    with contextlib.suppress(errors.UsageError):
         own["layout.num_devices"] = len(assemble.choose_devices(settings, jax.devices()))
-    own |= {name: value for name, value in settings.settings.items() if name.startswith(config.PARAMS) and value != "0"}
+    own |= {
+        name: value for name, value in settings.settings.items() if name.startswith(resolve.PARAMS) and value != "0"
+    }
     own.pop("layout.learner_devices", None)
     return settings["layout"], *sorted((name, str(value)) for name, value in own.items())
 
@@ -102,7 +105,7 @@ def _probe(stack: contextlib.ExitStack, flags: Mapping[str, Any]) -> probe.Probe
         chosen = assemble.choose_devices(settings, jax.devices())
         runner.keep_programs(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
-    except config.UsageError as error:
+    except errors.UsageError as error:
         _tell(f"{_text(flags)}: {error}")
         return None
     stack.callback(made.close)

@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxrl_dist import config, reference, run_view  # noqa: E402
+from jaxrl_dist import errors, reference, run_view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         print(reference.write(options.out, options.name, [run_view.read(run) for run in options.runs]))
-    except (config.UsageError, OSError) as error:
+    except (errors.UsageError, OSError) as error:
         print(f"write_reference.py: {error}", file=sys.stderr)
         return 2
     return 0

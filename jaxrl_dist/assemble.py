@@ -1,17 +1,29 @@
 """Assembles a system from its settings: environment, agent, replay, learner, layout and evaluation on a mesh."""
 
 import dataclasses
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
-from jaxrl_dist import config, evaluation, learner, mixed, networks, replay, resolution, ring, sweeps, swept, types
+from jaxrl_dist import (
+    errors,
+    evaluation,
+    learner,
+    networks,
+    replay,
+    swept,
+    types,
+)
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.parallel import base as layouts
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.settings import sweep
+from jaxrl_dist.settings.resolve import Resolved
+from jaxrl_dist.systems import catalogue
 
 
 class Assembly(NamedTuple):
@@ -25,7 +37,7 @@ class Assembly(NamedTuple):
         evaluate: (params [S, ...], keys [S], index) -> returns f64 [S, episodes].
     """
 
-    settings: resolution.Resolved
+    settings: Resolved
     environment: envs.Environment | envs.HostTask
     agent: agents.Agent
     layout: Any
@@ -39,7 +51,7 @@ class Assembly(NamedTuple):
 
 def resolve(
     flags: Mapping[str, Any], measured: Mapping[str, tuple[Any, str]] | None = None
-) -> tuple[resolution.Resolved, envs.Environment | envs.HostTask]:
+) -> tuple[Resolved, envs.Environment | envs.HostTask]:
     """Resolves settings for the task family of the environment that the flags name, and makes that environment.
 
     Args:
@@ -49,14 +61,14 @@ def resolve(
     Raises:
         UsageError: a value that does not fit.
     """
-    checked = resolution.resolve(flags, measured=measured or {})
-    sweeps.combinations(checked)
+    checked = catalogue.resolved(flags, measured=measured or {})
+    sweep.combinations(checked)
     environment = envs.make(checked["env"], checked.env_params)
-    return resolution.resolve(flags, environment.spec.family, measured=measured or {}), environment
+    return catalogue.resolved(flags, environment.spec.family, measured=measured or {}), environment
 
 
 def assemble(
-    settings: resolution.Resolved,
+    settings: Resolved,
     environment: envs.Environment | envs.HostTask,
     devices: Sequence[jax.Device],
     episodes: int = 0,
@@ -72,27 +84,14 @@ def assemble(
     Raises:
         UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
     """
-    mesh = meshes.make(devices, sweeps.num_members(settings))
-    num_devices, num_envs = mesh.shape["devices"], settings["env.num_envs"]
-    _check_divides("--env.num_envs", num_envs, num_devices)
-    layout_module = _layout_module(settings)
-    layout_config, axis = settings.group("layout", layout_module.Config), layout_module.AXIS
-    shards = layout_module.replay_shards(settings, num_devices)
-
-    def build(values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
-        chosen = sweeps.replaced(settings, values)
-        agent = make_agent(chosen, environment.spec)
-        return agent, learner.make(chosen.group("learner", learner.Config), agent, axis)
-
-    def lay_out(agent: agents.Agent, learns: learner.Learner) -> Any:
-        rows = make_replay(settings, agent, settings.group("learner", learner.Config), shards, axis)
-        return layout_module.make(layout_config, agent, rows, learns, environment, num_envs, mesh)
-
+    mesh = meshes.make(devices, sweep.num_members(settings))
+    _check_divides("--env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
+    builder = Builder(settings, environment, mesh)
     if settings["sweep"]:
-        agent, layout = _sweep(settings, build, lay_out)
+        agent, layout = _sweep(builder)
     else:
-        agent, learns = build({})
-        layout = lay_out(agent, learns)
+        agent, learns = builder.agent_and_learner({})
+        layout = builder.layout(agent, learns)
     episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
     if isinstance(environment, envs.HostTask):
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
@@ -101,28 +100,51 @@ def assemble(
     return Assembly(settings, environment, agent, layout, evaluate)
 
 
-def _sweep(settings: resolution.Resolved, build: swept.Build, lay_out: Callable[..., Any]) -> tuple[agents.Agent, Any]:
+class Builder(NamedTuple):
+    """Builds agent, learner and layout of a run, with its own settings or with other values of some."""
+
+    settings: Resolved
+    environment: envs.Environment | envs.HostTask
+    mesh: Mesh
+
+    def agent_and_learner(self, values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
+        """Returns agent and learner with values, numbers or arrays [], in the place of those of the settings."""
+        chosen = self.settings.replaced(values)
+        agent = make_agent(chosen, self.environment.spec)
+        return agent, learner.make(chosen.group("learner", learner.Config), agent, _layout(self.settings).axis)
+
+    def layout(self, agent: agents.Agent, learns: learner.Learner) -> layouts.Layout:
+        """Returns the layout of an agent and its learner."""
+        chosen, num_envs = _layout(self.settings), self.settings["env.num_envs"]
+        shards = chosen.replay_shards(self.settings, self.mesh.shape["devices"])
+        rows = make_replay(self.settings, agent, self.settings.group("learner", learner.Config), shards, chosen.axis)
+        config: Any = self.settings.group("layout", chosen.config)
+        return chosen.make(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+
+    def trace(self, values: Mapping[str, Any]) -> None:
+        """Traces the training program with values, as `agent_and_learner` takes them."""
+        keys = jax.vmap(jax.random.key)(np.zeros(sweep.num_members(self.settings), np.uint32))
+        layout = self.layout(*self.agent_and_learner(values))
+        layout.program.eval_shape(*layout.run_arguments(layout.template(keys), 0, 1, 1))
+
+    def can_vary(self, name: str) -> bool:
+        """Says whether a setting that is marked to be swept can have several values here."""
+        return swept.can_vary(name, self.agent_and_learner, self.trace)
+
+
+def _sweep(builder: Builder) -> tuple[agents.Agent, layouts.Layout]:
     """Builds agent and layout of a sweep.
 
     Raises:
         UsageError: a setting of it is not one that the program computes with.
     """
-    combinations = sweeps.combinations(settings)
-    keys = jax.vmap(jax.random.key)(np.zeros(sweeps.num_members(settings), np.uint32))
-
-    def trace(values: Mapping[str, Any]) -> None:
-        layout = lay_out(*build(values))
-        layout.program.eval_shape(*layout.run_arguments(layout.template(keys), 0, 1, 1))
-
-    valid = swept.sweepable(sweeps.candidates(settings), settings, build, trace)
+    combinations = sweep.combinations(builder.settings)
     for name in combinations[0]:
-        if name not in valid:
-            raise config.UsageError(
-                f"--sweep: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
-                "(scripts/study.py --search takes any)"
-            )
-    agent, learns = swept.over(list(combinations[0]), build)
-    layout = lay_out(agent, learns)
+        if not builder.can_vary(name):
+            marked = [one for one, field in builder.settings.fields.items() if field.sweep]
+            raise sweep.refused(name, [one for one in marked if builder.can_vary(one)])
+    agent, learns = swept.over(list(combinations[0]), builder.agent_and_learner)
+    layout = builder.layout(agent, learns)
 
     def init(keys: jax.Array) -> Any:
         state = layout.init(keys)
@@ -132,35 +154,45 @@ def _sweep(settings: resolution.Resolved, build: swept.Build, lay_out: Callable[
     return agent, layout._replace(init=init)
 
 
-def make_agent(settings: resolution.Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
-    """Builds the agent of the settings' system for an environment."""
-    module = importlib.import_module(f"jaxrl_dist.agents.{config.find_system(settings['system']).agent}")
-    return module.make(settings.group("agent", module.Config), spec, settings.group("network", networks.Config))
+def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
+    """Builds the agent of the settings' system for an environment.
+
+    Raises:
+        UsageError: the agent or the network does not fit it; the message names the systems that take its actions.
+    """
+    system = catalogue.find_system(settings["system"])
+    config: Any = settings.group("agent", system.config)
+    network = settings.group("network", networks.Config)
+    try:
+        return system.agent(config, spec, network)
+    except errors.UnfitError as error:
+        raise errors.UsageError(f"{error}; valid: --system={catalogue.systems_for(error.actions)}") from error
 
 
-def choose_devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Returns the devices to learn on, of those there are, as the layout chooses them.
 
     Raises:
         UsageError: more devices asked for than there are, or others.
     """
-    return _layout_module(settings).choose_devices(settings, devices)
+    keeps_rows = catalogue.find_system(settings["system"]).replay.keeps_rows
+    return _layout(settings).choose_devices(settings, devices, keeps_rows)
 
 
-def _layout_module(settings: resolution.Resolved) -> Any:
-    return importlib.import_module(f"jaxrl_dist.parallel.{settings['layout']}")
+def _layout(settings: Resolved) -> layouts.LayoutSpec:
+    return catalogue.find_system(settings["system"]).layout(settings["layout"])
 
 
 def _check_divides(flag: str, value: int, num_devices: int) -> None:
     if value % num_devices:
         below = max(value // num_devices, 1) * num_devices
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{flag}={value} is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}"
         )
 
 
 def make_replay(
-    settings: resolution.Resolved,
+    settings: Resolved,
     agent: agents.Agent,
     learner_config: learner.Config,
     num_shards: int,
@@ -179,36 +211,33 @@ def make_replay(
         UsageError: sizes that do not fit together.
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
-    system = config.find_system(settings["system"])
+    system = catalogue.find_system(settings["system"])
     once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
     more_than_once, is_apart = learner_config.epochs * learner_config.minibatches > 1, axis is types.LOCAL
-    if system.replay == "latest":
+    if not system.replay.keeps_rows:
         if is_apart and more_than_once:
-            raise config.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
+            raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         if agent.staleness == "none" and more_than_once:
-            raise config.UsageError(
+            raise errors.UsageError(
                 f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
                 "--system=ppo)"
             )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_shards)
-        return replay.latest()
-    if more_than_once:
-        raise config.UsageError(
+    elif more_than_once:
+        raise errors.UsageError(
             f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
         )
-    sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
-    if system.replay == "mixed":
-        return mixed.make(settings.group("replay", replay.MixedConfig), **sizes)
-    kind = replay.PrioritisedConfig if system.replay == "prioritised" else replay.UniformConfig
-    windows = ring.Windows(
+    windows = replay.Windows(
         agent.context,
         agent.taught,
         agent.lookahead,
         None if agent.keeps_sequences else agent.init_carry,
         agent.first_error,
     )
-    replay_config = settings.group("replay", kind)
-    if is_apart:
-        replay_config = dataclasses.replace(replay_config, batch_size=replay_config.batch_size * num_shards)
-    return ring.make(replay_config, windows, **sizes)
+    config: Any = settings.group("replay", system.replay.config)
+    if is_apart and isinstance(config, replay.UniformConfig):
+        # Each shard draws a whole batch of its own.
+        config = dataclasses.replace(config, batch_size=config.batch_size * num_shards)
+    sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
+    return system.replay.make(config, windows, **sizes)

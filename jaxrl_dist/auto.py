@@ -14,8 +14,11 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import assemble, config, flags, probe, resolution
+from jaxrl_dist import assemble, errors, probe
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.systems import catalogue
 
 Measured = Mapping[str, tuple[Any, str]]
 Option = dict[str, Any]
@@ -30,13 +33,13 @@ _THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
 
 def settle(
     named: Mapping[str, Any],
-    settings: resolution.Resolved,
+    settings: resolve.Resolved,
     environment: envs.Environment | envs.HostTask,
     folder: pathlib.Path,
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
-) -> tuple[resolution.Resolved, envs.Environment | envs.HostTask]:
+) -> tuple[resolve.Resolved, envs.Environment | envs.HostTask]:
     """Returns settings and environment as they are; of `--layout=auto`, as an earlier session has them, or as measured.
 
     Args:
@@ -51,17 +54,17 @@ def settle(
     Raises:
         UsageError: simulators that come by themselves, or settings that cannot be.
     """
-    if named.get("layout") != config.AUTO:
+    if named.get("layout") != resolve.AUTO:
         return settings, environment
-    contents = flags.held(folder)
-    earlier = {} if contents is None else resolution.measured_in(contents, settings)
+    contents = folders.held(folder)
+    earlier = {} if contents is None else catalogue.measured_in(contents, settings)
     measured = earlier or choose(named, settings, environment, devices, on_devices, say)
     return assemble.resolve(named, measured)
 
 
 def choose(
     named: Mapping[str, Any],
-    settings: resolution.Resolved,
+    settings: resolve.Resolved,
     environment: envs.Environment | envs.HostTask,
     devices: Sequence[jax.Device],
     on_devices: Callable[[Sequence[jax.Device]], None],
@@ -73,8 +76,10 @@ def choose(
         The values by flag name, each with its origin.
     """
     if settings["env"].startswith("external:"):
-        raise config.UsageError(f"--layout={config.AUTO}: {settings['env']} comes by itself, and cannot be tried first")
-    measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{config.AUTO}: the only one")}
+        raise errors.UsageError(
+            f"--layout={resolve.AUTO}: {settings['env']} comes by itself, and cannot be tried first"
+        )
+    measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
     for options in (_layouts, _devices, _actors, _threads, _together):
         resolved = assemble.resolve(named, measured)[0] if measured else settings
         tried = [one for one in options(resolved, devices) if not _is_fixed(resolved, one)]
@@ -83,14 +88,14 @@ def choose(
         speeds = _speeds(named, measured, tried, devices, on_devices, say)
         for option, speed in zip(tried, speeds, strict=True):
             if speed:
-                say(f"{config.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
+                say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
         if not any(speeds):
             # The run itself then says why.
             return measured
         best = max(range(len(tried)), key=lambda i: speeds[i])
         if speeds[best] < speeds[0] * _CLEARLY:
             best = 0
-        origin = f"{config.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
+        origin = f"{resolve.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
         measured |= {name: (value, origin) for name, value in tried[best].items()}
     return measured
 
@@ -124,32 +129,32 @@ def _probe(
     say: Callable[[str], None],
 ) -> probe.Probe | None:
     """Returns the probe of an option, warm, which the stack closes; None, and why, if settings do not go together."""
-    entries = {name: (value, config.AUTO) for name, value in option.items()}
+    entries = {name: (value, resolve.AUTO) for name, value in option.items()}
     try:
         settings, environment = assemble.resolve(named, {**measured, **entries})
         chosen = assemble.choose_devices(settings, devices)
         on_devices(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
-    except config.UsageError as error:
-        say(f"{config.AUTO}: {_text(option)} cannot be: {error}")
+    except errors.UsageError as error:
+        say(f"{resolve.AUTO}: {_text(option)} cannot be: {error}")
         return None
     stack.callback(made.close)
     made.warm_up()
     return made
 
 
-def _layouts(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _layouts(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
     del devices
     options: list[Option] = [{"layout": settings["layout"]}]
-    row = config.find_system(settings["system"])
+    row = catalogue.find_system(settings["system"])
     if settings["layout"] == "anakin" and "sebulba" in row.layouts and settings["num_seeds"] == 1:
         same = {"layout.policy_lag": "0", "layout.unroll_length": settings["layout.unroll_length"]}
         options.append({"layout": "sebulba", **same})
     return options
 
 
-def _devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _devices(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
     chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
     counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
@@ -165,7 +170,7 @@ def _devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> li
     return options
 
 
-def _actors(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _actors(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
     del devices
     if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
@@ -175,16 +180,16 @@ def _actors(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> lis
     return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
 
 
-def _threads(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _threads(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
     del devices
     name = _THREADS.get(settings["env"].partition(":")[0], "")
     cores = len(os.sched_getaffinity(0))
     counts = dict.fromkeys([0, *(n for n in (cores // 2, 2 * cores) if n)])
-    return [{f"{config.PARAMS}{name}": str(n)} for n in counts] if name else []
+    return [{f"{resolve.PARAMS}{name}": str(n)} for n in counts] if name else []
 
 
-def _together(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
     """Returns how many environments act together, where the clock says which anyway."""
     del devices
     if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
@@ -194,7 +199,7 @@ def _together(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> l
     return [{"layout.ready_envs": n} for n in dict.fromkeys(counts)]
 
 
-def _is_fixed(settings: resolution.Resolved, option: Option) -> bool:
+def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
     """Whether it would change what a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
     given = [settings.origins.get(name, "") for name in changed]

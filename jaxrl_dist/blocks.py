@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import zstandard
 
-from jaxrl_dist import config
+from jaxrl_dist import errors
 from jaxrl_dist.types import ArrayTree
 
 _LEVEL, _THREADS = 1, 4
@@ -165,7 +165,7 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
     projected = blocks.projected_bytes()
     if projected - blocks.packed_bytes > free_bytes:
         fits = int(capacity * (free_bytes + blocks.packed_bytes) / projected * 0.9)
-        raise config.UsageError(
+        raise errors.UsageError(
             f"--replay.capacity={capacity}: compressed, its observations will take {projected / 2**30:.2f} GiB of the "
             f"host's memory, {free_bytes / 2**30:.2f} GiB are free; about {fits} would fit"
         )

@@ -18,10 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import manifest, storage
-from jaxrl_dist.config import setting
+from jaxrl_dist import errors, manifest, storage
+from jaxrl_dist.settings import setting
 
-CheckpointError = manifest.CheckpointError
+CheckpointError = errors.CheckpointError
 verify = manifest.verify
 
 Path = str | os.PathLike[str]

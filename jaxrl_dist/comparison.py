@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxrl_dist import band, config, declarations, differences, plots, reference, run_view
+from jaxrl_dist import band, errors, plots, reference, run_view
+from jaxrl_dist.settings import resolve
 
 
 class Verdict(NamedTuple):
@@ -18,7 +19,7 @@ class Verdict(NamedTuple):
     """
 
     reference: reference.Reference
-    changes: tuple[differences.Change, ...]
+    changes: tuple[resolve.Change, ...]
     num_seeds: int
     result: band.Comparison
 
@@ -35,14 +36,14 @@ def judge(references: Sequence[reference.Reference], views: Sequence[run_view.Vi
     for view in views[1:]:
         other, _ = _nearest(references, view)
         if other.name != chosen.name:
-            raise config.UsageError(
+            raise errors.UsageError(
                 f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give them one by one"
             )
     curve = plots.curve([view.records for view in views])
     try:
         result = band.compare(curve.env_steps, curve.returns, chosen.env_steps, chosen.returns)
     except ValueError as error:
-        raise config.UsageError(f"{views[0].label}: {error}") from None
+        raise errors.UsageError(f"{views[0].label}: {error}") from None
     return Verdict(chosen, changes, curve.returns.shape[1], result)
 
 
@@ -55,7 +56,7 @@ def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
         f"beside {one.title} (commit {commits})",
     ]
     if verdict.changes:
-        lines.append(f"settings that differ from the reference's: {differences.describe(verdict.changes)}")
+        lines.append(f"settings that differ from the reference's: {resolve.describe(verdict.changes)}")
     lines += ["", f"{'steps':>12} {'run':>10} {'reference':>10}"]
     for steps, run, theirs in zip(result.env_steps, result.run, result.reference, strict=True):
         lines.append(f"{steps:>12,.0f} {run:>10.4g} {theirs:>10.4g}")
@@ -76,7 +77,7 @@ def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
 
 def _nearest(
     references: Sequence[reference.Reference], view: run_view.View
-) -> tuple[reference.Reference, tuple[differences.Change, ...]]:
+) -> tuple[reference.Reference, tuple[resolve.Change, ...]]:
     """Finds the reference with the system, environment and parameters of a run, and the fewest other differences."""
     settings = view.settings
     own = [
@@ -86,29 +87,17 @@ def _nearest(
     if not own:
         params = "".join(f" {name}={value}" for name, value in sorted(view.env_params.items()))
         listed = ", ".join(one.name for one in references)
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{view.label}: no reference of {settings['system']} on {settings['env']}{params}; there are {listed} "
             "(--list says of what)"
         )
     return min(((one, _changes(one, view)) for one in own), key=lambda pair: len(pair[1]))
 
 
-def _changes(one: reference.Reference, view: run_view.View) -> tuple[differences.Change, ...]:
+def _changes(one: reference.Reference, view: run_view.View) -> tuple[resolve.Change, ...]:
     """Lists the settings in which a run differs, but for those that a resumed run may change; steps do count."""
-    before = {name: entry["value"] for name, entry in one.facts["settings"].items()}
-    after = {name: value for name, value in view.settings.items() if name not in reference.OF_EACH_RUN}
-    known = _fields(view)
-    tunable = {name for name, field in known.items() if field.tag == "tunable"} - {"steps"}
-    defaults = {name: list(x) if isinstance(x := field.default, tuple) else x for name, field in known.items()}
-    return differences.between(before, after, defaults, tunable).identity
-
-
-def _fields(view: run_view.View) -> dict[str, declarations.Field]:
-    """Reads how the settings of a run are declared; nothing where its system or layout is no more."""
-    try:
-        return config.fields(config.find_system(view.settings["system"]), view.settings["layout"])
-    except (config.UsageError, OSError):
-        return {}
+    after = {name: entry for name, entry in view.entries.items() if name not in reference.OF_EACH_RUN}
+    return resolve.difference(one.facts["settings"], after, always=("steps",)).identity
 
 
 def _seeds(count: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from jaxrl_dist import declarations
-from jaxrl_dist.config import UsageError
+from jaxrl_dist import errors
+from jaxrl_dist.errors import UsageError
 
 
 def make(name: str) -> Any:
@@ -33,7 +33,7 @@ def make(name: str) -> Any:
         valid = _flax_modules(module)
         raise UsageError(
             f"--network={name}: {module_name} has no class {class_name}; its Flax modules: "
-            f"{', '.join(valid) or 'none'}{declarations.nearest(class_name, valid)}"
+            f"{', '.join(valid) or 'none'}{errors.nearest(class_name, valid)}"
         )
     try:
         return getattr(module, class_name)()

@@ -17,19 +17,19 @@ import numpy as np
 from jaxrl_dist import (
     assemble,
     auto,
-    faults,
-    flags,
     learner,
     loggers,
     memory,
     probe,
     records,
-    resolution,
     runner,
     session,
 )
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.training import resume
 
 _PROBE_S = 5.0
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -67,39 +67,28 @@ class Speed(NamedTuple):
     bottleneck: str
 
 
-def main(command: flags.Command) -> int:
-    """Prints what a command's run would be; returns the exit code."""
-    runner.prepare()
-    stop = faults.StopToken()
-    with stop.install(), stop.at_once("stopped; nothing was written"):
-        try:
-            for line in describe(command, jax.devices()):
-                print(line, flush=True)
-        except runner.FAULTS as error:
-            flags.print_error(error)
-            return 1
-    return 0
-
-
-def describe(command: flags.Command, devices: Sequence[jax.Device], probe_s: float = _PROBE_S) -> Any:
+def describe(
+    flags: Mapping[str, Any], settings: resolve.Resolved, devices: Sequence[jax.Device], probe_s: float = _PROBE_S
+) -> Any:
     """Yields the lines that tell of a run, each as soon as it is known.
 
     Args:
-        command: of the run.
+        flags: flag name -> text or value, of the run.
+        settings: that these give before the environment is known.
         devices: to choose from.
         probe_s: how long to train.
 
     Raises:
         UsageError: settings that cannot be.
     """
-    settings, environment = assemble.resolve(command.flags)
-    folder = flags.check_folder(command)
-    held = ", which holds a run that goes on from there" if flags.held(folder) else ""
+    folder = resume.check_folder(flags, settings)
+    settings, environment = assemble.resolve(flags)
+    held = ", which holds a run that goes on from there" if folders.held(folder) else ""
     yield f"dry run of {settings['system']} on {settings['env']}; nothing is written to {folder}{held}"
     with memory.named(), session.matmul_precision(settings):
         notes: list[str] = []
         settings, environment = auto.settle(
-            command.flags, settings, environment, folder, devices, runner.keep_programs, notes.append
+            flags, settings, environment, folder, devices, runner.keep_programs, notes.append
         )
         yield from notes
         chosen = assemble.choose_devices(settings, devices)
@@ -173,7 +162,7 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
     return [rest, Compiled("evaluation", time.perf_counter() - trained_s, 0)]
 
 
-def schedules(settings: resolution.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
+def schedules(settings: resolve.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
     """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %."""
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
     rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
@@ -188,7 +177,7 @@ def schedules(settings: resolution.Resolved, parts: assemble.Assembly) -> dict[s
     return rows
 
 
-def _schedules(settings: resolution.Resolved, parts: assemble.Assembly) -> list[str]:
+def _schedules(settings: resolve.Resolved, parts: assemble.Assembly) -> list[str]:
     rows = parts.layout.rows_per_iteration
     total = -(-settings["steps"] // rows)
     lines = [
@@ -227,7 +216,7 @@ def _of_threads(report: Mapping[str, Any]) -> str:
     return f"{report['bottleneck']} (actors: {acting}; the learner learns {report['share_learning']:.0%} of its time)"
 
 
-def _speed(settings: resolution.Resolved, probed: probe.Probe) -> list[str]:
+def _speed(settings: resolve.Resolved, probed: probe.Probe) -> list[str]:
     speed, total = measure(probed), records.env_steps(probed.parts, 1)
     iterations = -(-settings["steps"] // total)
     minutes = iterations * total * settings["num_seeds"] / speed.steps_per_second / 60

@@ -1,7 +1,6 @@
 """Evaluation on environments of its own: one whole episode each, statistics frozen, on all devices."""
 
 import contextlib
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -12,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import precision, types
+from jaxrl_dist import errors, precision, types
 from jaxrl_dist.agents import base
-from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import host as hosts
 from jaxrl_dist.envs import watch
@@ -24,23 +22,6 @@ from jaxrl_dist.types import Array, ArrayTree
 
 # Steps until evaluation looks for a stop the first time; then it measures how many take a second.
 _FIRST_SLICE = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of the evaluations during training."""
-
-    episodes: int = setting(32, "Whole episodes per evaluation and seed, one environment each.", low=1, tag="tunable")
-    interval_steps: int = setting(
-        0, "Environment steps between evaluations; 0 is a twentieth of the run.", low=0, tag="tunable"
-    )
-    max_steps: int = setting(
-        27_000,
-        "Longest evaluated episode where the environment has no time limit of its own.",
-        low=1,
-        tag="tunable",
-        source="Mnih et al. 2015, methods (5 minutes at 18,000 frames; 30 minutes since Wang et al. 2016)",
-    )
 
 
 class _Episodes(NamedTuple):
@@ -199,7 +180,7 @@ def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
     if len(wrong):
         member, episode = wrong[0]
         seed = settings["seed"] + member % settings["num_seeds"]
-        raise envs.EnvironmentFault(
+        raise errors.EnvironmentFault(
             f"the return of {settings['env']} is {returns[member, episode]} in episode {episode} of an evaluation, "
             f"seed {seed}: one of its rewards is not finite"
         )

@@ -15,13 +15,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from jaxrl_dist import errors
+
 LOCK_NAME = ".lock"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _OWNER_WRITES_WITHIN_S = 0.05
-
-
-class LockError(RuntimeError):
-    """Another trainer holds the folder; the message names its process."""
 
 
 @contextlib.contextmanager
@@ -191,7 +189,7 @@ def _take(path: pathlib.Path) -> BinaryIO:
                 return handle
         except BlockingIOError:
             handle.close()
-            raise LockError(
+            raise errors.LockError(
                 f"{path.parent} belongs to a running trainer ({_owner(path)}): wait for it or choose another folder"
             ) from None
         handle.close()

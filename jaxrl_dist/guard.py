@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, records, saving, sweeps
+from jaxrl_dist import assemble, checkpoint, errors, records, saving
 from jaxrl_dist.parallel import base as layouts
+from jaxrl_dist.settings import sweep
 
 _all_finite = jax.jit(layouts.all_finite)
 
@@ -80,7 +81,7 @@ def forget_failure(folder: pathlib.Path, iteration: int) -> None:
         return
     try:
         failed = checkpoint.read_meta(path)["iteration"]
-    except checkpoint.CheckpointError:
+    except errors.CheckpointError:
         # Nothing could run it again.
         failed = -1
     if iteration > failed:
@@ -115,7 +116,7 @@ def _describe(parts: assemble.Assembly, failure: layouts.Failure) -> str:
         return "from sound observations and rewards, so in the loss, its gradient or the update"
     field, member, column, row = failure.source
     seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
-    where = sweeps.describe(sweeps.combinations(parts.settings)[number])
+    where = sweep.describe(sweep.combinations(parts.settings)[number])
     return (
         f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
         f"{where and ' with '}{where}, at its "

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, events, policy, records, saving, session, types
+from jaxrl_dist import assemble, checkpoint, errors, events, policy, records, saving, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base, schedules
 
@@ -28,12 +28,12 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     keys = session.seed_keys(parts.settings)
     layout = parts.layout
     if layout.follow is None or not (folder / events.FILE_NAME).exists():
-        raise config.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
+        raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
     if isinstance(parts.environment, envs.HostTask):
-        raise config.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
+        raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
     found = saving.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
     if found is None:
-        raise config.UsageError(f"{run} holds no checkpoint")
+        raise errors.UsageError(f"{run} holds no checkpoint")
     state, meta = found
     # What came after the checkpoint, as in a run that was killed, left nothing to compare with.
     log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
@@ -63,10 +63,10 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     parts = policy.assemble_run(folder, {})
     layout, keys = parts.layout, session.seed_keys(parts.settings)
     if layout.roll_back is None:
-        raise config.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
+        raise errors.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
     found = saving.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
     if found is None:
-        raise config.UsageError(f"{run} holds no checkpoint")
+        raise errors.UsageError(f"{run} holds no checkpoint")
     before, meta = found
     state = layout.roll_back(before, updates)
     place = [_updates(one) for one in before.versions].index(updates)

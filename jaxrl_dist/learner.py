@@ -13,7 +13,8 @@ import optax
 
 from jaxrl_dist import optimizers, permutations, types
 from jaxrl_dist.agents import base
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -28,12 +29,16 @@ class Config:
         choices=("adam", "radam", "rmsprop", "rmsprop_centred", "sgd"),
         source="Schulman et al. 2017, table 5",
     )
-    learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5")
+    learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
     anneal: bool = setting(
         True, "Let the step size fall linearly to 0 over training.", source="Schulman et al. 2017, table 5 (α)"
     )
     epsilon: float = setting(
-        1e-5, "Term that keeps the optimiser's denominator from 0.", above=0.0, source="Huang et al. 2022, detail 3"
+        1e-5,
+        "Term that keeps the optimiser's denominator from 0.",
+        above=0.0,
+        source="Huang et al. 2022, detail 3",
+        sweep=True,
     )
     decay: float = setting(
         0.999,

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TextIO
 
 from jaxrl_dist import display as displays
 from jaxrl_dist import metrics, software, trackers
-from jaxrl_dist.config import setting
+from jaxrl_dist.settings import setting
 
 _EVENTS = "events.out.tfevents."
 

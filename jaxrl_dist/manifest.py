@@ -7,11 +7,9 @@ import os
 import pathlib
 from typing import Any
 
+from jaxrl_dist import errors
+
 NAME = "manifest.json"
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or what is on disk is not what was written."""
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -30,19 +28,19 @@ def verify(path: str | os.PathLike[str]) -> None:
             raise ValueError("its form is not as written")
         sizes = {name: record["bytes"] for name, record in recorded.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: {NAME} is not readable: {one_line(error)}") from error
+        raise errors.CheckpointError(f"{path}: {NAME} is not readable: {one_line(error)}") from error
     try:
         present = {name: file.stat().st_size for name, file in _files(path).items()}
         for name in sorted({*sizes, *present}):
             if sizes.get(name) != present.get(name):
                 was, now = (f"{n} bytes" if n is not None else "missing" for n in (sizes.get(name), present.get(name)))
-                raise CheckpointError(f"{path}: {name} is {now}, was {was} when written")
+                raise errors.CheckpointError(f"{path}: {name} is {now}, was {was} when written")
         found = digests(path)
     except OSError as error:
-        raise CheckpointError(f"{path}: {one_line(error)}") from error
+        raise errors.CheckpointError(f"{path}: {one_line(error)}") from error
     for name, record in found.items():
         if record != recorded[name]:
-            raise CheckpointError(f"{path}: {name} has other bytes than were written")
+            raise errors.CheckpointError(f"{path}: {name} has other bytes than were written")
 
 
 def encode(files: dict[str, dict[str, Any]]) -> bytes:
@@ -88,7 +86,7 @@ def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
     for entry in sorted(path.rglob("*")):
         name = entry.relative_to(path).as_posix()
         if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
-            raise CheckpointError(f"{path}: {name} is not a plain file")
+            raise errors.CheckpointError(f"{path}: {name} is not a plain file")
         if entry.is_file() and name != NAME:
             found[name] = entry
     return found

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from jaxrl_dist import blocks, config, resolution, ring
+from jaxrl_dist import blocks, errors, ring
+from jaxrl_dist.settings import resolve
 
 _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
@@ -119,7 +120,7 @@ def describe(parts: Mapping[str, int]) -> str:
     return f"replay: {readable(sum(parts.values()))} per device ({listed})"
 
 
-def check(settings: resolution.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
+def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
     """Refuses a replay that its devices cannot hold.
 
     Args:
@@ -136,7 +137,7 @@ def check(settings: resolution.Resolved, parts: Mapping[str, int], devices: Sequ
     block = settings["env.num_envs"] * settings["layout.unroll_length"]
     fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
     fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
-    raise config.UsageError(
+    raise errors.UsageError(
         f"--replay.capacity={settings['replay.capacity']} takes {readable(needed)} of each device's memory, "
         f"{readable(int(free))} are free; {fix}"
     )

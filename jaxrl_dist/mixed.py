@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import replay as replays
 from jaxrl_dist import ring, types
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -57,7 +57,7 @@ def make(
     )
     rows = ring.make(
         uniform,
-        ring.Windows(context=0, taught=unroll_length, lookahead=1, first_carry=None),
+        replays.Windows(context=0, taught=unroll_length, lookahead=1, first_carry=None),
         num_columns=num_columns,
         num_devices=num_devices,
         unroll_length=unroll_length,
@@ -118,3 +118,12 @@ def _replayed(fraction: float, columns: int) -> int:
             f"nearest valid: {nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)"
         )
     return round(exact)
+
+
+def _make_mixed(config: replays.MixedConfig, windows: replays.Windows, **sizes: Any) -> replays.Replay:
+    """Makes the replay, whose windows are unrolls whatever an agent takes."""
+    del windows
+    return make(config, **sizes)
+
+
+MIXED = replays.Kind("mixed", replays.MixedConfig, _make_mixed, keeps_rows=True)

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import custom, lstm, noisy, torsos, types
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.settings import setting
 
 STACKED = ("frame_stack", "frame_stack_lstm")
 RECURRENT = ("lstm", "frame_stack_lstm")

@@ -12,19 +12,19 @@ import numpy as np
 from jaxrl_dist import (
     assemble,
     checkpoint,
-    config,
+    errors,
     evaluation,
     records,
-    resolution,
     run_view,
     saving,
     session,
-    sweeps,
     types,
 )
 from jaxrl_dist.agents import base as agents
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base as layouts
+from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.systems import catalogue
 
 
 class Policy(NamedTuple):
@@ -41,7 +41,7 @@ class Policy(NamedTuple):
     agent: agents.Agent
     params: types.Params
     environment: envs.Environment | envs.HostTask
-    settings: resolution.Resolved
+    settings: resolve.Resolved
     env_steps: int
 
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
@@ -68,12 +68,12 @@ def load(
         checkpoint.CheckpointError: its files are corrupt.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}))
-    members = sweeps.num_members(parts.settings)
+    members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
-        raise config.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
+        raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
     one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
-    values = sweeps.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
-    return Policy(parts.agent, one, parts.environment, sweeps.replaced(parts.settings, values), env_steps)
+    values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
+    return Policy(parts.agent, one, parts.environment, parts.settings.replaced(values), env_steps)
 
 
 def evaluate(
@@ -98,13 +98,13 @@ def evaluate(
     # A run of this seed splits the key itself by use.
     root = jax.random.fold_in(jax.random.key(seed), len(layouts.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
-    keys = jnp.tile(keys, len(sweeps.combinations(parts.settings)))
+    keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
     evaluation.check_finite(returns, parts.settings.settings)
     grouped = [
         {"settings": values, **_summarised(np.stack(of_each))}
-        for values, of_each in sweeps.by_combination(parts.settings, list(returns))
+        for values, of_each in sweep.by_combination(parts.settings, list(returns))
     ]
     return {
         "run": str(run),
@@ -130,7 +130,7 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     """
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
     if path is None:
-        raise config.UsageError(f"{run} holds no failure")
+        raise errors.UsageError(f"{run} holds no failure")
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = assemble_run(pathlib.Path(run), {}, num_devices)
@@ -148,7 +148,7 @@ def _summarised(returns: np.ndarray) -> dict[str, Any]:
 
 
 def _param_flags(params: Mapping[str, str]) -> dict[str, str]:
-    return {f"{config.PARAMS}{name}": value for name, value in params.items()}
+    return {f"{resolve.PARAMS}{name}": value for name, value in params.items()}
 
 
 def _norms(network: Any) -> Any:
@@ -166,20 +166,20 @@ def assemble_run(
     """
     path = folder / "config.json"
     if not path.exists():
-        raise config.UsageError(f"--run={folder} is no run folder: it has no config.json")
+        raise errors.UsageError(f"--run={folder} is no run folder: it has no config.json")
     if num_devices > jax.device_count():
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    saved = resolution.restore(run_view.read_json(path))
+    saved = catalogue.restored(run_view.read_json(path))
     # Every value is given, so a preset that was changed since, or is gone, has no say.
     given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
     settings, environment = assemble.resolve(given)
     return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
 
-def _devices(saved: resolution.Resolved, num_devices: int) -> dict[str, Any]:
+def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
     """Returns the flags that make a layout use the first devices there are."""
     chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
     named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}
@@ -194,5 +194,5 @@ def _restore(
     try:
         params, meta = saving.load_params(folder, slot, template)
     except ValueError as error:
-        raise config.UsageError(str(error)) from error
+        raise errors.UsageError(str(error)) from error
     return parts, params, meta["env_steps"]

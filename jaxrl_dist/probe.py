@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import assemble, records, resolution, session
+from jaxrl_dist import assemble, records, session
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base as layouts
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.settings import resolve
 
 # Longest time until a replay is learned from; a probe that takes longer measures what it sees until then.
 _PATIENCE_S = 60.0
@@ -40,7 +41,7 @@ class Probe:
 
     def __init__(
         self,
-        settings: resolution.Resolved,
+        settings: resolve.Resolved,
         environment: envs.Environment | envs.HostTask,
         devices: Sequence[jax.Device],
         capacity: int = 0,
@@ -166,7 +167,7 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     return (time.perf_counter() - started_s) / iterations
 
 
-def _early(settings: resolution.Resolved, capacity: int) -> resolution.Resolved:
+def _early(settings: resolve.Resolved, capacity: int) -> resolve.Resolved:
     """Returns the settings with a replay that is learned from at once, and is cut where a capacity is given."""
     if "replay.min_size" not in settings.settings:
         return settings

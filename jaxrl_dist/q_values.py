@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import config, networks, types
+from jaxrl_dist import errors, networks, types
 from jaxrl_dist.types import Array
 
 
@@ -23,10 +23,8 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         UsageError: actions are real-valued.
     """
     if not isinstance(spec.action, types.DiscreteSpace):
-        raise config.UsageError(
-            f"--env={spec.name}: its actions are real, and this agent needs discrete ones; valid: --system="
-            f"{config.systems_for(spec.action.kind)}"
-        )
+        message = f"--env={spec.name}: its actions are real, and this agent needs discrete ones"
+        raise errors.UnfitError(message, spec.action.kind)
     return spec.action.num_values
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import aggregate, assemble, sweeps
+from jaxrl_dist import aggregate, assemble
+from jaxrl_dist.settings import sweep
 
 
 @dataclasses.dataclass
@@ -99,7 +100,7 @@ def env_steps(parts: assemble.Assembly, iteration: int) -> int:
 
 def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
     """Returns how far the run is, per seed."""
-    steps, members = env_steps(parts, progress.iteration), sweeps.num_members(parts.settings)
+    steps, members = env_steps(parts, progress.iteration), sweep.num_members(parts.settings)
     return {
         "env_steps": steps,
         "frames": steps * parts.environment.spec.frames_per_step,
@@ -113,7 +114,7 @@ def steps_per_second(
     parts: assemble.Assembly, iterations: int, sums: Mapping[str, list[float]], seconds: float
 ) -> float:
     """Returns the environment steps per second of all seeds, without those that a layout passed over."""
-    steps = env_steps(parts, iterations) * sweeps.num_members(parts.settings)
+    steps = env_steps(parts, iterations) * sweep.num_members(parts.settings)
     return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
 
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import band, config, plots, run_view
+from jaxrl_dist import band, errors, plots, run_view
+from jaxrl_dist.settings import resolve
 
 _NAME = re.compile(r"[\w.+-]+")
 _COLUMNS = ("seed", "env_steps", "minutes", "return")
@@ -55,16 +56,16 @@ def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pa
         UsageError: a run is not finished, they are not one study, or there are too few seeds.
     """
     if not _NAME.fullmatch(name):
-        raise config.UsageError(f"--name={name}: expected letters, digits and any of . + - _")
+        raise errors.UsageError(f"--name={name}: expected letters, digits and any of . + - _")
     run_view.check_one_setting(views)
     seeds = _seeds(views)
     curve = plots.curve([view.records for view in views])
     if not np.isfinite(curve.returns).all():
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{name}: not every seed was evaluated at every step, so there is no curve to compare with"
         )
     if len(seeds) < band.SMALLEST_SEEDS:
-        raise config.UsageError(f"{name}: a reference needs {band.SMALLEST_SEEDS} seeds or more, not {len(seeds)}")
+        raise errors.UsageError(f"{name}: a reference needs {band.SMALLEST_SEEDS} seeds or more, not {len(seeds)}")
     folder.mkdir(parents=True, exist_ok=True)
     minutes = np.concatenate([_minutes(view, curve.env_steps) for view in views], axis=1)
     with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
@@ -86,7 +87,7 @@ def read_all(folder: pathlib.Path) -> list[Reference]:
     """
     found = [_read(path) for path in sorted(folder.glob("*.csv"))]
     if not found:
-        raise config.UsageError(f"--references={folder} holds no reference curves")
+        raise errors.UsageError(f"--references={folder} holds no reference curves")
     return found
 
 
@@ -99,14 +100,14 @@ def _seeds(views: Sequence[run_view.View]) -> list[int]:
     seeds: list[int] = []
     for view in views:
         if view.state not in ("finished", "return reached"):
-            raise config.UsageError(f"{view.label} is not finished: {view.state}")
+            raise errors.UsageError(f"{view.label} is not finished: {view.state}")
         others = [name for name, value in _plain(view).items() if value != _plain(views[0]).get(name)]
         if others:
-            raise config.UsageError(f"{view.label} differs from {views[0].label} in {', '.join(others[:4])}")
+            raise errors.UsageError(f"{view.label} differs from {views[0].label} in {', '.join(others[:4])}")
         first, count = int(view.settings.get("seed", 0)), int(view.settings.get("num_seeds", 1))
         seeds += range(first, first + count)
     if len(set(seeds)) < len(seeds):
-        raise config.UsageError(f"the runs have seeds in common: {', '.join(map(str, seeds))}")
+        raise errors.UsageError(f"the runs have seeds in common: {', '.join(map(str, seeds))}")
     return seeds
 
 
@@ -127,7 +128,7 @@ def _facts(views: Sequence[run_view.View], seeds: Sequence[int]) -> dict[str, An
         "env_steps": first.env_steps,
         "device": f"{first.summary.get('num_devices', '?')} × {first.summary.get('device', 'unknown')}",
         "protocol": first.summary.get("protocol", ""),
-        "settings": {name: {"value": x, "origin": first.origins[name]} for name, x in _plain(first).items()},
+        "settings": {name: first.entries[name] for name in _plain(first)},
         "software": [session for i, session in enumerate(sessions) if session not in sessions[:i]],
     }
 
@@ -150,10 +151,10 @@ def _read(path: pathlib.Path) -> Reference:
         returns = np.array([[values[seed, step] for seed in seeds] for step in steps])
         return Reference(path.stem, facts, np.array(steps), returns)
     except (OSError, ValueError, KeyError) as error:
-        raise config.UsageError(f"{path} is no reference curve: {' '.join(str(error).split())}") from None
+        raise errors.UsageError(f"{path} is no reference curve: {' '.join(str(error).split())}") from None
 
 
 def env_params(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment's own parameters of a reference's settings."""
-    prefix = config.PARAMS
+    prefix = resolve.PARAMS
     return {name.removeprefix(prefix): str(x["value"]) for name, x in settings.items() if name.startswith(prefix)}

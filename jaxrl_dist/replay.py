@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.config import setting
-from jaxrl_dist.types import Array
+from jaxrl_dist.settings import setting
+from jaxrl_dist.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +139,47 @@ class Replay(NamedTuple):
     host: HostStorage | None = None
 
 
+class Windows(NamedTuple):
+    """How windows are cut.
+
+    Attributes:
+        context: rows before the taught ones.
+        taught: taught rows.
+        lookahead: rows after them.
+        first_carry: (batch_size) -> the carry that every window starts from; None where each starts from the acting
+            state before its first row, and windows begin at unrolls only.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error that new windows
+            have before they are learned from; None gives them the largest priority so far.
+    """
+
+    context: int
+    taught: int
+    lookahead: int
+    first_carry: Callable[[int], ArrayTree] | None
+    first_error: Callable[[types.Unroll], Array] | None = None
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return self.context + self.taught + self.lookahead
+
+
+class Kind(NamedTuple):
+    """What is known of a replay before it is made.
+
+    Attributes:
+        name: of the kind.
+        config: dataclass of its settings, `--replay.*`.
+        make: (config, `Windows`, num_columns, num_devices, unroll_length, axis) -> `Replay`, one shard.
+        keeps_rows: whether rows are kept for later updates.
+    """
+
+    name: str
+    config: type
+    make: Callable[..., Replay]
+    keeps_rows: bool
+
+
 def latest() -> Replay:
     """Makes the replay of on-policy learning; its state exists only between `add` and `update`."""
 
@@ -163,3 +204,12 @@ def latest() -> Replay:
         update=lambda state, indices, priorities: (),
         keeps_rows=False,
     )
+
+
+def _make_latest(config: LatestConfig, windows: Windows, **sizes: Any) -> Replay:
+    """Makes `latest`, which nothing else decides."""
+    del config, windows, sizes
+    return latest()
+
+
+LATEST = Kind("latest", LatestConfig, _make_latest, keeps_rows=False)

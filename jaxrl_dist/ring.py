@@ -6,7 +6,6 @@ the acting state, at every unroll.
 """
 
 import fractions
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 
 from jaxrl_dist import permutations, types
 from jaxrl_dist import priorities as trees
-from jaxrl_dist.config import UsageError
-from jaxrl_dist.replay import HostStorage, PrioritisedConfig, Replay, UniformConfig
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows
 from jaxrl_dist.types import Array, ArrayTree
 
 _FEW_COLUMNS = 256
@@ -53,31 +52,6 @@ class Drawn(NamedTuple):
     column: Array
     start: Array
     head: Array
-
-
-class Windows(NamedTuple):
-    """How windows are cut.
-
-    Attributes:
-        context: rows before the taught ones.
-        taught: taught rows.
-        lookahead: rows after them.
-        first_carry: (batch_size) -> the carry that every window starts from; None where each starts from the acting
-            state before its first row, and windows begin at unrolls only.
-        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error that new windows
-            have before they are learned from; None gives them the largest priority so far.
-    """
-
-    context: int
-    taught: int
-    lookahead: int
-    first_carry: Callable[[int], ArrayTree] | None
-    first_error: Callable[[types.Unroll], Array] | None = None
-
-    @property
-    def length(self) -> int:
-        """Rows of a window."""
-        return self.context + self.taught + self.lookahead
 
 
 def make(
@@ -290,3 +264,7 @@ def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_len
             f"--replay.min_size={config.min_size} is larger than --replay.capacity={config.capacity}: "
             f"learning would never start; nearest valid: {config.capacity}"
         )
+
+
+UNIFORM = Kind("uniform", UniformConfig, make, keeps_rows=True)
+PRIORITISED = Kind("prioritised", PrioritisedConfig, make, keeps_rows=True)

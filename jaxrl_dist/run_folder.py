@@ -12,25 +12,23 @@ import numpy as np
 from jaxrl_dist import (
     assemble,
     checkpoint,
-    differences,
-    flags,
     metrics,
     plots,
     records,
-    resolution,
     session,
     software,
-    sweeps,
 )
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import resolve, sweep
 
 
-def write_config(folder: pathlib.Path, settings: resolution.Resolved) -> tuple[differences.Change, ...]:
+def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[resolve.Change, ...]:
     """Writes every setting with its origin, and the commit and versions of each session so far.
 
     Returns:
         The settings that an earlier session in this folder had otherwise.
     """
-    earlier = flags.held(folder)
+    earlier = folders.held(folder)
     changes = () if earlier is None else settings.difference(earlier).tunable
     _write(folder / "config.json", software.record(settings.as_json(), earlier))
     return changes
@@ -90,11 +88,11 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
 _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "eval_episodes", "eval_interval_over")
 
 
-def _by_combination(settings: resolution.Resolved, last: dict[str, Any]) -> dict[str, Any]:
+def _by_combination(settings: resolve.Resolved, last: dict[str, Any]) -> dict[str, Any]:
     """Returns the last evaluation of each combination of a sweep, nothing without one."""
     if not settings["sweep"] or not last:
         return {}
-    grouped = sweeps.by_combination(settings, last["eval_return_per_seed"])
+    grouped = sweep.by_combination(settings, last["eval_return_per_seed"])
     return {
         "sweep": [
             {"settings": values, "eval_return_mean": float(np.mean(returns)), "eval_return_per_seed": returns}
@@ -112,7 +110,7 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
         lines.append(summary["protocol"])
     if summary.get("sweep"):
         lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
-        lines += [f"  {sweeps.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
+        lines += [f"  {sweep.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
     elif summary["eval_return_mean"] is not None:
         low, high = summary["eval_return_ci95"]
         lines.append(
@@ -135,11 +133,11 @@ def _write(path: pathlib.Path, contents: dict[str, Any]) -> None:
     _replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
-def _draw(folder: pathlib.Path, settings: resolution.Resolved) -> None:
+def _draw(folder: pathlib.Path, settings: resolve.Resolved) -> None:
     title, whole = f"{settings['system']} on {settings['env']}", plots.curve([metrics.read(folder)])
-    grouped = sweeps.by_combination(settings, list(whole.returns.T))
+    grouped = sweep.by_combination(settings, list(whole.returns.T))
     curves = {
-        sweeps.describe(values) or settings["system"]: whole._replace(returns=np.stack(returns, axis=1))
+        sweep.describe(values) or settings["system"]: whole._replace(returns=np.stack(returns, axis=1))
         for values, returns in grouped
     }
     _replace(folder / "learning_curve.png", lambda scratch: plots.draw(curves, scratch, title))

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import aggregate, config, faults, metrics, published, software, sweeps
+from jaxrl_dist import aggregate, errors, faults, metrics, published, software
+from jaxrl_dist.settings import resolve, sweep
 
 _LOG_NAME = "train.log"
 _COMPLAINT = "train.py: "
@@ -31,6 +32,7 @@ class View(NamedTuple):
         label: to call it by.
         settings: value by flag name.
         origins: where each value comes from.
+        entries: of `config.json`, name -> value with origin, tag, and the default where the value is another.
         software: commit and versions of each session.
         records: of `metrics.jsonl`.
         summary: of the last session that came to an end; empty before.
@@ -42,6 +44,7 @@ class View(NamedTuple):
     label: str
     settings: dict[str, Any]
     origins: dict[str, str]
+    entries: dict[str, dict[str, Any]]
     software: list[dict[str, Any]]
     records: list[metrics.Record]
     summary: dict[str, Any]
@@ -61,7 +64,7 @@ class View(NamedTuple):
     @property
     def env_params(self) -> dict[str, str]:
         """The environment's own parameters."""
-        prefix = config.PARAMS
+        prefix = resolve.PARAMS
         return {name.removeprefix(prefix): str(x) for name, x in self.settings.items() if name.startswith(prefix)}
 
 
@@ -76,19 +79,19 @@ def read(folder: pathlib.Path, label: str = "") -> View:
         UsageError: it holds no run, or files of it cannot be read.
     """
     if not folder.is_dir():
-        raise config.UsageError(f"{folder} is no run folder: there is no such folder")
+        raise errors.UsageError(f"{folder} is no run folder: there is no such folder")
     contents = read_json(folder / "config.json")
     if not (folder / "config.json").is_file():
         nested = sorted(path.parent for path in folder.glob("*/config.json"))
         hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
-        raise config.UsageError(f"{folder} is no run folder: it has no config.json{hint}")
+        raise errors.UsageError(f"{folder} is no run folder: it has no config.json{hint}")
     try:
         values = {name: entry["value"] for name, entry in contents["settings"].items()}
         origins = {name: str(entry["origin"]) for name, entry in contents["settings"].items()}
     except (KeyError, TypeError, AttributeError):
         values, origins = {}, {}
     if not {"system", "env"} <= values.keys():
-        raise config.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
+        raise errors.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
     records, summary = metrics.read(folder), read_json(folder / "summary.json")
     state = _state(folder, records, summary)
     sessions = software.recorded(contents)
@@ -97,6 +100,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
         label or str(folder),
         values,
         origins,
+        contents["settings"],
         sessions,
         records,
         summary,
@@ -117,7 +121,7 @@ def read_all(folders: Sequence[pathlib.Path], labels: str | None) -> list[View]:
     """
     names = labels.split(",") if labels else [str(folder) for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
-        raise config.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
+        raise errors.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
     return [read(folder, name) for folder, name in zip(folders, names, strict=True)]
 
 
@@ -132,9 +136,9 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise config.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+        raise errors.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(contents, dict):
-        raise config.UsageError(f"{path} is not what a run writes: no JSON object")
+        raise errors.UsageError(f"{path} is not what a run writes: no JSON object")
     return contents
 
 
@@ -143,11 +147,11 @@ def members(view: View) -> list[View]:
     if not view.settings.get("sweep"):
         return [view]
     count, found = view.settings["num_seeds"], []
-    for i, values in enumerate(sweeps.read(view.settings["sweep"])):
+    for i, values in enumerate(sweep.read(view.settings["sweep"])):
         seeds = slice(i * count, (i + 1) * count)
         found.append(
             view._replace(
-                label=f"{view.label}, {sweeps.describe(values)}",
+                label=f"{view.label}, {sweep.describe(values)}",
                 settings={**view.settings, **values, "sweep": ""},
                 origins={**view.origins, **dict.fromkeys(values, "sweep")},
                 records=[_of_seeds(record, seeds) for record in view.records],
@@ -165,9 +169,9 @@ def check_one_setting(views: Sequence[View]) -> None:
     folders = [view.folder.resolve() for view in views]
     for i, view in enumerate(views):
         if view.settings.get("sweep"):
-            raise config.UsageError(f"{view.label} is a sweep, {view.settings['sweep']}, so its seeds are not alike")
+            raise errors.UsageError(f"{view.label} is a sweep, {view.settings['sweep']}, so its seeds are not alike")
         if folders[i] in folders[:i]:
-            raise config.UsageError(f"{view.label} is given twice: each run counts once")
+            raise errors.UsageError(f"{view.label} is given twice: each run counts once")
 
 
 def marks(views: Sequence[View]) -> published.Marks:

@@ -1,13 +1,10 @@
 """Trains what the flags ask for: resolves, assembles, locks the run folder, drives the session, summarises."""
 
 import contextlib
-import dataclasses
 import os
 import pathlib
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import jax
 from absl import logging
@@ -16,60 +13,21 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxrl_dist import (
     assemble,
     auto,
-    checkpoint,
-    config,
-    differences,
+    errors,
     faults,
-    flags,
     loggers,
     memory,
     run_folder,
     session,
     software,
     startup,
-    sweeps,
 )
-from jaxrl_dist.config import setting
-from jaxrl_dist.envs import base as envs
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Settings of a run as a whole; their flags have no prefix."""
-
-    system: str = setting("ppo", "System to train; --list names them.")
-    env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
-    layout: str = setting(
-        "",
-        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
-        "the same, measured.",
-    )
-    preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
-    steps: int = setting(
-        1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
-    )
-    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
-    num_seeds: int = setting(1, "Independent runs in one program.", low=1)
-    sweep: str = setting(
-        "",
-        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
-        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
-    )
-    stop_at_return: float = setting(
-        1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
-    )
-    out: str = setting("", "Run folder; empty names it after system, environment and seed, under runs.", tag="tunable")
-    init_from: str = setting("", "Run folder whose final parameters this run starts from.")
-    precision: str = setting(
-        "default",
-        "Precision of matrix products; default is the platform's own, and CPUs know none but float32.",
-        choices=("default", "bfloat16", "tensorfloat32", "float32"),
-    )
-    profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
-
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import sweep as sweeps
+from jaxrl_dist.training import resume
 
 # What ends a run in one line, beside a wrong command.
-FAULTS = (FloatingPointError, checkpoint.CheckpointError, envs.EnvironmentFault, memory.OutOfMemoryError, OSError)
+FAULTS = (FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, memory.OutOfMemoryError, OSError)
 
 
 class Run(NamedTuple):
@@ -112,32 +70,14 @@ def train(
     named = {"system": system, "env": env, **run_settings}
     for name, value in (settings or {}).items():
         if name in named:
-            raise config.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
+            raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
         named[name] = value
     return drive(named, devices or jax.devices(), faults.StopToken(), display=False, callbacks=callbacks)
-
-
-def main(named: Mapping[str, Any]) -> int:
-    """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
-    prepare()
-    stop = faults.StopToken()
-    with stop.install():
-        try:
-            run = drive(named, jax.devices(), stop, display=True, on_devices=keep_programs)
-        except FAULTS as error:
-            flags.print_error(error)
-            return 1
-    if run.reason == session.STOPPED:
-        print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
-        return stop.exit_code
-    print(run_folder.describe(run.folder, run.summary))
-    return 0
 
 
 def prepare() -> None:
     """Sets up the process as scripts do, before JAX has a backend: few words, flat memory, a device per core."""
     logging.set_verbosity(logging.WARNING)
-    warnings.showwarning = _print_warning
     memory.keep_flat()
     use_cores()
 
@@ -167,9 +107,13 @@ def drive(
     settings, environment = assemble.resolve(named)
     software.check_trackers(settings)
     sweeps.check_once(settings, named)
-    command = flags.Command("", dict(named), settings)
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
-    with memory.named(), flags.open_folder(command) as folder, _lock(folder), session.matmul_precision(settings):
+    with (
+        memory.named(),
+        resume.open_folder(named, settings) as folder,
+        _lock(folder),
+        session.matmul_precision(settings),
+    ):
         with stop.at_once("stopped before the run began; nothing was saved"):
             say = print if display else _say_nothing
             settings, environment = auto.settle(named, settings, environment, folder, devices, on_devices, say)
@@ -184,7 +128,7 @@ def drive(
             loggers.Logger(folder, log, title=title, settings=settings.settings, display=display) as logger,
         ):
             if changes:
-                logger.say(f"changed since the last session: {differences.describe(changes)}")
+                logger.say(f"changed since the last session: {resolve.describe(changes)}")
             result = session.run(parts, folder, started, logger, stop, callbacks)
         summary = run_folder.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)
@@ -196,21 +140,9 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(faults.lock(folder))
-        except faults.LockError as error:
-            raise config.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
+        except errors.LockError as error:
+            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
         yield
-
-
-def _print_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Prints a warning as one line, without the place in the source."""
-    print(f"{flags.program()}: warning: {message}", file=sys.stderr)
 
 
 def _say_nothing(text: str) -> None:

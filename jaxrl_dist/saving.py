@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import assemble, checkpoint, config, differences, resolution, types
+from jaxrl_dist import assemble, checkpoint, errors, types
 from jaxrl_dist.checkpoint import Path
+from jaxrl_dist.settings import resolve
 
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
@@ -41,7 +42,7 @@ def restore_latest(
     try:
         found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
     except ValueError as error:
-        raise config.UsageError(
+        raise errors.UsageError(
             f"the checkpoint does not fit ({error}); if a network or environment of your own has changed, put it back, "
             "or train into another --out"
         ) from error
@@ -83,12 +84,12 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     except ValueError as error:
         changes = _changes(parts.settings, pathlib.Path(source))
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
-        raise config.UsageError(f"--init_from={source}: {reason}") from error
+        raise errors.UsageError(f"--init_from={source}: {reason}") from error
     params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)
     return parts.layout.start_from(state, state.learner._replace(params=params, target_network=target))
 
 
-def _changes(settings: resolution.Resolved, origin: pathlib.Path) -> str:
+def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
     """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
@@ -97,5 +98,5 @@ def _changes(settings: resolution.Resolved, origin: pathlib.Path) -> str:
         found = settings.difference(old).identity
     except (OSError, ValueError):
         return ""
-    names, owners = ("system", "env", "num_seeds", "sweep"), ("network.", config.PARAMS)
-    return differences.describe([one for one in found if one.name in names or one.name.startswith(owners)])
+    names, owners = ("system", "env", "num_seeds", "sweep"), ("network.", resolve.PARAMS)
+    return resolve.describe([one for one in found if one.name in names or one.name.startswith(owners)])

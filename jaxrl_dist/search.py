@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import config, declarations, faults, flags, search_plots, software, study, study_table
+from jaxrl_dist import errors, faults, search_plots, software, study, study_table
 from jaxrl_dist.report import studies
+from jaxrl_dist.settings import fields, resolve
+from jaxrl_dist.systems import catalogue, training_flags
 
 SAMPLERS = ("random", "optuna")
 
@@ -62,30 +64,30 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
         UsageError: there is no such setting, or it cannot have these values.
     """
     name, _, given = text.partition("=")
-    name = config.ALIASES.get(name, name)
-    settings = flags.parse(tuple(common)).settings
+    name = catalogue.ALIASES.get(name, name)
+    settings = training_flags.parse(tuple(common)).settings
     if settings is None:
-        raise config.UsageError(f"--search={text}: a flag of train.py prints instead of training")
-    if name.startswith(config.PARAMS):
-        raise config.UsageError(
+        raise errors.UsageError(f"--search={text}: a flag of train.py prints instead of training")
+    if name.startswith(resolve.PARAMS):
+        raise errors.UsageError(
             f"--search={text}: an environment's parameters make other tasks; vary them by --setting"
         )
     if name not in settings.fields:
-        raise config.unknown_flag(config.find_system(settings["system"]), settings.fields, name)
+        raise catalogue.unknown_flag(catalogue.find_system(settings["system"]), settings.fields, name)
     field = settings.fields[name]
     scale, _, ends = given.rpartition(":")
     low, dots, high = ends.partition("..")
     try:
         if given and not dots and scale != "log":
             parts = given.split(";" if ";" in given else ",")
-            return Range(name, choices=tuple(declarations.parse(field, part) for part in parts))
+            return Range(name, choices=tuple(fields.parse(field, part) for part in parts))
         if scale not in ("", "log") or not dots or field.kind not in ("int", "float"):
             raise ValueError("expected log:LOW..HIGH or LOW..HIGH of a number, or values A,B,C (of lists A,B;C)")
-        first, last = (float(declarations.parse(field, end)) for end in (low, high))
+        first, last = (float(fields.parse(field, end)) for end in (low, high))
     except ValueError as error:
-        raise config.UsageError(f"--search={text}: {error}") from None
+        raise errors.UsageError(f"--search={text}: {error}") from None
     if not (first < last < math.inf) or (scale == "log" and first <= 0):
-        raise config.UsageError(f"--search={text}: a range rises, and one of logarithms lies above 0")
+        raise errors.UsageError(f"--search={text}: a range rises, and one of logarithms lies above 0")
     return Range(name, first, last, scale == "log", field.kind == "int")
 
 
@@ -106,12 +108,12 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
         faults.LockError: the search is running already.
     """
     if search.trials < 1:
-        raise config.UsageError(f"--trials={search.trials}: a search needs at least one")
+        raise errors.UsageError(f"--trials={search.trials}: a search needs at least one")
     names = [one.name for one in search.ranges]
     if len(set(names)) < len(names):
-        raise config.UsageError(f"--search: each setting once, not {', '.join(names)}")
+        raise errors.UsageError(f"--search: each setting once, not {', '.join(names)}")
     if search.sampler == "optuna" and not software.is_installed("optuna"):
-        raise config.missing_package("--sampler=optuna", "optuna", "optuna")
+        raise errors.missing_package("--sampler=optuna", "optuna", "optuna")
     draw = _draw_by_optuna if search.sampler == "optuna" else _draw_at_random
     out, failures, rows = search.plan.out, {}, []  # type: ignore[var-annotated]
     _cells(search, 0, _draw_at_random(search, 0, [], []))
@@ -251,9 +253,9 @@ def _kept(search: Search) -> list[Drawn]:
         kept = json.loads(path.read_text(encoding="utf-8"))
         asked, drawn = kept["asked"], kept["drawn"]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise config.UsageError(f"{path} cannot be read ({error}): give another --out") from None
+        raise errors.UsageError(f"{path} cannot be read ({error}): give another --out") from None
     if asked != _asked(search):
-        raise config.UsageError(
+        raise errors.UsageError(
             f"--out={search.plan.out} holds another search (other ranges, sampler or first seed): give another --out"
         )
     return [dict(values) for values in drawn]

@@ -22,13 +22,12 @@ from jaxrl_dist import (
     loggers,
     memory,
     records,
-    resolution,
     saving,
-    sweeps,
     types,
 )
 from jaxrl_dist.parallel import base as layouts
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.settings import resolve, sweep
 
 _CHUNK_S = 1.0
 
@@ -129,13 +128,13 @@ def run(
     return Result(reason, progress, started.resumed_from, state.learner.params)
 
 
-def seed_keys(settings: resolution.Resolved) -> jax.Array:
+def seed_keys(settings: resolve.Resolved) -> jax.Array:
     """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
 
     Of a sweep, the seeds of each combination in turn.
     """
     seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
-    seeds = np.tile(seeds, len(sweeps.combinations(settings)))
+    seeds = np.tile(seeds, len(sweep.combinations(settings)))
     return jax.vmap(jax.random.key)(seeds)
 
 
@@ -201,7 +200,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
     return state
 
 
-def matmul_precision(settings: resolution.Resolved) -> contextlib.AbstractContextManager[Any]:
+def matmul_precision(settings: resolve.Resolved) -> contextlib.AbstractContextManager[Any]:
     """Sets the precision of matrix products that the settings ask for, in this thread and within the context."""
     return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
 

@@ -5,13 +5,15 @@ Imports no JAX: versions are read from the metadata of what is installed.
 
 import importlib.metadata
 import importlib.util
+import pathlib
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_dist import config, resolution
+from jaxrl_dist import errors
+from jaxrl_dist.settings import resolve
 
 _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
@@ -20,6 +22,7 @@ _DISTRIBUTIONS = (
 # What records may be sent to, by its package.
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 _KEY = "software"
+_PACKAGE = pathlib.Path(__file__).resolve().parent
 _UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}
 
 
@@ -42,7 +45,7 @@ def is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def check_trackers(settings: Mapping[str, Any] | resolution.Resolved) -> None:
+def check_trackers(settings: Mapping[str, Any] | resolve.Resolved) -> None:
     """Checks that the packages of the trackers that the settings name are there, without importing them.
 
     Raises:
@@ -51,7 +54,7 @@ def check_trackers(settings: Mapping[str, Any] | resolution.Resolved) -> None:
     for name in TRACKERS:
         destination = settings[f"log.{name}"]
         if destination and not is_installed(name):
-            raise config.missing_package(f"--log.{name}={destination}", name, name)
+            raise errors.missing_package(f"--log.{name}={destination}", name, name)
 
 
 def commit() -> str:
@@ -83,7 +86,11 @@ def _git(*arguments: str) -> str:
     """Returns what git prints in the folder of the package, "" where it fails."""
     try:
         result = subprocess.run(
-            ["git", "-C", str(config.PACKAGE), *arguments], capture_output=True, text=True, timeout=10, check=False
+            ["git", "-C", str(_PACKAGE), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

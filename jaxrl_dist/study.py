@@ -14,8 +14,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxrl_dist import config, declarations, faults, flags, metrics, plots, resolution, scores, study_table
+from jaxrl_dist import errors, faults, metrics, plots, scores, study_table
 from jaxrl_dist.report import studies
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.systems import catalogue, training_flags
+from jaxrl_dist.training import resume
 
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
@@ -59,7 +62,7 @@ class Cell(NamedTuple):
     label: str
     folder: pathlib.Path
     arguments: tuple[str, ...]
-    command: flags.Command
+    command: training_flags.Command
 
 
 def parse_setting(text: str) -> Setting:
@@ -70,11 +73,11 @@ def parse_setting(text: str) -> Setting:
     """
     label, separator, given = text.partition(":")
     if not separator or not _LABEL.fullmatch(label.strip()):
-        raise config.UsageError(f"--setting={text}: expected LABEL: --flag=value ..., the label of letters and digits")
+        raise errors.UsageError(f"--setting={text}: expected LABEL: --flag=value ..., the label of letters and digits")
     try:
         return Setting(label.strip(), tuple(shlex.split(given)))
     except ValueError as error:
-        raise config.UsageError(f"--setting={text}: {error}") from None
+        raise errors.UsageError(f"--setting={text}: {error}") from None
 
 
 def cells(study: Study) -> list[Cell]:
@@ -84,10 +87,10 @@ def cells(study: Study) -> list[Cell]:
         config.UsageError: a flag is not valid, or two settings share a folder.
     """
     if study.num_seeds < 1:
-        raise config.UsageError(f"--num_seeds={study.num_seeds}: a study needs at least one seed")
+        raise errors.UsageError(f"--num_seeds={study.num_seeds}: a study needs at least one seed")
     folders = [_folder_name(setting.label) for setting in study.settings]
     if len(set(folders)) < len(folders):
-        raise config.UsageError(f"every setting needs a label of its own, not {', '.join(folders)}")
+        raise errors.UsageError(f"every setting needs a label of its own, not {', '.join(folders)}")
     return [cell for setting in study.settings for cell in _cells_of(study, setting)]
 
 
@@ -98,7 +101,8 @@ def check_folders(planned: Sequence[Cell]) -> None:
         config.UsageError: one does.
     """
     for cell in planned:
-        flags.check_folder(cell.command)
+        assert cell.command.settings is not None
+        resume.check_folder(cell.command.flags, cell.command.settings)
 
 
 def is_finished(cell: Cell) -> bool:
@@ -106,7 +110,7 @@ def is_finished(cell: Cell) -> bool:
     assert cell.command.settings is not None
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
-        settings = resolution.resolve_as_in(contents, cell.command.flags, cell.command.settings)
+        settings = catalogue.resolved_as_in(contents, cell.command.flags, cell.command.settings)
         changed = settings.difference(contents).identity
     except (OSError, ValueError, LookupError):
         return False
@@ -192,7 +196,7 @@ def unrecorded(study: Study, rows: Sequence[study_table.Row]) -> str:
     unknown = [name for name in empty if known and name not in known]
     if not unknown:
         return ""
-    hint = declarations.nearest(unknown[0], known)
+    hint = errors.nearest(unknown[0], known)
     return f"--means={unknown[0]}: these runs record no such number; valid: {', '.join(known)}{hint}"
 
 
@@ -201,7 +205,7 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
     folder = study.out / _folder_name(setting.label)
     seeds = range(study.first_seed, study.first_seed + study.num_seeds)
     first = _cell(study, setting, folder, study.first_seed, 1).command.settings
-    together = first is not None and config.trains_seeds_together(first["layout"])
+    together = first is not None and _trains_together(first)
     if study.separate_seeds or not together:
         blocks = [(folder / f"seed{seed}", seed, 1) for seed in seeds]
     else:
@@ -209,21 +213,26 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
     return [_cell(study, setting, *block) for block in blocks]
 
 
+def _trains_together(settings: resolve.Resolved) -> bool:
+    """Says whether the layout of settings trains several seeds in one program."""
+    return catalogue.find_system(settings["system"]).layout(settings["layout"]).seeds_together
+
+
 def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:
     """Makes one process, with its flags checked."""
     given = (*study.common, *setting.flags)
     for name in _OWNED:
         if any(re.match(f"--?{name}(=|$)", flag) for flag in given):
-            raise config.UsageError(f"{setting.label}: --{name} is chosen by the study, give it before the --")
+            raise errors.UsageError(f"{setting.label}: --{name} is chosen by the study, give it before the --")
     arguments = (*given, f"--seed={seed}", f"--num_seeds={num_seeds}", f"--out={folder}")
     try:
-        command = flags.parse(arguments)
-    except config.UsageError as error:
-        raise config.UsageError(f"{setting.label}: {error}") from None
+        command = training_flags.parse(arguments)
+    except errors.UsageError as error:
+        raise errors.UsageError(f"{setting.label}: {error}") from None
     if command.text:
-        raise config.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
+        raise errors.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
     if command.settings and command.settings["sweep"]:
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{setting.label}: --sweep: a study has its settings one by one, as --setting or --search"
         )
     return Cell(setting.label, folder, arguments, command)

@@ -4,7 +4,6 @@ The values travel as frozen statistics of the parameters, so layouts, checkpoint
 whatever is given the parameters builds its functions anew, while it is traced, from the values that lie in them.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import learner as learners
-from jaxrl_dist import resolution, types
+from jaxrl_dist import types
 from jaxrl_dist.agents import base
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -83,82 +82,33 @@ def set_values(params: types.Params, combinations: Sequence[Mapping[str, float]]
     return params._replace(statistics=params.statistics._replace(values=values))
 
 
-class Watched(float):
-    """A number that notes in `refused` what Python, and not the program, does with it: there it must stay a number.
-
-    A product with a power of two is exact in any precision, and passes.
-    """
-
-    name: str
-    refused: set[str]
-
-    def __new__(cls, value: float, name: str, refused: set[str]) -> "Watched":
-        """Makes one that is noted by its name."""
-        made = super().__new__(cls, value)
-        made.name, made.refused = name, refused
-        return made
-
-    def __mul__(self, other: Any) -> Any:
-        """Passes a power of two; arrays multiply by themselves."""
-        if not isinstance(other, int | float):
-            return NotImplemented
-        if not isinstance(other, Watched) and abs(math.frexp(other)[0]) == 0.5:
-            return Watched(float(self) * other, self.name, self.refused)
-        self.refused.add(self.name)
-        return float(self) * float(other)
-
-    __rmul__ = __mul__
-    __hash__ = float.__hash__
-
-
-def _noting(operation: str) -> Callable[..., Any]:
-    """Makes an operation of `Watched` that notes its use, unless its operand is an array, which does it instead."""
-
-    def operate(self: Watched, *operands: Any) -> Any:
-        if not all(isinstance(operand, int | float) for operand in operands):
-            return NotImplemented
-        self.refused.add(self.name)
-        return getattr(float, operation)(float(self), *map(float, operands))
-
-    return operate
-
-
-_OPERATIONS = (
-    *("bool", "eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "truediv", "rtruediv"),
-    *("pow", "rpow", "mod", "rmod", "floordiv", "rfloordiv", "neg", "abs", "int", "round"),
-)
-for _operation in _OPERATIONS:
-    setattr(Watched, f"__{_operation}__", _noting(f"__{_operation}__"))
-
-
-def sweepable(
-    names: Sequence[str], settings: resolution.Resolved, build: Build, trace: Callable[[Any], object]
-) -> list[str]:
-    """Returns which of some settings enter the program as numbers that arrays are computed with, and nothing before it.
+def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:
+    """Says whether a setting can have several values in one program: an array in its place is enough to trace it.
 
     Args:
-        names: of the settings.
-        settings: of the run, which hold their values.
+        name: of a setting that is marked to be swept; in some configurations such a one decides what is compiled too.
         build: as in `over`.
-        trace: (name -> `Watched`) traces the training program with these values.
+        trace: (name -> value) traces the training program with these values.
     """
-    refused: set[str] = set()
-    trace({name: Watched(settings[name], name, refused) for name in names})
-    return [name for name in names if name not in refused and _is_apart(build, name)]
+    try:
+        jax.eval_shape(lambda value: trace({name: value}), 0.5)
+    except (jax.errors.ConcretizationTypeError, TypeError):
+        return False
+    return is_apart(name, build)
 
 
-def _is_apart(build: Build, name: str) -> bool:
-    """Whether what gets no parameters, first parameters, exploration and actors' errors, does without a setting."""
+def is_apart(name: str, build: Build) -> bool:
+    """Says whether what is computed without parameters, in which a member's values lie, does without a setting."""
+    # What an actor remembers of an error is such.
+    if name.startswith("agent.") and build({})[0].first_error is not None:
+        return False
 
     def without_params(value: Array) -> Any:
         agent, _ = build({name: value})
         return agent.init(jax.random.key(0)), agent.exploration(jnp.zeros(1, jnp.int32), 1, jnp.float32(0))
 
     try:
-        traced = jax.make_jaxpr(without_params)(0.5)
+        jaxpr = jax.make_jaxpr(without_params)(0.5).jaxpr
     except (jax.errors.ConcretizationTypeError, TypeError):
         return False
-    (value,) = traced.jaxpr.invars
-    used = any(operand is value for equation in traced.jaxpr.eqns for operand in equation.invars)
-    first_error = build({})[0].first_error
-    return not used and (first_error is None or not name.startswith("agent."))
+    return not any(operand is jaxpr.invars[0] for equation in jaxpr.eqns for operand in equation.invars)

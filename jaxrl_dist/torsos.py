@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import custom
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 
 # Name -> fewest pixels of an image's height and width that leave its last convolution one.
 _CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}

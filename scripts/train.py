@@ -6,7 +6,8 @@ import sys
 # From a checkout without installation.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist import command  # noqa: E402
+from jaxrl_dist import commands  # noqa: E402
+from jaxrl_dist.commands import train  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(command.start())
+    sys.exit(commands.start(train.main, "train"))

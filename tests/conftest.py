@@ -19,6 +19,7 @@ import jax
 import numpy as np
 import pytest
 
+import jaxrl_dist
 from jaxrl_dist import assemble, session
 from jaxrl_dist.envs import base as envs
 
@@ -76,6 +77,7 @@ SMALL["r2d2"] = SMALL["dqn"] | {
 }
 
 
+PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
 LONG = pathlib.Path(__file__).with_name("long.txt")
 
 

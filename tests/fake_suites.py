@@ -8,7 +8,8 @@ import numpy as np
 from flax import struct
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import ale, base, craftax, jumanji, navix, pgx, playground, pooled, wrappers
+from jaxrl_dist.envs import base, pooled, wrappers
+from jaxrl_dist.envs.suites import ale, craftax, jumanji, navix, pgx, playground
 
 LENGTH = 7
 _NEVER = 1000

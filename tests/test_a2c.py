@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, flags, learner, networks, resolution, runner, types
+from jaxrl_dist import errors, learner, networks, runner, types
 from jaxrl_dist.agents import a2c, impala, ppo
+from jaxrl_dist.systems import catalogue, training_flags
 
 A, D, T, B = 3, 4, 9, 6
 SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(A), "classic")
@@ -209,7 +210,7 @@ def test_rows_of_another_policy_are_refused(tmp_path: Any) -> None:
         ({"learner.epochs": 2}, "rows are not the policy's own, as a2c needs; valid: 1 and 1"),
         ({"learner.minibatches": 2}, "rows are not the policy's own, as a2c needs; valid: 1 and 1"),
     ):
-        with pytest.raises(config.UsageError, match=message) as error:
+        with pytest.raises(errors.UsageError, match=message) as error:
             named = {**conftest.SMALL["a2c"], **settings}
             runner.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=named)
         assert "\n" not in str(error.value)
@@ -244,17 +245,17 @@ def test_ga3c_learns_from_rows_of_older_policies(tmp_path: Any) -> None:
     assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] == 10
     assert run.summary["policy_lag_p99"] > 0
     off = {**settings, "agent.correction_epsilon": 0.0}
-    with pytest.raises(config.UsageError, match="learns from its own rows only; valid: 0"):
+    with pytest.raises(errors.UsageError, match="learns from its own rows only; valid: 0"):
         runner.train("ga3c", "toy:walk", out=str(tmp_path / "off"), settings=off)
 
 
 def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:
-    assert "layout.policy_lag" not in resolution.resolve({"system": "a2c", "layout": "anakin"}, "classic").settings
-    resolved = resolution.resolve({"system": "a2c", "layout": "sebulba"}, "classic")
+    assert "layout.policy_lag" not in catalogue.resolved({"system": "a2c", "layout": "anakin"}, "classic").settings
+    resolved = catalogue.resolved({"system": "a2c", "layout": "sebulba"}, "classic")
     assert resolved["layout.policy_lag"] == "0"
     assert resolved.origins["layout.policy_lag"].startswith("paper: Mnih et al. 2016")
-    assert "--layout.policy_lag=0\n" in flags.parse(["--system=a2c", "--layout=sebulba", "--help"]).text
-    assert resolution.resolve({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
+    assert "--layout.policy_lag=0\n" in training_flags.parse(["--system=a2c", "--layout=sebulba", "--help"]).text
+    assert catalogue.resolved({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala"])

@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from jaxrl_dist import assemble, config, resolution, systems
+from jaxrl_dist import assemble, errors, systems
+from jaxrl_dist.systems import catalogue
 
 LARGE = {"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32}
 TASKS = {
@@ -41,18 +42,18 @@ ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 3
     ],
 )
 def test_seeds_and_long_minibatches_are_spread_over_two_cores(family, settings, expected):
-    resolved = resolution.resolve({"system": "ppo", **settings}, family)
+    resolved = catalogue.resolved({"system": "ppo", **settings}, family)
     assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == expected
 
 
 def test_replays_keep_to_one_core():
-    resolved = resolution.resolve({"system": "dqn", "replay.batch_size": 65536}, "physics")
+    resolved = catalogue.resolved({"system": "dqn", "replay.batch_size": 65536}, "physics")
     assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == 1
 
 
 def test_more_devices_than_there_are_is_refused():
-    resolved = resolution.resolve({"system": "ppo", "layout.num_devices": 3}, "classic")
-    with pytest.raises(config.UsageError, match="there are 2; valid: 0 to 2"):
+    resolved = catalogue.resolved({"system": "ppo", "layout.num_devices": 3}, "classic")
+    with pytest.raises(errors.UsageError, match="there are 2; valid: 0 to 2"):
         assemble.choose_devices(resolved, jax.devices()[:2])
 
 
@@ -74,13 +75,13 @@ def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name
     system = systems.SYSTEMS[name]
     task = next(task for family, task in TASKS.items() if family in system.families)
     given = {"system": name, "layout": system.layouts[0], "env": task}
-    for flag, field in config.fields(system, system.layouts[0]).items():
+    for flag, field in catalogue.declared(system, system.layouts[0]).items():
         for value in {field.low, field.high, *(field.choices or ())} - {None}:
             try:
                 settings, environment = assemble.resolve({flag: value, **given})
                 devices = assemble.choose_devices(settings, jax.devices())
                 assemble.assemble(settings, environment, devices).layout.close()
-            except config.UsageError as error:
+            except errors.UsageError as error:
                 assert "\n" not in str(error), (flag, value)
             except Exception as error:
                 error.add_note(f"--{flag}={value}")

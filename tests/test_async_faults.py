@@ -13,8 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import runner, types
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import errors, runner, types
 from jaxrl_dist.parallel import worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
@@ -60,7 +59,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_pat
             fake_host.sleep_forever()
 
     plays(hang)
-    with pytest.raises(envs.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
+    with pytest.raises(errors.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
         train(tmp_path, steps=64_000, **settings)
     assert time.monotonic() - hung_s[0] < conftest.SOON_S
     plays(lambda walk: None)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, config, records, types
+from jaxrl_dist import checkpoint, errors, records, types
 from jaxrl_dist.parallel import base, crowd, gauges, server, unroll, worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
@@ -258,6 +258,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("system", "settings", "message"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         make(system, settings, settings.pop("layout.num_workers", 2))
     assert "\n" not in str(error.value)

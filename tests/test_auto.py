@@ -15,8 +15,10 @@ import jax
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import assemble, auto, config, probe, resolution
+from jaxrl_dist import assemble, auto, errors, probe
 from jaxrl_dist.envs import as_host
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.systems import catalogue
 
 CARTPOLE = "gymnax:CartPole-v1"
 # What decides what is learned; auto never gives these another value than the run would have without it.
@@ -27,14 +29,14 @@ def flags_of(system: str, **settings: Any) -> dict[str, Any]:
     return {**conftest.SMALL[system], "system": system, "env": CARTPOLE, "layout": "auto", **settings}
 
 
-def measure_as(monkeypatch: pytest.MonkeyPatch, speed: Callable[[resolution.Resolved], float]) -> list[dict[str, Any]]:
+def measure_as(monkeypatch: pytest.MonkeyPatch, speed: Callable[[resolve.Resolved], float]) -> list[dict[str, Any]]:
     """Has every option tried in no time, at the speed that a function gives its settings; returns what was tried."""
     tried: list[dict[str, Any]] = []
 
     def speeds(named: Any, measured: Any, options: Sequence[dict[str, Any]], *others: Any) -> list[float]:
         tried.extend(options)
         entries = [{name: (value, "auto") for name, value in option.items()} for option in options]
-        return [speed(resolution.resolve(named, "classic", measured={**measured, **one})) for one in entries]
+        return [speed(catalogue.resolved(named, "classic", measured={**measured, **one})) for one in entries]
 
     monkeypatch.setattr(auto, "_speeds", speeds)
     return tried
@@ -65,8 +67,8 @@ def test_sebulba_is_chosen_without_lag_so_that_the_same_is_learned(monkeypatch: 
     measure_as(monkeypatch, lambda s: 200.0 if s["layout"] == "sebulba" else 100.0)
     found, _ = chosen(flags_of("ppo"))
     flags = flags_of("ppo")
-    with_auto = resolution.resolve(flags, "classic", measured=found)
-    without = resolution.resolve(flags | {"layout": "anakin"}, "classic")
+    with_auto = catalogue.resolved(flags, "classic", measured=found)
+    without = catalogue.resolved(flags | {"layout": "anakin"}, "classic")
     assert (with_auto["layout"], with_auto["layout.policy_lag"]) == ("sebulba", "0")
     assert all(with_auto[name] == without[name] for name in LEARNED)
     own = {name for name in with_auto.settings if name.split(".")[0] in ("agent", "learner", "replay", "network")}
@@ -109,8 +111,8 @@ def test_what_a_flag_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_simulators_that_come_by_themselves_are_refused() -> None:
     flags = {"system": "ppo", "env": "external:robot", "layout": "auto"}
-    with pytest.raises(config.UsageError, match="--layout=auto: external:robot comes by itself"):
-        auto.choose(flags, resolution.resolve(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="--layout=auto: external:robot comes by itself"):
+        auto.choose(flags, catalogue.resolved(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
 
 
 def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
@@ -156,7 +158,7 @@ def test_a_run_that_was_begun_without_it_goes_on_as_it_was(
     assert after == {**before, "steps": after["steps"]}
     assert train(768, **begun).summary["resumed_from"] == 512
     # Whose layouts these are, and what serves them, is another matter.
-    with pytest.raises(config.UsageError, match=r"another configuration \(system ppo -> dqn"):
+    with pytest.raises(errors.UsageError, match=r"another configuration \(system ppo -> dqn"):
         jaxrl_dist.train("dqn", CARTPOLE, layout="auto", out=str(tmp_path))
 
 

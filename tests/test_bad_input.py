@@ -1,5 +1,6 @@
-"""Wrong commands: one line with the valid values and the nearest match, exit code 2, before JAX is imported."""
+"""Wrong commands: one line with the valid values and the nearest match, exit code 2, before a device is touched."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -10,9 +11,14 @@ from typing import Any
 import conftest
 import pytest
 
-from jaxrl_dist import config, declarations, faults, flags, resolution
+from jaxrl_dist import errors, faults
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import fields
+from jaxrl_dist.systems import catalogue, training_flags
+from jaxrl_dist.training import resume
 
-SCRIPT = config.PACKAGE.parent / "scripts" / "train.py"
+SCRIPT = conftest.PACKAGE.parent / "scripts" / "train.py"
 
 WRONG = [
     ("--system=ppoo", r"--system=ppoo: expected one of .*; did you mean ppo\?"),
@@ -85,27 +91,27 @@ WRONG = [
 
 @pytest.mark.parametrize(("command", "message"), WRONG, ids=[command for command, _ in WRONG])
 def test_a_wrong_command_is_refused_in_one_line(command: str, message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
-        flags.parse(command.split())
+    with pytest.raises(errors.UsageError, match=message) as error:
+        training_flags.parse(command.split())
     assert "\n" not in str(error.value)
 
 
 def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_text("--env.params.max_steps_in_episode=200\n--seed=3\n")
-    command = flags.parse(
+    command = training_flags.parse(
         ["--system", "ppo", "--env=gymnax:CartPole-v1", "--agent.scale_rewards", "--nolearner.anneal", "--steps", "1e4"]
         + ["--network=my_module:MyNet", f"--flagfile={file}", "--seed=4"]
     )
     assert command.flags == {
         "system": "ppo",
         "env": "gymnax:CartPole-v1",
-        "agent.scale_rewards": "true",
-        "learner.anneal": "false",
-        "steps": "1e4",
+        "agent.scale_rewards": True,
+        "learner.anneal": False,
+        "steps": 10_000,
         "network.torso": "my_module:MyNet",
         "env.params.max_steps_in_episode": "200",
-        "seed": "4",
+        "seed": 4,
     }
     assert command.settings is not None
     assert command.settings["agent.scale_rewards"] is True and command.settings["learner.anneal"] is False
@@ -114,8 +120,8 @@ def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("system", ["ppo", "a2c", "dqn"])
 def test_help_lists_every_flag_with_its_origin(system: str) -> None:
-    text = flags.parse([f"--system={system}", "--help", "--nonsense"]).text
-    settings = resolution.resolve({"system": system})
+    text = training_flags.parse([f"--system={system}", "--help", "--nonsense"]).text
+    settings = catalogue.resolved({"system": system})
     for name in settings.fields:
         assert f"\n  --{name}=" in text
     assert "--env.params.NAME=VALUE" in text
@@ -123,25 +129,31 @@ def test_help_lists_every_flag_with_its_origin(system: str) -> None:
 
 
 def test_versions_and_names_are_listed() -> None:
-    assert re.search(r"^jax \d", flags.parse(["--version"]).text, re.MULTILINE)
-    listed = flags.parse(["--list"]).text
+    assert re.search(r"^jax \d", training_flags.parse(["--version"]).text, re.MULTILINE)
+    listed = training_flags.parse(["--list"]).text
     assert "ppo:" in listed and "dqn:" in listed and "CartPole-v1" in listed
 
 
-def command_of(folder: pathlib.Path, *more: str) -> flags.Command:
+def command_of(folder: pathlib.Path, *more: str) -> training_flags.Command:
     """A valid command that writes to a folder."""
-    return flags.parse(["--env=gymnax:CartPole-v1", f"--out={folder}", *more])
+    return training_flags.parse(["--env=gymnax:CartPole-v1", f"--out={folder}", *more])
 
 
 def test_the_default_folder_is_named_after_the_run() -> None:
-    settings = flags.parse(["--system=dqn", "--env=gymnax:Catch-bsuite", "--seed=3"]).settings
+    settings = training_flags.parse(["--system=dqn", "--env=gymnax:Catch-bsuite", "--seed=3"]).settings
     assert settings is not None
-    assert flags.run_folder(settings) == pathlib.Path("runs/dqn-gymnax-Catch-bsuite-seed3")
+    assert folders.of(settings) == pathlib.Path("runs/dqn-gymnax-Catch-bsuite-seed3")
 
 
-def opened(command: flags.Command) -> pathlib.Path:
+def open_folder(command: training_flags.Command) -> contextlib.AbstractContextManager[pathlib.Path]:
+    """Opens the run folder of a command."""
+    assert command.settings is not None
+    return resume.open_folder(command.flags, command.settings)
+
+
+def opened(command: training_flags.Command) -> pathlib.Path:
     """Opens the run folder of a command, and leaves it at once."""
-    with flags.open_folder(command) as folder:
+    with open_folder(command) as folder:
         assert folder.is_dir()
     return folder
 
@@ -153,13 +165,13 @@ def hold(folder: pathlib.Path, contents: str) -> None:
 
 
 def test_a_new_folder_is_made_and_goes_again_unless_something_is_written_to_it(tmp_path: pathlib.Path) -> None:
-    with flags.open_folder(command_of(tmp_path / "a" / "b")) as folder:
+    with open_folder(command_of(tmp_path / "a" / "b")) as folder:
         assert folder.is_dir() and not list(folder.iterdir())
     assert not (tmp_path / "a").exists()
-    with pytest.raises(config.UsageError), flags.open_folder(command_of(folder)):
-        raise config.UsageError("found late")
+    with pytest.raises(errors.UsageError), open_folder(command_of(folder)):
+        raise errors.UsageError("found late")
     assert not (tmp_path / "a").exists()
-    with flags.open_folder(command_of(folder)):
+    with open_folder(command_of(folder)):
         (folder / "config.json").touch()
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
@@ -172,48 +184,60 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> N
     file = tmp_path / "file"
     file.touch()
     for folder in (file, file / "run", pathlib.Path("/proc/run")):
-        with pytest.raises(config.UsageError, match="cannot be written"):
+        with pytest.raises(errors.UsageError, match="cannot be written"):
             opened(command_of(folder))
 
 
 def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
     earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
-    contents = resolution.resolve(earlier.flags, "classic").as_json()
+    contents = catalogue.resolved(earlier.flags, "classic").as_json()
     hold(tmp_path, json.dumps(contents))
     opened(earlier)
     opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
     with pytest.raises(
-        config.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
+        errors.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
     ):
         opened(command_of(tmp_path, "--steps=1e4", "--seed=1"))
-    with pytest.raises(config.UsageError, match="system ppo -> dqn"):
+    with pytest.raises(errors.UsageError, match="system ppo -> dqn"):
         opened(command_of(tmp_path, "--system=dqn"))
 
 
 @pytest.mark.parametrize("left", ["{", "valid"])
 def test_a_start_that_failed_leaves_the_folder_to_any_other(tmp_path: pathlib.Path, left: str) -> None:
-    contents = resolution.resolve(command_of(tmp_path).flags, "classic").as_json()
+    contents = catalogue.resolved(command_of(tmp_path).flags, "classic").as_json()
     (tmp_path / "config.json").write_text(json.dumps(contents) if left == "valid" else left)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "metrics.jsonl").touch()
     opened(command_of(tmp_path, "--seed=1"))
     # One that was killed before its first checkpoint has recorded something.
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "env_steps": 128}\n')
-    with pytest.raises(config.UsageError, match="another configuration|cannot be read"):
+    with pytest.raises(errors.UsageError, match="another configuration|cannot be read"):
         opened(command_of(tmp_path, "--seed=1"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
 def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     hold(tmp_path, text)
-    with pytest.raises(config.UsageError, match=r"config\.json"):
+    with pytest.raises(errors.UsageError, match=r"config\.json"):
         opened(command_of(tmp_path))
 
 
 def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
-    with faults.lock(tmp_path), pytest.raises(config.UsageError, match="in use"):
+    with faults.lock(tmp_path), pytest.raises(errors.UsageError, match="in use"):
         opened(command_of(tmp_path))
     opened(command_of(tmp_path))
+
+
+FAILS_FAST = """
+import sys
+sys.argv = [{script!r}, *{arguments!r}]
+import runpy
+try:
+    runpy.run_path({script!r}, run_name="__main__")
+except SystemExit as end:
+    from jax._src import xla_bridge
+    print(end.code, xla_bridge.backends_are_initialized(), *sys.modules)
+"""
 
 
 @pytest.mark.parametrize(
@@ -223,24 +247,35 @@ def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
         ["--env=gymnax:CartPol-v1"],
         ["--env=gymnax:CartPole-v1", "--learner.epochs=0"],
         ["--env=gymnax:CartPole-v1", "--out=/proc/run"],
+        ["--system=dqn", "--help"],
     ],
 )
-def test_the_script_fails_fast_without_importing_jax(arguments: list[str], tmp_path: pathlib.Path) -> None:
+def test_the_script_answers_before_a_device_or_a_slow_library_is_touched(
+    arguments: list[str], tmp_path: pathlib.Path
+) -> None:
+    code = FAILS_FAST.format(script=str(SCRIPT), arguments=arguments)
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", str(SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=conftest.SOON_S,
-        cwd=tmp_path,
-        check=False,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=conftest.SOON_S, cwd=tmp_path, check=True
     )
-    lines = done.stderr.splitlines()
-    imported = {line.split("|")[-1].strip() for line in lines if line.startswith("import time:")}
-    told = [line for line in lines if not line.startswith("import time:")]
-    assert done.returncode == 2 and done.stdout == ""
-    assert len(told) == 1 and told[0].startswith("train.py: --")
-    assert "jaxrl_dist.config" in imported and not list(tmp_path.iterdir())
-    assert not {name for name in imported if name.split(".")[0] in ("jax", "jaxlib", "flax", "numpy", "gymnax", "brax")}
+    answer, *modules = done.stdout.splitlines()[-1].split()[1:]
+    assert answer == "False" and not list(tmp_path.iterdir())
+    assert "jaxrl_dist.systems.catalogue" in modules
+    slow = {"orbax", "matplotlib", "tensorboardX", *envs.suites()}
+    assert not {name for name in modules if name.split(".")[0] in slow}
+    if "--help" not in arguments:
+        assert done.stdout.startswith("2 ")
+        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("train.py: --")
+
+
+def test_finished_runs_are_read_without_jax() -> None:
+    """Plots, reports and comparisons begin at once."""
+    code = (
+        "import sys; from jaxrl_dist.commands import compare, plot, report; "
+        "from jaxrl_dist import errors, settings; from jaxrl_dist.runs import folder; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('jax', 'jaxlib', 'orbax', 'matplotlib')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("out", [[], ["--out=there"]], ids=["new folder", "folder that is there"])
@@ -254,7 +289,7 @@ def test_a_command_that_is_refused_late_leaves_nothing(out: list[str], tmp_path:
     assert [path.name for path in tmp_path.rglob("*")] == ["there"]
 
 
-def _altered(name: str, field: declarations.Field, value: Any) -> Any:
+def _altered(name: str, field: fields.Field, value: Any) -> Any:
     """Returns another valid value of a setting."""
     if field.choices:
         return next(choice for choice in field.choices if choice != value and ":" not in str(choice))
@@ -270,7 +305,7 @@ def _altered(name: str, field: declarations.Field, value: Any) -> Any:
 @pytest.mark.parametrize("system", ["ppo", "dqn"])
 def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
     base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
-    settings = resolution.resolve(base, "classic")
+    settings = catalogue.resolved(base, "classic")
     hold(tmp_path, json.dumps(settings.as_json()))
     tags: dict[str, str] = {}
     for name, field in settings.fields.items():
@@ -278,10 +313,10 @@ def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str
             continue
         changed = {**base, name: _altered(name, field, settings[name])}
         try:
-            with flags.open_folder(flags.Command("", changed, resolution.resolve(changed))):
+            with resume.open_folder(changed, catalogue.resolved(changed)):
                 pass
             tags[name] = "tunable"
-        except config.UsageError as error:
+        except errors.UsageError as error:
             assert f"another configuration ({name} " in str(error) and "\n" not in str(error)
             tags[name] = "identity"
         assert tags[name] == field.tag, name

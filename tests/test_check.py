@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import as_host, base, check, pooled
 
 
@@ -119,7 +119,7 @@ def test_the_command_says_what_is_broken(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_fault_of_the_environment_is_a_line(monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(row: Any) -> Any:
-        raise base.EnvironmentFault("environment 1 died")
+        raise errors.EnvironmentFault("environment 1 died")
 
     monkeypatch.setattr(check, "_maker", lambda *_: lambda: Wrong(fail))
     assert check.main(["toy:walk"]) == 1

@@ -17,7 +17,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_dist import checkpoint
+from jaxrl_dist import checkpoint, errors
 
 
 class Pair(NamedTuple):
@@ -213,7 +213,7 @@ def test_nothing_to_restore(tmp_path: pathlib.Path) -> None:
     checkpoint.save(tmp_path, "best", checkpoints.small(5), {})
     assert checkpoint.restore_latest(tmp_path, checkpoints.small(0), checkpoints.no_warning) is None
     checkpoint.clean(tmp_path / "missing")
-    with pytest.raises(checkpoint.CheckpointError, match="missing"):
+    with pytest.raises(errors.CheckpointError, match="missing"):
         checkpoint.restore(tmp_path / "missing", checkpoints.small(0))
 
 

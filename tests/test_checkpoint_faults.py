@@ -15,7 +15,7 @@ import checkpoints
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, manifest, storage
+from jaxrl_dist import checkpoint, errors, manifest, storage
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_every_damage_is_found(saved: pathlib.Path, tmp_path: pathlib.Path) -> N
         try:
             checkpoint.verify(path)
             missed.append(name)
-        except checkpoint.CheckpointError as error:
+        except errors.CheckpointError as error:
             assert "\n" not in str(error) and str(path) in str(error)
         for extra in ("extra", "link"):
             (path / "arrays" / extra).unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def test_a_link_to_the_right_bytes_is_refused(saved: pathlib.Path, tmp_path: pat
     shutil.copytree(saved, path)
     (path / "contents.json").unlink()
     (path / "contents.json").symlink_to(saved / "contents.json")
-    with pytest.raises(checkpoint.CheckpointError, match=r"contents\.json is not a plain file"):
+    with pytest.raises(errors.CheckpointError, match=r"contents\.json is not a plain file"):
         checkpoint.verify(path)
 
 
@@ -115,7 +115,7 @@ def test_all_bad_is_an_error_and_changes_nothing(tmp_path: pathlib.Path) -> None
     for step in (100, 200):
         flip(checkpoint.save(tmp_path, step, checkpoints.small(step), {}))
     before, lines = checkpoints.contents(tmp_path), list[str]()
-    with pytest.raises(checkpoint.CheckpointError, match="all 2 checkpoints are corrupt"):
+    with pytest.raises(errors.CheckpointError, match="all 2 checkpoints are corrupt"):
         checkpoint.restore_latest(tmp_path, checkpoints.small(0), lines.append)
     assert checkpoints.contents(tmp_path) == before
     assert len(lines) == 2
@@ -230,7 +230,7 @@ def test_a_full_disk_is_loud_and_older_checkpoints_stay_whole(tiny_disk: pathlib
     for name in (2, "best"):
         for tree in ({"large": noise}, {str(index): part for index, part in enumerate(np.split(noise, 100))}):
             with pytest.raises(
-                checkpoint.CheckpointError, match=": No space left on device; earlier checkpoints are untouched"
+                errors.CheckpointError, match=": No space left on device; earlier checkpoints are untouched"
             ):
                 checkpoint.save(tiny_disk, name, tree, {})
             assert checkpoints.contents(tiny_disk) == before
@@ -253,14 +253,14 @@ def test_a_failing_write_leaves_the_older_ones(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, fails, fail)
-        with pytest.raises(checkpoint.CheckpointError, match="No space left on device"):
+        with pytest.raises(errors.CheckpointError, match="No space left on device"):
             checkpoint.save(tmp_path, 2, checkpoints.small(2), {})
     assert checkpoints.contents(tmp_path) == before
 
 
 def test_a_read_only_folder_is_loud(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(checkpoint.CheckpointError, match="cannot save"):
+    with pytest.raises(errors.CheckpointError, match="cannot save"):
         checkpoint.save(tmp_path / "file" / "folder", 1, checkpoints.small(1), {})
 
 
@@ -292,7 +292,7 @@ def test_a_pickle_in_any_file_never_runs(saved: pathlib.Path, tmp_path: pathlib.
         try:
             restored, _ = checkpoint.restore(path, template)
             checkpoints.assert_same(restored, {**template, **checkpoints.small(3), "large": restored["large"]})
-        except checkpoint.CheckpointError:
+        except errors.CheckpointError:
             pass
         assert not trace.exists()
 
@@ -309,7 +309,7 @@ def test_contents_of_another_form_are_refused(saved: pathlib.Path, tmp_path: pat
     # What is nested too deeply is read to the bottom of the stack, where no finaliser of another test may run.
     gc.disable()
     try:
-        with pytest.raises(checkpoint.CheckpointError, match="is not readable"):
+        with pytest.raises(errors.CheckpointError, match="is not readable"):
             checkpoint.restore(path, checkpoints.small(0))
     finally:
         gc.enable()

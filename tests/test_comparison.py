@@ -4,13 +4,14 @@ import json
 import pathlib
 import re
 
+import conftest
 import numpy as np
 import pytest
 import written_runs
 
-from jaxrl_dist import band, comparison, config, reference, run_view
+from jaxrl_dist import band, comparison, errors, reference, run_view
 
-STORED = config.PACKAGE.parent / "benchmarks" / "reference"
+STORED = conftest.PACKAGE.parent / "benchmarks" / "reference"
 
 
 COMPARE, WRITE = "scripts/compare.py", "benchmarks/write_reference.py"
@@ -55,7 +56,7 @@ def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
 def test_what_is_no_study_is_refused(tmp_path: pathlib.Path, changes: dict, message: str) -> None:
     first = written_runs.write(tmp_path / "a", written_runs.rising(4))
     other = written_runs.write(tmp_path / "b", written_runs.rising(4), **changes)
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         reference.write(tmp_path / "references", "study", [run_view.read(first), run_view.read(other)])
 
 

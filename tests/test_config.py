@@ -1,78 +1,91 @@
-"""Settings: declarations read without importing, values in rising rank with their origins, comparison of runs."""
+"""Settings: declared as fields, values in rising rank with their origins, comparison of runs."""
 
-import ast
 import dataclasses
 import importlib
 import json
 import math
-import pathlib
+import pkgutil
+from typing import Any
 
+import jax
 import pytest
 
-from jaxrl_dist import config, declarations, differences, resolution, systems
-from jaxrl_dist.presets import base as presets
+import jaxrl_dist
+from jaxrl_dist import errors, replay, systems, types
+from jaxrl_dist.parallel import base as parallel
+from jaxrl_dist.settings import Cited, fields, presets, resolve, setting
+from jaxrl_dist.systems import catalogue
 
-CONFIG_FILES = sorted(
-    (path, node.name)
-    for path in config.PACKAGE.rglob("*.py")
-    for node in ast.parse(path.read_text()).body
-    if isinstance(node, ast.ClassDef) and node.name.endswith("Config")
-)
 
-DECLARATION = '''
-from jaxrl_dist.config import setting
+def config_classes() -> list[type]:
+    """Returns every Config of the package."""
+    names = [module.name for module in pkgutil.walk_packages(jaxrl_dist.__path__, "jaxrl_dist.")]
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    found = {
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and name.endswith("Config") and value.__module__.startswith("jaxrl_dist.")
+    }
+    return sorted(found, key=lambda one: (one.__module__, one.__name__))
 
-class {name}:
-    """Settings."""
-{body}
-'''
 
-SOURCES = {
-    "runner.py": """
-    system: str = setting("toy", "System.")
-    env: str = setting("", "Environment.")
-    layout: str = setting("", "Layout.")
-    steps: int = setting(1_000, "Steps.", low=1, tag="tunable")
-    stop_at_return: float = setting(float("inf"), "Return.", tag="tunable")
-    seed: int = setting(0, "Seed.", low=0)
-    out: str = setting("", "Folder.", tag="tunable")
-""",
-    "agents/toy.py": """
+@dataclasses.dataclass(frozen=True)
+class ToyConfig:
+    """Settings of a toy."""
+
     discount: float = setting(0.9, "Discount.", low=0.0, high=1.0, source="Toy 2001")
     double: bool = setting(False, "Switch.")
     scale: float = setting(1.0, "Scale.", above=0.0)
-""",
-    "networks.py": """
-    torso: str = setting("mlp", "Torso.", choices=("mlp", "cnn", "module:Class"))
-    hidden_sizes: tuple[int, ...] = setting((64, 64), "Widths.", low=1)
-""",
-    "envs/base.py": """
-    num_envs: int = setting(2, "Environments.", low=1)
-""",
-}
-EMPTY = ("learner.py", "parallel/here.py", "parallel/there.py", "evaluation.py", "checkpoint.py", "loggers.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class NoConfig:
+    """No settings."""
+
+
+def layout(name: str) -> parallel.LayoutSpec:
+    """Returns a layout that is never made."""
+
+    def choose_devices(settings: Any, devices: Any, keeps_rows: bool) -> list[jax.Device]:
+        raise NotImplementedError
+
+    return parallel.LayoutSpec(
+        name=name,
+        summary="A layout.",
+        config=NoConfig,
+        make=lambda *_: None,  # type: ignore[arg-type,return-value]
+        serves=("device",),
+        seeds_together=True,
+        axis=types.LOCAL,
+        choose_devices=choose_devices,
+        replay_shards=lambda settings, num_devices: num_devices,
+    )
+
 
 TOY = systems.System(
     name="toy",
-    agent="toy",
-    replay="latest",
-    layouts=("here", "there"),
-    settings={"agent.discount": systems.Setting(0.8, "Toy 2002")},
-    families={"classic": {"agent.discount": systems.Setting(0.7, "Toy 2003")}},
+    agent=lambda config, spec, network: None,  # type: ignore[arg-type,return-value]
+    config=ToyConfig,
+    replay=replay.LATEST,
+    layouts=(layout("here"), layout("there")),
+    actions=("discrete",),
+    settings={"agent.discount": Cited(0.8, "Toy 2002")},
+    families={"classic": {"agent.discount": Cited(0.7, "Toy 2003")}},
     summary="A toy.",
 )
 
 
 @pytest.fixture
-def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A package of a few declarations, with one system."""
-    for name in (*SOURCES, *EMPTY):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(DECLARATION.format(name="Config", body=SOURCES.get(name, "")))
-    (tmp_path / "replay.py").write_text(DECLARATION.format(name="LatestConfig", body=""))
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes a toy the only system."""
+
+    @dataclasses.dataclass(frozen=True)
+    class RunConfig(catalogue.RunConfig):
+        system: str = setting("toy", "System.")
+
     monkeypatch.setattr(systems, "SYSTEMS", {"toy": TOY})
-    return tmp_path
+    monkeypatch.setattr(catalogue, "RunConfig", RunConfig)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +117,7 @@ def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pat
     ],
 )
 def test_parse_gives_the_value_of_the_type(kind: str, text: object, value: object) -> None:
-    parsed = declarations.parse(declarations.Field("x", kind, None, ""), text)
+    parsed = fields.parse(fields.Field("x", kind, None, ""), text)
     assert parsed == value and type(parsed) is type(value)
 
 
@@ -136,92 +149,84 @@ def test_parse_gives_the_value_of_the_type(kind: str, text: object, value: objec
 )
 def test_parse_refuses_another_type(kind: str, text: object) -> None:
     with pytest.raises(ValueError, match="expected"):
-        declarations.parse(declarations.Field("x", kind, None, ""), text)
+        fields.parse(fields.Field("x", kind, None, ""), text)
 
 
 def test_bounds_are_inclusive_but_for_above_and_below() -> None:
-    field = declarations.Field("x", "float", 0.5, "", low=0.0, high=1.0)
-    assert [declarations.parse(field, text) for text in ("0", "1")] == [0.0, 1.0]
+    field = fields.Field("x", "float", 0.5, "", low=0.0, high=1.0)
+    assert [fields.parse(field, text) for text in ("0", "1")] == [0.0, 1.0]
     for text in ("-0.001", "1.001"):
         with pytest.raises(ValueError, match="a number >= 0 and <= 1"):
-            declarations.parse(field, text)
+            fields.parse(field, text)
     with pytest.raises(ValueError, match="a number > 0"):
-        declarations.parse(declarations.Field("x", "float", 1.0, "", above=0.0), "0")
-    within = declarations.Field("x", "float", 0.5, "", low=0.0, below=1.0)
-    assert declarations.parse(within, "0.999") == 0.999
+        fields.parse(fields.Field("x", "float", 1.0, "", above=0.0), "0")
+    within = fields.Field("x", "float", 0.5, "", low=0.0, below=1.0)
+    assert fields.parse(within, "0.999") == 0.999
     with pytest.raises(ValueError, match="a number >= 0 and < 1"):
-        declarations.parse(within, "1")
+        fields.parse(within, "1")
     with pytest.raises(ValueError, match="each >= 1"):
-        declarations.parse(declarations.Field("x", "tuple[int, ...]", (), "", low=1), "4,0")
+        fields.parse(fields.Field("x", "tuple[int, ...]", (), "", low=1), "4,0")
 
 
 def test_infinity_is_valid_only_where_it_is_the_default() -> None:
-    assert declarations.parse(declarations.Field("x", "float", math.inf, ""), "inf") == math.inf
+    assert fields.parse(fields.Field("x", "float", math.inf, ""), "inf") == math.inf
     with pytest.raises(ValueError, match="expected"):
-        declarations.parse(declarations.Field("x", "float", math.inf, ""), "-inf")
+        fields.parse(fields.Field("x", "float", math.inf, ""), "-inf")
 
 
 def test_choices_name_the_nearest_and_admit_classes_of_the_users() -> None:
-    field = declarations.Field("x", "str", "mlp", "", choices=("mlp", "nature_cnn", "module:Class"))
-    assert declarations.parse(field, "my_module.sub:MyNet") == "my_module.sub:MyNet"
+    field = fields.Field("x", "str", "mlp", "", choices=("mlp", "nature_cnn", "module:Class"))
+    assert fields.parse(field, "my_module.sub:MyNet") == "my_module.sub:MyNet"
     for text in ("Nature-CNN", "my_module", ":MyNet", "my module:Net"):
         with pytest.raises(ValueError, match="one of mlp, nature_cnn, module:Class"):
-            declarations.parse(field, text)
+            fields.parse(field, text)
     with pytest.raises(ValueError, match=r"did you mean nature_cnn\?"):
-        declarations.parse(field, "Nature-CNN")
+        fields.parse(field, "Nature-CNN")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("    x: int = 3", "declared with config.setting"),
-        ("    x: int = setting(2 * n, 'X.')", "must consist of literals"),
-        ("    x: dict = setting({}, 'X.')", "declared with config.setting"),
-    ],
-)
-def test_declarations_that_cannot_be_read_are_refused(tmp_path: pathlib.Path, body: str, message: str) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(DECLARATION.format(name="Config", body=body))
-    with pytest.raises(ValueError, match=message):
-        declarations.read(path)
-    with pytest.raises(ValueError, match="no class Other"):
-        declarations.read(path, "Other")
+def test_fields_that_are_not_declared_are_refused() -> None:
+    undeclared = dataclasses.make_dataclass("Undeclared", [("x", int, 3)])
+    other = dataclasses.make_dataclass("Other", [("x", dict, setting(0, "X."))])
+    for config in (undeclared, other):
+        with pytest.raises(TypeError, match=r"\.x must be"):
+            fields.of(config)
 
 
-@pytest.mark.parametrize(("path", "name"), CONFIG_FILES, ids=lambda value: getattr(value, "stem", value))
-def test_what_is_read_equals_what_is_imported(path: pathlib.Path, name: str) -> None:
-    parts = path.relative_to(config.PACKAGE.parent).with_suffix("").parts
-    imported = dataclasses.fields(getattr(importlib.import_module(".".join(parts)), name))
-    read = declarations.read(path, name)
-    assert [field.name for field in read] == [field.name for field in imported]
-    for ours, theirs in zip(read, imported, strict=True):
-        assert ours.default == theirs.default and type(ours.default) is type(theirs.default)
-        assert {key: getattr(ours, key) for key in theirs.metadata} == dict(theirs.metadata)
-        kind = theirs.type if isinstance(theirs.type, str) else getattr(theirs.type, "__name__", str(theirs.type))
-        assert ours.kind == (str(theirs.type) if kind == "tuple" else kind)
-        assert declarations.parse(ours, ours.default) == ours.default
-        assert ours.help.endswith(".") and ours.tag in ("identity", "tunable")
+@pytest.mark.parametrize("config", config_classes(), ids=lambda one: f"{one.__module__}.{one.__name__}")
+def test_every_setting_is_declared_in_full(config: type) -> None:
+    made = config()
+    for field in fields.of(config):
+        value = getattr(made, field.name)
+        assert field.default == value and type(field.default) is type(value)
+        assert fields.parse(field, field.default) == field.default
+        assert field.help.endswith(".") and field.tag in ("identity", "tunable")
+        assert not field.sweep or (field.kind == "float" and field.tag == "identity")
 
 
-def test_values_rise_in_rank_and_name_their_origin(root: pathlib.Path) -> None:
+def test_a_field_of_another_module_may_have_its_annotation_as_text() -> None:
+    config = dataclasses.make_dataclass("Config", [("x", "tuple[int, ...]", setting((1,), "X.", low=1, sweep=False))])
+    assert fields.of(config)[0].kind == "tuple[int, ...]"
+
+
+def test_values_rise_in_rank_and_name_their_origin(toy: None) -> None:
     def discount(flags: dict[str, str], **layers: object) -> tuple[float, str]:
-        resolved = resolution.resolve(flags, root=root, **layers)  # type: ignore[arg-type]
+        resolved = catalogue.resolved(flags, **layers)  # type: ignore[arg-type]
         return resolved["agent.discount"], resolved.origins["agent.discount"]
 
-    preset = presets.Preset("toy/fast", (), {"agent.discount": systems.Setting(0.6, "Toy 2004")})
+    preset = presets.Preset("toy/fast", (), {"agent.discount": fields.Cited(0.6, "Toy 2004")})
     assert discount({}) == (0.8, "paper: Toy 2002")
     assert discount({}, family="atari") == (0.8, "paper: Toy 2002")
     assert discount({}, family="classic") == (0.7, "family classic: Toy 2003")
     assert discount({}, family="classic", preset=preset) == (0.6, "preset toy/fast: Toy 2004")
     assert discount({"agent.discount": "0.5"}, family="classic", preset=preset) == (0.5, "flag")
-    resolved = resolution.resolve({}, root=root)
+    resolved = catalogue.resolved({})
     assert (resolved["agent.scale"], resolved.origins["agent.scale"]) == (1.0, "default")
     assert (resolved["layout"], resolved.origins["layout"]) == ("here", "system toy")
     assert (resolved["system"], resolved.origins["system"]) == ("toy", "default")
-    assert resolution.resolve({"layout": "there"}, root=root).origins["layout"] == "flag"
+    assert catalogue.resolved({"layout": "there"}).origins["layout"] == "flag"
 
 
-def test_groups_build_config_instances(root: pathlib.Path) -> None:
+def test_groups_build_config_instances(toy: None) -> None:
     @dataclasses.dataclass(frozen=True)
     class Agent:
         discount: float
@@ -233,22 +238,22 @@ def test_groups_build_config_instances(root: pathlib.Path) -> None:
         seed: int
         steps: int
 
-    resolved = resolution.resolve({"agent.double": "true", "steps": "2e3"}, root=root)
+    resolved = catalogue.resolved({"agent.double": "true", "steps": "2e3"})
     assert resolved.group("agent", Agent) == Agent(0.8, True, 1.0)
     assert resolved.group("", Run) == Run(0, 2_000)
 
 
-def test_parameters_of_the_environment_pass_through_as_text(root: pathlib.Path) -> None:
-    resolved = resolution.resolve({"env.params.max_steps": "200", "env.params.slip": 0.5}, root=root)
+def test_parameters_of_the_environment_pass_through_as_text(toy: None) -> None:
+    resolved = catalogue.resolved({"env.params.max_steps": "200", "env.params.slip": 0.5})
     assert resolved.env_params == {"max_steps": "200", "slip": "0.5"}
-    with pytest.raises(config.UsageError, match="no such flag"):
-        resolution.resolve({"env.params.max-steps": "1"}, root=root)
+    with pytest.raises(errors.UsageError, match="no such flag"):
+        catalogue.resolved({"env.params.max-steps": "1"})
 
 
-def test_short_names_stand_for_the_full_ones(root: pathlib.Path) -> None:
-    assert resolution.resolve({"network": "cnn"}, root=root)["network.torso"] == "cnn"
-    with pytest.raises(config.UsageError, match=r"--network is short for --network\.torso"):
-        resolution.resolve({"network": "cnn", "network.torso": "mlp"}, root=root)
+def test_short_names_stand_for_the_full_ones(toy: None) -> None:
+    assert catalogue.resolved({"network": "minatar_cnn"})["network.torso"] == "minatar_cnn"
+    with pytest.raises(errors.UsageError, match=r"--network is short for --network\.torso"):
+        catalogue.resolved({"network": "minatar_cnn", "network.torso": "mlp"})
 
 
 @pytest.mark.parametrize(
@@ -262,52 +267,53 @@ def test_short_names_stand_for_the_full_ones(root: pathlib.Path) -> None:
         ({"layout": "their"}, r"--layout=their: toy runs in here, there or auto; did you mean there\?"),
     ],
 )
-def test_errors_are_one_line_with_the_nearest(root: pathlib.Path, flags: dict[str, str], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
-        resolution.resolve(flags, root=root)
+def test_errors_are_one_line_with_the_nearest(toy: None, flags: dict[str, str], message: str) -> None:
+    with pytest.raises(errors.UsageError, match=message) as error:
+        catalogue.resolved(flags)
     assert "\n" not in str(error.value)
 
 
-def test_restore_reads_back_what_as_json_wrote(root: pathlib.Path) -> None:
-    resolved = resolution.resolve(
-        {"network.hidden_sizes": "8,8", "env.params.a": "1", "layout": "there"}, "classic", root=root
-    )
+def test_restore_reads_back_what_as_json_wrote(toy: None) -> None:
+    resolved = catalogue.resolved({"network.hidden_sizes": "8,8", "env.params.a": "1", "layout": "there"}, "classic")
     text = json.dumps(resolved.as_json(), allow_nan=False)
-    assert resolution.restore(json.loads(text), root=root) == resolved
+    assert catalogue.restored(json.loads(text)) == resolved
 
 
 @pytest.mark.parametrize("contents", [{}, [], {"settings": 3}, {"settings": {"seed": 1}}, None])
-def test_contents_of_another_file_are_refused(root: pathlib.Path, contents: object) -> None:
-    with pytest.raises(config.UsageError, match=r"config\.json"):
-        resolution.restore(contents, root=root)  # type: ignore[arg-type]
+def test_contents_of_another_file_are_refused(toy: None, contents: object) -> None:
+    with pytest.raises(errors.UsageError, match=r"config\.json"):
+        catalogue.restored(contents)  # type: ignore[arg-type]
 
 
-def test_difference_splits_identity_from_tunable(root: pathlib.Path) -> None:
-    old = resolution.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).as_json()
-    assert resolution.resolve({"env.params.a": "1", "network.hidden_sizes": "8"}, root=root).difference(old) == ((), ())
-    new = resolution.resolve({"seed": "1", "steps": "2e3", "out": "elsewhere"}, root=root).difference(old)
+def test_difference_splits_identity_from_tunable(toy: None) -> None:
+    old = catalogue.resolved({"env.params.a": "1", "network.hidden_sizes": "8"}).as_json()
+    assert catalogue.resolved({"env.params.a": "1", "network.hidden_sizes": "8"}).difference(old) == ((), ())
+    new = catalogue.resolved({"seed": "1", "steps": "2e3", "out": "elsewhere"}).difference(old)
     assert new.identity == (
         ("seed", 0, 1),
         ("network.hidden_sizes", [8], [64, 64]),
         ("env.params.a", "1", None),
     )
-    assert new.tunable == (("steps", 1_000, 2_000), ("out", "", "elsewhere"))
-    assert differences.describe(new.identity, limit=1) == "seed 0 -> 1, and 2 more"
+    assert new.tunable == (("steps", 1_000_000, 2_000), ("out", "", "elsewhere"))
+    assert resolve.describe(new.identity, limit=1) == "seed 0 -> 1, and 2 more"
 
 
-def test_a_setting_newer_than_the_file_had_its_default(root: pathlib.Path) -> None:
-    old = resolution.resolve({}, root=root).as_json()
+def test_a_setting_newer_than_the_file_had_its_default(toy: None) -> None:
+    old = catalogue.resolved({}).as_json()
     del old["settings"]["agent.scale"]
-    assert resolution.resolve({}, root=root).difference(old).identity == ()
-    changed = resolution.resolve({"agent.scale": "2"}, root=root).difference(old)
+    assert catalogue.resolved({}).difference(old).identity == ()
+    changed = catalogue.resolved({"agent.scale": "2"}).difference(old)
     assert changed.identity == (("agent.scale", 1.0, 2.0),)
 
 
-def test_every_setting_changed_once_is_identity_or_tunable(root: pathlib.Path) -> None:
-    base = resolution.resolve({}, root=root)
+def test_every_setting_changed_once_is_identity_or_tunable(toy: None) -> None:
+    base = catalogue.resolved({})
     others = {"bool": "true", "int": "77", "float": "0.25", "tuple[int, ...]": "3"}
     for name, field in base.fields.items():
-        if name not in ("system", "layout", "network.torso"):
-            changed = resolution.resolve({name: others.get(field.kind, "text")}, root=root).difference(base.as_json())
+        if name not in ("system", "env", "layout", "preset"):
+            named = [one for one in field.choices or () if one != base[name]]
+            value = named[0] if named else others.get(field.kind, "text")
+            value = "false" if base[name] is True else value
+            changed = catalogue.resolved({name: value}).difference(base.as_json())
             assert [change.name for change in getattr(changed, field.tag)] == [name]
             assert len(changed.identity) + len(changed.tunable) == 1

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.envs import as_host, base, pooled, toy, worker, worker_pool, wrappers
+from jaxrl_dist.envs import as_host, base, pooled, worker, worker_pool, wrappers
+from jaxrl_dist.envs.suites import toy
 
 
 def through_toy(name: str) -> list[known_episode.Transition]:
@@ -57,7 +58,7 @@ def through_sends(name: str) -> list[known_episode.Transition]:
 
 def through_gymnax(name: str) -> list[known_episode.Transition]:
     pytest.importorskip("gymnax")
-    from jaxrl_dist.envs import gymnax
+    from jaxrl_dist.envs.suites import gymnax
 
     gymnax._import_library()
     from flax import struct
@@ -90,7 +91,7 @@ def through_gymnax(name: str) -> list[known_episode.Transition]:
 
 def through_brax(name: str) -> list[known_episode.Transition]:
     pytest.importorskip("brax")
-    from jaxrl_dist.envs import brax
+    from jaxrl_dist.envs.suites import brax
 
     with brax._without_known_noise():
         from brax.envs import base as brax_base

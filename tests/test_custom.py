@@ -8,7 +8,7 @@ import flax.linen as nn
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, custom
+from jaxrl_dist import custom, errors
 
 NETWORKS = """
 import flax.linen as nn
@@ -41,7 +41,7 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
         r"^--network=user_networks:mynett: user_networks has no class mynett; its Flax modules: MyNet, Deep; "
         r"did you mean MyNet\?$"
     )
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         jaxrl_dist.train(
             "ppo",
             "gymnax:CartPole-v1",
@@ -52,13 +52,13 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 
 
 def test_a_file_without_any_is_named_too() -> None:
-    with pytest.raises(config.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
+    with pytest.raises(errors.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
         custom.make("user_tools:MyNet")
 
 
 def test_classes_are_made_without_arguments() -> None:
     assert type(custom.make("user_networks:Deep")).__name__ == "Deep"
-    with pytest.raises(config.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
+    with pytest.raises(errors.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
         custom.make("user_networks:Dense")
 
 
@@ -83,17 +83,17 @@ def test_a_network_that_was_changed_does_not_resume_in_one_line(
     train(8, 16)
     before = (tmp_path / "run" / "config.json").read_text()
     message = r"^the checkpoint does not fit \(.*Dense_0.* in the template\); if a network or environment of your own"
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         train(6, 32)
     assert "\n" not in str(error.value) and (tmp_path / "run" / "config.json").read_text() == before
     assert train(8, 32).summary["resumed_from"] == 16
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(config.UsageError, match=r"^--network=no_such_module:MyNet: No module named 'no_such_module'$"):
+    with pytest.raises(errors.UsageError, match=r"^--network=no_such_module:MyNet: No module named 'no_such_module'$"):
         custom.make("no_such_module:MyNet")
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
     with pytest.raises(
-        config.UsageError, match=r"^--network=user_broken:X: ValueError at user_broken.py:2: not today$"
+        errors.UsageError, match=r"^--network=user_broken:X: ValueError at user_broken.py:2: not today$"
     ):
         custom.make("user_broken:X")

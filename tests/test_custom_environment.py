@@ -5,11 +5,12 @@ import pathlib
 import jax
 import pytest
 
-from jaxrl_dist import config
+from jaxrl_dist import errors
 from jaxrl_dist.envs import base
 
 MODULE = """
-from jaxrl_dist.envs import toy, wrappers
+from jaxrl_dist.envs import wrappers
+from jaxrl_dist.envs.suites import toy
 
 def make(length=3, wraps=False):
     bare = toy.bare("episode", length)
@@ -62,6 +63,6 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
 def test_what_is_no_environment_is_refused_in_one_line(
     module: str, name: str, params: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         base.make(f"custom:{name}", params)
     assert "\n" not in str(error.value)

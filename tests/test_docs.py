@@ -1,5 +1,6 @@
 """The documents tell the truth: their table, flags, commands and links exist. Run as a program, it writes the table."""
 
+import importlib
 import importlib.util
 import itertools
 import pathlib
@@ -9,9 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
+import conftest
 import pytest
 
-from jaxrl_dist import config, flags, search, study, systems
+from jaxrl_dist import search, study, systems
+from jaxrl_dist.settings import fields, resolve
+from jaxrl_dist.systems import catalogue, training_flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,12 +25,14 @@ START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- e
 def table() -> str:
     """Returns the table of systems × layouts in Markdown."""
     rows = systems.SYSTEMS.values()
-    layouts = list(dict.fromkeys(layout for row in rows for layout in row.layouts))
+    layouts = list(dict.fromkeys(layout.name for row in rows for layout in row.layouts))
     lines = [["system", "agent", "replay", *layouts, "what it is"]]
     lines.append(["---"] * len(lines[0]))
     for row in rows:
-        marks = ["own" if name == row.layouts[0] else "yes" if name in row.layouts else "–" for name in layouts]
-        lines.append([f"`{row.name}`", row.agent, row.replay, *marks, row.summary])
+        own, *others = [layout.name for layout in row.layouts]
+        marks = ["own" if name == own else "yes" if name in others else "–" for name in layouts]
+        agent = row.agent.__module__.rpartition(".")[2]
+        lines.append([f"`{row.name}`", agent, row.replay.name, *marks, row.summary])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -61,6 +67,9 @@ def check_make(arguments: Sequence[str]) -> None:
 
 def script_options(script: str | pathlib.Path) -> set[str]:
     """Returns the flags that a script defines, without the dashes."""
+    if pathlib.Path(script).parent.name == "scripts":
+        module = importlib.import_module(f"jaxrl_dist.commands.{pathlib.Path(script).stem}")
+        return {field.name for field in fields.of(module.Config)} if hasattr(module, "Config") else set()
     source = (ROOT / script).read_text(encoding="utf-8")
     return set(re.findall(r'(?:add_argument\(\s*"--|DEFINE_\w+\(\s*")(\w+)"', source))
 
@@ -72,7 +81,7 @@ def check_train(arguments: list[str]) -> None:
             folder = pathlib.Path(argument.partition("=")[2])
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "config.json").touch()
-    flags.parse(arguments)
+    training_flags.parse(arguments)
 
 
 def check_study(arguments: list[str]) -> None:
@@ -106,7 +115,7 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
         return
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     used = {argument[2:].partition("=")[0] for argument in own if argument.startswith("--")}
-    assert used <= script_options(script)
+    assert {name for name in used if not name.startswith(resolve.PARAMS)} <= script_options(script)
     if script == "scripts/study.py":
         check_study(arguments)
 
@@ -127,7 +136,7 @@ def test_commands_in_the_text_are_accepted(command: str) -> None:
     elif arguments[0] == "-m":
         assert importlib.util.find_spec(arguments[1]) is not None
     elif arguments[0] == "scripts/train.py":
-        flags.parse(arguments[1:])
+        training_flags.parse(arguments[1:])
     else:
         used = {argument[2:].partition("=")[0] for argument in arguments[1:] if argument.startswith("--")}
         assert {name for name in used if "." not in name} <= script_options(arguments[0])
@@ -138,12 +147,15 @@ def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     shown = re.findall(r"`--(no)?([\w.]+)(?:=[^`]*)?`", text)
     declared = {
-        name for row in systems.SYSTEMS.values() for layout in row.layouts for name in config.fields(row, layout)
+        name
+        for row in systems.SYSTEMS.values()
+        for layout in row.layouts
+        for name in catalogue.declared(row, layout.name)
     }
-    actions = {"help", "list", "version", "flagfile", "dry_run", *config.ALIASES}
+    actions = {"help", "list", "version", "flagfile", "dry_run", *catalogue.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
-        assert name in known or f"{negation}{name}" in known or name.startswith(config.PARAMS), name
+        assert name in known or f"{negation}{name}" in known or name.startswith(resolve.PARAMS), name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -165,7 +177,7 @@ def test_paths_in_the_architecture_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for name in set(re.findall(r"`((?:tests|agents|envs|parallel|jaxrl_dist)/[\w/]+\.py|\w+\.py)`", text)):
         if "NAME" not in name:
-            assert (ROOT / name).exists() or (config.PACKAGE / name).exists(), name
+            assert (ROOT / name).exists() or (conftest.PACKAGE / name).exists(), name
 
 
 def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:

@@ -10,7 +10,7 @@ import played
 import pytest
 import rlax
 
-from jaxrl_dist import config, learner, networks, types
+from jaxrl_dist import errors, learner, networks, types
 from jaxrl_dist.agents import dpg, dqn, transitions
 
 D, A, N = 3, 2, 6
@@ -174,7 +174,7 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
     ],
 )
 def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         dpg.make(dpg.Config(), spec, network)
     assert "\n" not in str(error.value)
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> No
 def test_errors_of_actors_are_of_the_learner_s_kind() -> None:
     for module, kind in ((dpg, ATOMS), (dqn, ATOMS)):
         spec = SPEC if module is dpg else SPEC._replace(action=types.DiscreteSpace(3))
-        with pytest.raises(config.UsageError, match="--agent.actor_errors=true: with --agent.num_atoms=11 the learner"):
+        with pytest.raises(errors.UsageError, match="--agent.actor_errors=true: with --agent.num_atoms=11 the learner"):
             module.make(module.Config(actor_errors=True, **kind), spec, NETWORK)
 
 

@@ -9,7 +9,7 @@ import played
 import pytest
 import rlax
 
-from jaxrl_dist import config, networks, q_values, types
+from jaxrl_dist import errors, networks, q_values, types
 from jaxrl_dist.agents import dqn, transitions
 
 A, D, N = 3, 5, 40
@@ -152,7 +152,7 @@ def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expe
 
 @pytest.mark.parametrize("changes", [{}, {"value_low": 3.0, "value_high": 1.0}])
 def test_atoms_without_a_range_are_refused(changes):
-    with pytest.raises(config.UsageError, match="give --agent.value_low and --agent.value_high"):
+    with pytest.raises(errors.UsageError, match="give --agent.value_low and --agent.value_high"):
         dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
 
 

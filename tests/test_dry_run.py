@@ -9,17 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, config, dry_run, flags, memory, resolution, session
+from jaxrl_dist import assemble, dry_run, errors, memory, session
+from jaxrl_dist.systems import catalogue, training_flags
 
 CARTPOLE = "gymnax:CartPole-v1"
 
 
-def command_of(system: str, folder: pathlib.Path, **settings: Any) -> flags.Command:
+def command_of(system: str, folder: pathlib.Path, **settings: Any) -> training_flags.Command:
     given = {"system": system, "env": CARTPOLE, "out": str(folder), **conftest.SMALL[system], **settings}
-    return flags.Command("", given, resolution.resolve(given), dry_run=True)
+    return training_flags.Command("", given, catalogue.resolved(given), dry_run=True)
 
 
-def told(command: flags.Command) -> str:
+def told(command: training_flags.Command) -> str:
     return "\n".join(dry_run.describe(command, jax.devices()[:1], probe_s=0.01))
 
 
@@ -44,7 +45,7 @@ def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib
     command = command_of("ppo", tmp_path)
     (tmp_path / "config.json").write_text('{"family": "classic", "settings": {"seed": {"value": 3}}}')
     (tmp_path / "checkpoints" / "step_000000000128").mkdir(parents=True)
-    with pytest.raises(config.UsageError, match="another configuration"):
+    with pytest.raises(errors.UsageError, match="another configuration"):
         told(command)
 
 
@@ -81,11 +82,11 @@ def test_schedules(system: str, settings: dict[str, Any], rows: dict[str, Any], 
 
 
 def test_the_switch_is_no_setting() -> None:
-    command = flags.parse(["--dry_run", f"--env={CARTPOLE}"])
+    command = training_flags.parse(["--dry_run", f"--env={CARTPOLE}"])
     assert command.dry_run and "dry_run" not in command.flags
-    assert not flags.parse([f"--env={CARTPOLE}"]).dry_run
-    assert flags.parse(["--dry_run=1", f"--env={CARTPOLE}"]).dry_run
-    assert not flags.parse(["--nodry_run", f"--env={CARTPOLE}"]).dry_run
+    assert not training_flags.parse([f"--env={CARTPOLE}"]).dry_run
+    assert training_flags.parse(["--dry_run=1", f"--env={CARTPOLE}"]).dry_run
+    assert not training_flags.parse(["--nodry_run", f"--env={CARTPOLE}"]).dry_run
 
 
 def test_a_run_of_threads_says_what_they_wait_for() -> None:

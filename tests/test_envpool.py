@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base, host, watch
 
 
@@ -112,7 +112,7 @@ def test_what_a_hanging_pool_leaves_other_threads() -> None:
     waiting = threading.Thread(target=environment.recv, daemon=True)
     waiting.start()
     time.sleep(0.3)
-    with pytest.raises(base.EnvironmentFault, match=r"CartPole-v1 gave nothing for 0\.1 s"):
+    with pytest.raises(errors.EnvironmentFault, match=r"CartPole-v1 gave nothing for 0\.1 s"):
         watch.check_waiting(environment)
     environment.close()
     assert waiting.is_alive()
@@ -202,7 +202,7 @@ def test_observe_shows_only_some_components() -> None:
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
     pytest.importorskip("envpool")
-    with pytest.raises(config.UsageError) as error:
+    with pytest.raises(errors.UsageError) as error:
         base.make(f"envpool:{name}", params)
     assert message in str(error.value) and "\n" not in str(error.value)
 
@@ -223,5 +223,5 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return real_import(name, package)
 
     monkeypatch.setattr("importlib.import_module", without_envpool)
-    with pytest.raises(config.UsageError, match=r'needs the package envpool: pip install -e "\.\[envpool\]"'):
+    with pytest.raises(errors.UsageError, match=r'needs the package envpool: pip install -e "\.\[envpool\]"'):
         base.make("envpool:CartPole-v1")

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, types
-from jaxrl_dist.envs import base, parameters, toy, wrappers
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist.envs.suites import toy
 
-gymnax_suite = pytest.importorskip("jaxrl_dist.envs.gymnax")
+gymnax_suite = pytest.importorskip("jaxrl_dist.envs.suites.gymnax")
 
 # Quick to compile, and between them: weak rewards, keys used in steps, planes, boxes, one-hot, integers, time limits.
 QUICK = (
@@ -38,10 +39,10 @@ def library() -> Any:
 
 
 def all_names() -> list[str]:
-    from jaxrl_dist.envs import brax
+    from jaxrl_dist.envs.suites import brax
 
     suites = (gymnax_suite, brax, toy)
-    return [f"{suite.SUITE}:{name}" for suite in suites for name in suite.ENVIRONMENTS]
+    return [f"{suite.SUITE.name}:{name}" for suite in suites for name in suite.SUITE.environments]
 
 
 def random_action(spec: types.EnvironmentSpec, key: jax.Array, num_envs: int) -> jax.Array:
@@ -132,7 +133,7 @@ def test_environments_of_gymnax_are_those_it_registers() -> None:
 
 
 def test_environments_of_brax_are_those_it_registers() -> None:
-    from jaxrl_dist.envs import brax
+    from jaxrl_dist.envs.suites import brax
 
     envs = pytest.importorskip("brax.envs")
     assert set(envs._envs) == {*brax.ENVIRONMENTS, "swimmer"}
@@ -274,7 +275,7 @@ def test_observe_shows_only_some_components() -> None:
     ],
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(config.UsageError) as error:
+    with pytest.raises(errors.UsageError) as error:
         base.make(name, params)
     assert message in str(error.value) and "\n" not in str(error.value)
 
@@ -288,14 +289,14 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return real_import(name, package)
 
     monkeypatch.setattr("importlib.import_module", without_brax)
-    with pytest.raises(config.UsageError, match=r'needs the package brax: pip install -e "\.\[brax\]"'):
+    with pytest.raises(errors.UsageError, match=r'needs the package brax: pip install -e "\.\[brax\]"'):
         base.make("brax:ant")
 
 
 def test_importing_gymnax_imports_no_drawing_and_leaves_it_usable() -> None:
     code = (
         "import sys\n"
-        "from jaxrl_dist.envs import gymnax\n"
+        "from jaxrl_dist.envs.suites import gymnax\n"
         "library = gymnax._import_library()\n"
         "assert not set(gymnax._DRAWING) & set(sys.modules)\n"
         "import gymnax.environments.misc.pong as pong\n"

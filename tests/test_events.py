@@ -11,7 +11,7 @@ import jax
 import pytest
 import written_runs
 
-from jaxrl_dist import config, events, faults, histories, runner
+from jaxrl_dist import errors, events, faults, histories, runner
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
@@ -138,5 +138,5 @@ def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
 def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:
     flags = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "steps": 128}
     runner.train("ppo", "toy:walk", out=str(tmp_path), settings=flags, devices=jax.devices()[:1])
-    with pytest.raises(config.UsageError, match="has no event log: anakin keeps none"):
+    with pytest.raises(errors.UsageError, match="has no event log: anakin keeps none"):
         histories.replay_schedule(tmp_path)

@@ -12,7 +12,7 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base, check, simulator
 
 
@@ -236,7 +236,7 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
     ],
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         base.make(f"external:{name}", params)
     assert "\n" not in str(error.value) and str(error.value).startswith("--env")
 

@@ -13,7 +13,8 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist.envs import base, simulator
+from jaxrl_dist import errors
+from jaxrl_dist.envs import simulator
 
 
 @pytest.fixture
@@ -78,10 +79,10 @@ def test_what_cannot_be_is_a_fault_that_names_the_simulator_and_is_told_to_it(na
     header, _ = peers.heard(others[1])
     assert header["kind"] == "refused" and message in header["reason"]
     stepping.join(conftest.SOON_S)
-    assert isinstance(results[0], base.EnvironmentFault)
+    assert isinstance(results[0], errors.EnvironmentFault)
     assert str(results[0]).startswith("external:game: training simulator 1 (pid 71) sent what cannot be: ")
     assert message in str(results[0])
-    with pytest.raises(base.EnvironmentFault, match="training simulator 1"):
+    with pytest.raises(errors.EnvironmentFault, match="training simulator 1"):
         environment.step(np.zeros(2, np.int32))
     environment.close()
     header, _ = peers.heard(others[0])
@@ -98,7 +99,7 @@ def test_a_disconnect_in_mid_episode_is_a_fault_within_a_second(make: Any) -> No
     peers.act(others[0])
     start = time.monotonic()
     with pytest.raises(
-        base.EnvironmentFault, match=r"external:game: training simulator 1 .pid 71. closed the connection"
+        errors.EnvironmentFault, match=r"external:game: training simulator 1 .pid 71. closed the connection"
     ):
         environment.step(np.zeros(2, np.int32))
     assert time.monotonic() - start < conftest.SOON_S
@@ -113,7 +114,7 @@ def test_silence_is_a_fault_after_the_timeout(sent: bytes, make: Any) -> None:
     others[1].sendall(sent)
     start = time.monotonic()
     with pytest.raises(
-        base.EnvironmentFault, match="external:game: training simulator 1 .pid 71. gave nothing for 0.5 s"
+        errors.EnvironmentFault, match="external:game: training simulator 1 .pid 71. gave nothing for 0.5 s"
     ):
         environment.step(np.zeros(2, np.int32))
     assert 0.4 < time.monotonic() - start < conftest.SOON_S
@@ -138,7 +139,7 @@ def test_what_a_function_raises_is_the_cause_of_the_fault() -> None:
         environment.step(np.zeros(2, np.int32))
         environment.step(np.zeros(2, np.int32))
         with pytest.raises(
-            base.EnvironmentFault, match="training simulator 1 stopped with ZeroDivisionError: the wo"
+            errors.EnvironmentFault, match="training simulator 1 stopped with ZeroDivisionError: the wo"
         ) as e:
             environment.step(np.zeros(2, np.int32))
     assert isinstance(e.value.__cause__, ZeroDivisionError)
@@ -148,7 +149,7 @@ def test_a_function_that_hangs_is_a_fault_and_is_left_behind() -> None:
     start = time.monotonic()
     with contextlib.closing(peers.task("simulators:silent").make(np.zeros(1, np.uint32), 1, 0.3)) as environment:
         environment.reset()
-        with pytest.raises(base.EnvironmentFault, match="training simulator 0 gave nothing for 0.3 s"):
+        with pytest.raises(errors.EnvironmentFault, match="training simulator 0 gave nothing for 0.3 s"):
             environment.step(np.zeros(1, np.int32))
     assert time.monotonic() - start < conftest.SOON_S
 
@@ -160,5 +161,5 @@ def test_an_episode_beyond_the_time_limit_is_a_fault() -> None:
         environment.reset()
         for _ in range(4):
             environment.step(np.zeros(1, np.int32))
-        with pytest.raises(base.EnvironmentFault, match="training simulator 0 went on after step 5 of an episode"):
+        with pytest.raises(errors.EnvironmentFault, match="training simulator 0 went on after step 5 of an episode"):
             environment.step(np.zeros(1, np.int32))

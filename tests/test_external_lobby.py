@@ -16,7 +16,8 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist.envs import base, conversations, lobby, simulator
+from jaxrl_dist import errors
+from jaxrl_dist.envs import conversations, lobby, simulator
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(
     expected = rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
     with (
         pytest.warns(RuntimeWarning, match=f"[01] of 2 simulators for training have connected to 127.0.0.1:{port}"),
-        pytest.raises(base.EnvironmentFault, match=expected),
+        pytest.raises(errors.EnvironmentFault, match=expected),
     ):
         environment.reset()
     assert isinstance(results[0], simulator.Session)
@@ -152,11 +153,11 @@ def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any, he
     environment.close()
     stepping.join(conftest.SOON_S)
     assert time.monotonic() - start < conftest.SOON_S
-    assert isinstance(results[0], base.EnvironmentFault) and "were closed" in str(results[0])
+    assert isinstance(results[0], errors.EnvironmentFault) and "were closed" in str(results[0])
     for thread, ended in programs:
         thread.join(conftest.SOON_S)
         assert ended == [None]
-    with pytest.raises(base.EnvironmentFault, match="closed"):
+    with pytest.raises(errors.EnvironmentFault, match="closed"):
         environment.reset()
 
 
@@ -166,7 +167,7 @@ def test_close_while_nobody_has_come_ends_the_wait(make: Any) -> None:
     time.sleep(0.2)
     environment.close()
     waiting.join(conftest.SOON_S)
-    assert isinstance(results[0], base.EnvironmentFault) and "were closed" in str(results[0])
+    assert isinstance(results[0], errors.EnvironmentFault) and "were closed" in str(results[0])
 
 
 def test_a_trainer_that_is_killed_ends_its_simulators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +199,7 @@ def test_it_listens_on_the_loopback_interface_only_while_environments_live(make:
     assert listening() == []
     environments = [made.make(np.zeros(1, np.uint32), 1, 10.0) for _ in range(2)]
     assert listening() == [f"0100007F:{port:04X}"]
-    with pytest.raises(base.EnvironmentFault, match=f"listen={port}: cannot listen on .*: Address already in use"):
+    with pytest.raises(errors.EnvironmentFault, match=f"listen={port}: cannot listen on .*: Address already in use"):
         make(port)
     environments[0].close()
     assert listening()

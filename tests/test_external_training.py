@@ -15,8 +15,8 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist import assemble, policy, runner, session
-from jaxrl_dist.envs import base, simulator
+from jaxrl_dist import assemble, errors, policy, runner, session
+from jaxrl_dist.envs import simulator
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "external_simulator.py"
 CARTPOLE = {
@@ -84,7 +84,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
 
     threading.Thread(target=kill_once_it_learns, daemon=True).start()
     settings = {"log.interval_steps": 32, "evaluation.interval_steps": 10_000_000}
-    with pytest.raises(base.EnvironmentFault, match=rf"cartpole: training simulator \d \(pid {program.pid}\) closed"):
+    with pytest.raises(errors.EnvironmentFault, match=rf"cartpole: training simulator \d \(pid {program.pid}\) closed"):
         train(tmp_path, "external:cartpole", port, steps=10_000_000, **settings)
     assert time.monotonic() - killed_s[0] < conftest.SOON_S
     program.wait()

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, command, config, faults, guard, memory, run_view, runner
+from jaxrl_dist import checkpoint, commands, errors, faults, guard, memory, run_view, runner
+from jaxrl_dist.commands import train as train_command
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -26,7 +27,7 @@ def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once
     run = train(tmp_path)
     assert run.reason == "finished" and not (tmp_path / "failure").exists()
     assert run_view.read(tmp_path).state == "finished"
-    with pytest.raises(config.UsageError, match="another configuration"):
+    with pytest.raises(errors.UsageError, match="another configuration"):
         train(tmp_path, **{"learner.learning_rate": 1e38})
 
 
@@ -59,7 +60,7 @@ def test_missing_memory_of_the_host_is_named_too_and_other_errors_stay_what_they
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("kind", [config.UsageError, FloatingPointError, MemoryError])
+@pytest.mark.parametrize("kind", [errors.UsageError, FloatingPointError, MemoryError])
 def test_what_could_not_be_saved_is_said_beside_the_error(
     kind: type[Exception], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +76,7 @@ def test_what_could_not_be_saved_is_said_beside_the_error(
     monkeypatch.setattr(runner, "keep_programs", lambda devices: None)
     small = conftest.SMALL["ppo"] | {"network.hidden_sizes": "16", "env.num_envs": 16}
     flags = [f"--{name}={value}" for name, value in {"env": CARTPOLE, **small, "out": tmp_path}.items()]
-    assert command.main(flags) == (2 if kind is config.UsageError else 1)
+    assert commands.run(train_command.main, "train", flags) == (2 if kind is errors.UsageError else 1)
     first, second = capsys.readouterr().err.splitlines()
     assert second.endswith(": what was learned is lost: the disk is full")
     assert ": out of memory" in first if kind is MemoryError else first.endswith(": too much")
@@ -83,6 +84,6 @@ def test_what_could_not_be_saved_is_said_beside_the_error(
 
 @pytest.mark.parametrize("settings", [{"layout.unroll_length": 10**9}, {"env.num_envs": 10**9}])
 def test_more_rows_than_can_be_counted_are_refused(tmp_path: pathlib.Path, settings: dict[str, Any]) -> None:
-    with pytest.raises(config.UsageError, match=r"expected fewer than 2147483648 rows per iteration$"):
+    with pytest.raises(errors.UsageError, match=r"expected fewer than 2147483648 rows per iteration$"):
         train(tmp_path, **settings)
     assert not list(tmp_path.iterdir())

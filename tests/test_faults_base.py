@@ -14,7 +14,7 @@ import time
 import conftest
 import pytest
 
-from jaxrl_dist import faults
+from jaxrl_dist import errors, faults
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -34,7 +34,7 @@ def test_import_is_light() -> None:
 def test_lock_is_exclusive_within_a_process_and_released(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "made" / "here"
     with faults.lock(folder):
-        with pytest.raises(faults.LockError, match=f"process {os.getpid()} on "), faults.lock(folder):
+        with pytest.raises(errors.LockError, match=f"process {os.getpid()} on "), faults.lock(folder):
             pass
         with faults.lock(tmp_path / "other"):
             pass
@@ -75,7 +75,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
     monkeypatch.setattr(fcntl, "flock", flock_once_it_is_gone)
     with faults.lock(tmp_path):
         assert len(calls) == 2 and path.exists()
-        with pytest.raises(faults.LockError), faults.lock(tmp_path):
+        with pytest.raises(errors.LockError), faults.lock(tmp_path):
             pass
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, config, records, session, types
+from jaxrl_dist import assemble, errors, records, session, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import device_tier, running
 
@@ -135,7 +135,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("settings", "message"), REFUSED, ids=lambda value: str(value)[:30])
 def test_what_cannot_act_as_it_gets_ready_is_refused(settings: Any, message: str) -> None:
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         conftest.Small("ppo", "toy:walk", 1, {**SETTINGS, **settings})
 
 
@@ -144,12 +144,12 @@ def test_environments_that_step_together_are_refused(settings: Any, monkeypatch:
     task = fake_host.task()._replace(steps_together=True)
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
     message = "its 8 environments of an actor step together; valid: --layout.ready_envs=0 with"
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings})
 
 
 def test_a_replay_over_several_devices_is_refused() -> None:
-    with pytest.raises(config.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
+    with pytest.raises(errors.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
         conftest.Small("dqn", "toy:walk", 2, SETTINGS)
 
 
@@ -212,5 +212,5 @@ CENTRAL = {"layout": "sebulba", "layout.inference": "central", "layout.policy_la
     ],
 )
 def test_what_central_inference_cannot_be(settings: dict[str, Any], message: str, paced: list[Any]) -> None:
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         conftest.Small("ppo", "fake:walk", 1, {**CENTRAL, **settings})

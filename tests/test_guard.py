@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, faults, guard, policy, runner, saving, types
+from jaxrl_dist import checkpoint, errors, faults, guard, policy, runner, saving, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 
@@ -75,10 +75,10 @@ def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
     message = r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not"
     for _ in range(2):
-        with pytest.raises(envs.EnvironmentFault, match=message) as error:
+        with pytest.raises(errors.EnvironmentFault, match=message) as error:
             train(tmp_path, env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
         assert "\n" not in str(error.value)
-    with pytest.raises(envs.EnvironmentFault, match=message):
+    with pytest.raises(errors.EnvironmentFault, match=message):
         policy.evaluate(tmp_path, 8, 0, "latest", {})
     assert policy.load(tmp_path).env_steps == 256
 

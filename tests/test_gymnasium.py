@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -104,7 +104,9 @@ def test_arguments_reach_the_environment() -> None:
 
 
 def test_an_observation_outside_its_space_is_named() -> None:
-    with pytest.raises(base.EnvironmentFault, match=r"the observation of .*Spaces-v0 is \[3\], outside Discrete\(3\)"):
+    with pytest.raises(
+        errors.EnvironmentFault, match=r"the observation of .*Spaces-v0 is \[3\], outside Discrete\(3\)"
+    ):
         play("registered:Spaces-v0", np.zeros((3, 1), int), kind="outside")
 
 
@@ -113,9 +115,9 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         raise ModuleNotFoundError("No module named 'imageio'")
 
     monkeypatch.setattr(gymnasium, "make", make)
-    with pytest.raises(config.UsageError, match=r"'imageio'; pip install \"gymnasium\[mujoco\]\"$"):
+    with pytest.raises(errors.UsageError, match=r"'imageio'; pip install \"gymnasium\[mujoco\]\"$"):
         base.make("gymnasium:HalfCheetah-v5")
-    with pytest.raises(config.UsageError, match="'imageio'$"):
+    with pytest.raises(errors.UsageError, match="'imageio'$"):
         base.make("gymnasium:registered:Spaces-v0")
 
 
@@ -145,7 +147,7 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
     ],
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         base.make(f"gymnasium:{name}", params)
     assert "\n" not in str(error.value) and str(error.value).startswith("--env")
 
@@ -154,7 +156,7 @@ def test_an_environment_whose_package_is_missing_says_so() -> None:
     try:
         gymnasium.make("LunarLander-v3")
     except gymnasium.error.DependencyNotInstalled:
-        with pytest.raises(config.UsageError, match="Box2D is not installed"):
+        with pytest.raises(errors.UsageError, match="Box2D is not installed"):
             task("LunarLander-v3")
 
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import blocks, checkpoint, config, memory, runner
+from jaxrl_dist import blocks, checkpoint, errors, memory, runner
 from jaxrl_dist.parallel import host_tier
 
 HOST = {"layout": "sebulba", "replay.storage": "host"}
@@ -88,7 +88,7 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
     _, kept = filled(2)
     projected = kept.projected_bytes()
     blocks.check(kept, projected, 120)
-    with pytest.raises(config.UsageError, match=r"--replay.capacity=120: compressed, .* about \d+ would fit"):
+    with pytest.raises(errors.UsageError, match=r"--replay.capacity=120: compressed, .* about \d+ would fit"):
         blocks.check(kept, (projected - kept.packed_bytes) / 2, 120)
 
 
@@ -104,7 +104,7 @@ def test_a_run_that_outgrows_the_memory_is_saved_as_it_was_before_and_goes_on(
     monkeypatch.setattr(host_tier, "_CHECK_EVERY", 5)
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "check", too_large)
-        with pytest.raises(config.UsageError, match="too large") as error:
+        with pytest.raises(errors.UsageError, match="too large") as error:
             train("cut")
     assert not hasattr(error.value, "__notes__")
     resumed = train("cut")
@@ -113,7 +113,7 @@ def test_a_run_that_outgrows_the_memory_is_saved_as_it_was_before_and_goes_on(
 
 
 def too_large(*_: Any) -> None:
-    raise config.UsageError("too large")
+    raise errors.UsageError("too large")
 
 
 @pytest.mark.parametrize("num_devices", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -170,5 +170,5 @@ def test_the_memory_of_devices_counts_no_observations() -> None:
 
 
 def test_anakin_refuses_it() -> None:
-    with pytest.raises(config.UsageError, match="--replay.storage=host: anakin"):
+    with pytest.raises(errors.UsageError, match="--replay.storage=host: anakin"):
         conftest.Small("dqn", "toy:walk", 1, {"replay.storage": "host", "layout": "anakin"})

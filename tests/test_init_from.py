@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, faults, flags, runner, saving
+from jaxrl_dist import errors, faults, runner, saving
+from jaxrl_dist.systems import training_flags
 
 CARTPOLE = "gymnax:CartPole-v1"
 SHORT = {"steps": 64, "evaluation.interval_steps": 0, "checkpoint.interval_s": 0.0}
@@ -69,6 +70,6 @@ def test_a_run_goes_on_where_the_other_is_gone(tmp_path: pathlib.Path) -> None:
     begun, fresh = (
         ["--system=ppo", f"--env={CARTPOLE}", origin, f"--out={folder}"] for folder in (held, tmp_path / "new")
     )
-    assert flags.parse(begun).settings is not None
-    with pytest.raises(config.UsageError, match="is not the folder of a run"):
-        flags.parse(fresh)
+    assert training_flags.parse(begun).settings is not None
+    with pytest.raises(errors.UsageError, match="is not the folder of a run"):
+        training_flags.parse(fresh)

@@ -7,13 +7,8 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxrl_dist"
 LAYERS = (
-    {"types", "settings"},
-    {"systems"},
-    {"declarations", "differences"},
-    {"presets", "parsers"},
-    {"config"},
-    {"resolution"},
-    {"sweeps"},
+    {"types", "errors"},
+    {"settings"},
     {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
     {"optimizers"},
     {"torsos", "lstm", "noisy"},
@@ -26,11 +21,12 @@ LAYERS = (
     {"parallel"},
     {"manifest", "aggregate", "display", "faults", "evaluation", "software", "metrics"},
     {"trackers"},
-    {"checkpoint", "loggers", "flags"},
+    {"checkpoint", "loggers", "runs"},
+    {"systems"},
     {"published", "band"},
     {"panels"},
     {"plots"},
-    {"scores", "search_plots"},
+    {"scores", "search_plots", "training"},
     {"assemble", "study_table", "run_view"},
     {"report", "reference"},
     {"comparison"},
@@ -43,12 +39,12 @@ LAYERS = (
     {"run_folder", "policy", "auto"},
     {"runner", "histories", "video"},
     {"dry_run"},
-    {"command"},
-    {"__init__"},
+    {"commands"},
+    {"__init__", "__main__"},
 )
 FORBIDDEN = {
     "agents": {"parallel", "envs", "replay", "ring", "mixed"},
-    "envs": set().union(*LAYERS[5:10]),
+    "envs": set().union(*LAYERS[3:10]),
     "parallel": {"agents"},
 }
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

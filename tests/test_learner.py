@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxrl_dist import config, learner, networks, types
+from jaxrl_dist import errors, learner, networks, types
 from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
 from jaxrl_dist.parallel import mesh as meshes
 
@@ -292,6 +292,6 @@ def test_the_target_network_is_copied_every_period_and_not_between():
 
 
 def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
-    with pytest.raises(config.UsageError, match="nearest valid: 2, 4, 8"):
+    with pytest.raises(errors.UsageError, match="nearest valid: 2, 4, 8"):
         learner.check_batch(learner.Config(minibatches=5), 512, 2)
     learner.check_batch(learner.Config(minibatches=4), 512, 2)

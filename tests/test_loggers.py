@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from jaxrl_dist import config, declarations, display, loggers, metrics
+from jaxrl_dist import display, loggers, metrics
+from jaxrl_dist.settings import fields as declared
 
 QUIET = loggers.Config(tensorboard=False, progress=False)
 
@@ -54,7 +55,7 @@ def small_files() -> Iterator[None]:
 
 
 def test_settings_are_declared_with_literals() -> None:
-    fields = {field.name: field for field in declarations.read(config.PACKAGE / "loggers.py")}
+    fields = {field.name: field for field in declared.of(loggers.Config)}
     assert {name: field.default for name, field in fields.items()} == vars(loggers.Config())
     assert {field.tag for field in fields.values()} == {"tunable"}
 

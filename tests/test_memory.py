@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, memory
+from jaxrl_dist import errors, memory
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -95,10 +95,10 @@ def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(
     memory.check(settings, parts, devices)
     monkeypatch.setattr(memory, "free_of_host", lambda: 2 * needed - 1)
     # 1024 rows; 992 is the next multiple of 8 environments × 4 rows.
-    with pytest.raises(config.UsageError, match=r"--replay.capacity=1024 takes 16.5 KiB .* at most 992 fits"):
+    with pytest.raises(errors.UsageError, match=r"--replay.capacity=1024 takes 16.5 KiB .* at most 992 fits"):
         memory.check(settings, parts, devices)
     monkeypatch.setattr(memory, "free_of_host", lambda: 10)
-    with pytest.raises(config.UsageError, match="no capacity fits"):
+    with pytest.raises(errors.UsageError, match="no capacity fits"):
         memory.check(settings, parts, devices)
 
 

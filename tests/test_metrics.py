@@ -7,12 +7,13 @@ import subprocess
 import sys
 from typing import Any
 
+import conftest
 import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies
 
-from jaxrl_dist import config, metrics
+from jaxrl_dist import metrics
 
 JSON_VALUES = strategies.recursive(
     strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats() | strategies.text(),
@@ -89,5 +90,5 @@ def test_importing_is_light() -> None:
     code = "import sys; from jaxrl_dist import aggregate, loggers, metrics; print([m for m in sys.modules if m in %r])"
     heavy = ("jax", "rich", "tensorboardX", "scipy", "matplotlib")
     command = [sys.executable, "-c", code % (heavy,)]
-    result = subprocess.run(command, cwd=config.PACKAGE.parent, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, cwd=conftest.PACKAGE.parent, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import pytest
 import rings
 
 from jaxrl_dist import mixed, replay, runner, types
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 
 LENGTH, COLUMNS = 4, 2
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, custom, networks, torsos, types
+from jaxrl_dist import custom, errors, networks, torsos, types
 
 
 class Failing(nn.Module):
@@ -183,7 +183,7 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
         (f"{__name__}:Summing", r"maps observations \(2, 5\) to \(\); wanted \(2, F\)"),
         ("minatar_cnn", "use --network=mlp"),
     ):
-        with pytest.raises(config.UsageError, match=message):
+        with pytest.raises(errors.UsageError, match=message):
             networks.make(networks.Config(torso=torso), _spec((5,)), HEADS)
 
 
@@ -194,7 +194,7 @@ def test_images_too_small_for_a_torso_are_refused_in_one_line(torso, least, othe
     smallest = networks.make(networks.Config(torso=torso), _spec((least, least, 4)), HEADS)
     assert all(leaf.size for leaf in jax.tree.leaves(smallest.init(jax.random.key(0))))
     message = rf"images of {least} × {least} pixels or more; .* \({least}, {least - 1}, 4\): use --network={other}$"
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         networks.make(networks.Config(torso=torso), _spec((least, least - 1, 4)), HEADS)
 
 

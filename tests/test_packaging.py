@@ -12,42 +12,59 @@ import sysconfig
 import tomllib
 import zipfile
 
+import conftest
 import pytest
 
-from jaxrl_dist import command, config, flags
-from jaxrl_dist.presets import base as presets
+from jaxrl_dist import __main__, commands
+from jaxrl_dist.commands import train
+from jaxrl_dist.systems import catalogue
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def test_the_installed_command_is_the_script() -> None:
-    module, _, name = PROJECT["project"]["scripts"][flags.CONSOLE].partition(":")
-    assert getattr(importlib.import_module(module), name) is command.start
-    script = runpy.run_path(str(ROOT / "scripts" / "train.py"), run_name="train")
-    assert script["command"] is command
+    module, _, name = PROJECT["project"]["scripts"][commands.CONSOLE].partition(":")
+    assert getattr(importlib.import_module(module), name) is __main__.main
+    assert {path.stem for path in (ROOT / "scripts").glob("*.py")} == set(commands.NAMES)
+    for command in commands.NAMES:
+        script = runpy.run_path(str(ROOT / "scripts" / f"{command}.py"), run_name="script")
+        assert script[command] is importlib.import_module(f"jaxrl_dist.commands.{command}")
 
 
 def test_messages_name_the_command_that_was_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for called, named in (("/usr/bin/jaxrl-dist", "jaxrl-dist"), ("scripts/train.py", "train.py")):
+    for called, named, usage in (
+        ("/usr/bin/jaxrl-dist", "jaxrl-dist train", "jaxrl-dist train"),
+        ("scripts/train.py", "train.py", "python scripts/train.py"),
+    ):
         monkeypatch.setattr(sys, "argv", [called])
-        assert command.main(["--sytem=ppo"]) == 2
+        assert commands.run(train.main, "train", ["--sytem=ppo"]) == 2
         assert capsys.readouterr().err.startswith(f"{named}: --sytem: ")
-    assert "usage: python scripts/train.py " in flags.parse(["--help"]).text
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/jaxrl-dist"])
-    assert "usage: jaxrl-dist " in flags.parse(["--help"]).text
+        assert commands.run(train.main, "train", ["--help"]) == 0
+        assert f"usage: {usage} " in capsys.readouterr().out
+
+
+def test_the_package_runs_its_commands_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in ((["trian"], 2), ([], 2), (["train", "--sytem=ppo"], 2), (["train", "--version"], 0)):
+        monkeypatch.setattr(sys, "argv", ["jaxrl-dist", *arguments])
+        monkeypatch.setattr(commands, "start", lambda main, name: commands.run(main, name, sys.argv[1:]))
+        assert __main__.main() == code
+        told = capsys.readouterr()
+        assert told.err == "" if code == 0 else len(told.err.splitlines()) == 1
 
 
 def test_package_data_covers_all_that_is_no_module() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["jaxrl_dist"]
-    covered = {path for pattern in patterns for path in config.PACKAGE.glob(pattern)}
-    others = {path for path in config.PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")}
-    files = {config.PACKAGE / presets.FOLDER / f"{name}.flags" for name in presets.names(config.PACKAGE)}
-    assert others == covered and files | {config.PACKAGE / "py.typed"} <= covered
+    covered = {path for pattern in patterns for path in conftest.PACKAGE.glob(pattern)}
+    others = {path for path in conftest.PACKAGE.rglob("*.*") if path.suffix not in (".py", ".pyc")}
+    files = {catalogue.PRESETS / f"{name}.flags" for name in catalogue.preset_names()}
+    assert others == covered and files | {conftest.PACKAGE / "py.typed"} <= covered
     # What has no __init__.py is no package, and would be left out.
-    assert all((path.parent / "__init__.py").is_file() for path in config.PACKAGE.rglob("*.py"))
+    assert all((path.parent / "__init__.py").is_file() for path in conftest.PACKAGE.rglob("*.py"))
 
 
 def test_versions_agree() -> None:
@@ -68,8 +85,8 @@ def test_a_wheel_holds_the_package(tmp_path: pathlib.Path) -> None:
     subprocess.run(pip, check=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
     held = set(zipfile.ZipFile(wheel).namelist())
-    assert {f"jaxrl_dist/presets/{name}.flags" for name in presets.names(config.PACKAGE)} <= held
-    assert {"jaxrl_dist/py.typed", "jaxrl_dist/command.py", "jaxrl_dist/envs/gymnax.py"} <= held
+    assert {f"jaxrl_dist/systems/presets/{name}.flags" for name in catalogue.preset_names()} <= held
+    assert {"jaxrl_dist/py.typed", "jaxrl_dist/commands/train.py", "jaxrl_dist/envs/suites/gymnax.py"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not any(name.startswith(("tests", "benchmarks", "scripts")) for name in held)
     check_installed(wheel, tmp_path)
@@ -83,11 +100,11 @@ def check_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
     (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     install = [sys.executable, "-m", "pip", "--python", str(tmp_path / "venv"), "install", "--quiet", "--no-deps"]
     subprocess.run([*install, "--ignore-installed", str(wheel)], check=True, timeout=300)
-    command = [str(tmp_path / "venv" / "bin" / flags.CONSOLE)]
+    command = [str(tmp_path / "venv" / "bin" / commands.CONSOLE), "train"]
     elsewhere = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     start = functools.partial(subprocess.run, cwd=tmp_path, env=elsewhere, capture_output=True, text=True, timeout=300)
     listed = start([*command, "--list"])
-    assert listed.returncode == 0 and all(f"{name}:" in listed.stdout for name in presets.names(config.PACKAGE))
+    assert listed.returncode == 0 and all(f"{name}:" in listed.stdout for name in catalogue.preset_names())
     little = ["--system=ppo", "--env=gymnax:CartPole-v1", "--steps=1", "--evaluation.episodes=1", "--out=run"]
     trained = start([*command, *little])
     assert trained.returncode == 0 and (tmp_path / "run" / "summary.json").is_file(), trained.stderr

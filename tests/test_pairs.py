@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, resolution, runner, systems
+from jaxrl_dist import runner, systems
+from jaxrl_dist.systems import catalogue
 
 PAIRS = [(system.name, layout) for system in systems.SYSTEMS.values() for layout in system.layouts]
 
@@ -18,10 +19,10 @@ def test_a_system_learns_in_each_of_its_layouts(name: str, layout: str, tmp_path
     system = systems.SYSTEMS[name]
     env, family = ("CartPole-v1", "classic") if "classic" in system.families else ("Pendulum-v1", "continuous")
     chosen: dict[str, Any] = {"system": name, "layout": layout, "env": f"gymnax:{env}"}
-    own = resolution.resolve(chosen, family)
+    own = catalogue.resolved(chosen, family)
     settings: dict[str, Any] = {"layout": layout, "evaluation.episodes": 2, "log.tensorboard": False}
     rows = own["env.num_envs"] * own["layout.unroll_length"]
-    if "replay.min_size" in config.fields(system, layout):
+    if "replay.min_size" in catalogue.declared(system, layout):
         settings["replay.min_size"] = min(own["replay.min_size"], rows)
         rows = max(rows, own["replay.batch_size"])
     settings["steps"] = 4 * rows

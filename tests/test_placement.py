@@ -5,7 +5,7 @@ import types
 import jax
 import pytest
 
-from jaxrl_dist import config
+from jaxrl_dist import errors
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, sebulba_settings
 
@@ -29,7 +29,7 @@ def test_devices_are_named_in_full_or_by_number() -> None:
     ],
 )
 def test_wrong_names_are_refused_in_one_line(text: str, message: str) -> None:
-    with pytest.raises(config.UsageError, match=f"^{FLAG}{message}") as error:
+    with pytest.raises(errors.UsageError, match=f"^{FLAG}{message}") as error:
         placement.parse(FLAG, text, jax.devices())
     assert "\n" not in str(error.value)
 
@@ -45,7 +45,7 @@ def test_actors_may_have_devices_that_the_learner_has_not(monkeypatch: pytest.Mo
     assert choose("", gpus[1:]) == gpus[1:]
     assert choose("cpu:3", cpus[:1]) == [cpus[3]]
     assert choose("", cpus[:1]) == cpus
-    with pytest.raises(config.UsageError, match="no device gpu:4; valid: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0"):
+    with pytest.raises(errors.UsageError, match="no device gpu:4; valid: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0"):
         choose("gpu:4", gpus[1:])
 
 

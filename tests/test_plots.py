@@ -5,11 +5,12 @@ import subprocess
 import sys
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 import written_runs
 
-from jaxrl_dist import aggregate, config, panels, plots, published
+from jaxrl_dist import aggregate, panels, plots, published
 
 BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
 
@@ -134,12 +135,12 @@ def test_neither_pyplot_nor_matplotlib_is_imported_before_it_is_needed(tmp_path:
         f"plots.learning_curve({{}}, {str(tmp_path / 'a.png')!r}); print('matplotlib.pyplot' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=config.PACKAGE.parent, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, cwd=conftest.PACKAGE.parent, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", "False"]
 
 
 def plot(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    script = config.PACKAGE.parent / "scripts" / "plot.py"
+    script = conftest.PACKAGE.parent / "scripts" / "plot.py"
     return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
 
 

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, observed, pooled, watch
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import observed, pooled, watch
 
 DISCRETE = types.DiscreteSpace(3)
 BOX = types.BoxSpace((2,), np.float32(-1), np.float32(1))
@@ -150,9 +150,9 @@ def test_numbers_that_cannot_be_name_field_environment_and_step() -> None:
     environment.reset()
     real = pool.recv
     pool.recv = lambda: (lambda o, *rest: (np.where(np.arange(3)[:, None] == 1, np.nan, o), *rest))(*real())  # type: ignore[method-assign]
-    with pytest.raises(base.EnvironmentFault, match="observation of envpool:fake, environment 1, at its step 2"):
+    with pytest.raises(errors.EnvironmentFault, match="observation of envpool:fake, environment 1, at its step 2"):
         environment.step(no_envs(3))
-    with pytest.raises(base.EnvironmentFault, match="environment 1, at its step 2"):
+    with pytest.raises(errors.EnvironmentFault, match="environment 1, at its step 2"):
         environment.step(no_envs(3))
 
 
@@ -161,9 +161,9 @@ def test_a_reset_out_of_place_is_a_fault() -> None:
     environment.reset()
     environment.step(no_envs(3))
     pool._ended[2] = True
-    with pytest.raises(base.EnvironmentFault, match="environment 2 was not reset in the step after"):
+    with pytest.raises(errors.EnvironmentFault, match="environment 2 was not reset in the step after"):
         environment.step(no_envs(3))
-    with pytest.raises(base.EnvironmentFault, match="environment 2"):
+    with pytest.raises(errors.EnvironmentFault, match="environment 2"):
         environment.reset()
 
 
@@ -175,7 +175,7 @@ def test_an_error_of_the_pool_is_a_fault_with_its_words() -> None:
         raise RuntimeError("the ROM is gone")
 
     pool.recv = fail  # type: ignore[method-assign]
-    with pytest.raises(base.EnvironmentFault, match="envpool:fake: RuntimeError: the ROM is gone"):
+    with pytest.raises(errors.EnvironmentFault, match="envpool:fake: RuntimeError: the ROM is gone"):
         environment.step(no_envs(3))
 
 
@@ -187,13 +187,13 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     watch.check_waiting(environment)
     assert environment.waiting_since == 0
     pool.hold.clear()
-    errors = []
+    raised = []
 
     def act() -> None:
         try:
             environment.step(no_envs(12))
-        except base.EnvironmentFault as error:
-            errors.append(str(error))
+        except errors.EnvironmentFault as error:
+            raised.append(str(error))
 
     waiting = threading.Thread(target=act, daemon=True)
     waiting.start()
@@ -203,7 +203,7 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
         time.sleep(0.02)
         try:
             watch.check_waiting(environment)
-        except base.EnvironmentFault as error:
+        except errors.EnvironmentFault as error:
             message = str(error)
     assert message == (
         "envpool:fake gave nothing for 0.2 s; it is stepping environments 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
@@ -214,8 +214,8 @@ def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     pool.hold.set()
     waiting.join(conftest.SOON_S)
     # It came back, but too late.
-    assert errors == [message]
-    with pytest.raises(base.EnvironmentFault):
+    assert raised == [message]
+    with pytest.raises(errors.EnvironmentFault):
         environment.step(no_envs(12))
 
 
@@ -231,5 +231,5 @@ def test_close_does_not_wait_for_steps_under_way() -> None:
         if thread.name == "envpool:fake closing":
             thread.join(conftest.SOON_S)
     assert not pool._ready
-    with pytest.raises(base.EnvironmentFault, match="were closed"):
+    with pytest.raises(errors.EnvironmentFault, match="were closed"):
         environment.reset()

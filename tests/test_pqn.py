@@ -11,8 +11,9 @@ import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
 from test_impala import moved
 
-from jaxrl_dist import config, networks, q_values, resolution, runner, types
+from jaxrl_dist import errors, networks, q_values, runner, types
 from jaxrl_dist.agents import pqn
+from jaxrl_dist.systems import catalogue
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
 NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
@@ -147,7 +148,7 @@ def test_every_layout_learns_what_anakin_learns(layout: str, core: str) -> None:
 
 
 def refuse(layout: str, settings: dict[str, Any], message: str, folder: pathlib.Path) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         named = {**conftest.SMALL["pqn"], "layout": layout, **settings}
         runner.train("pqn", "toy:walk", out=str(folder / "run"), settings=named)
     assert "\n" not in str(error.value)
@@ -160,7 +161,7 @@ def test_traces_over_the_actions_of_older_policies_are_refused(tmp_path: pathlib
     refuse("async_gradient", {}, "takes one gradient per unroll; valid: 1 and 1", tmp_path)
     for decay, staleness in ((0.0, "any"), (0.65, "own")):
         assert pqn.make(pqn.Config(trace_decay=decay), SPEC, FLAT).staleness == staleness
-    resolved = resolution.resolve({"system": "pqn", "layout": "sebulba"}, "classic")
+    resolved = catalogue.resolved({"system": "pqn", "layout": "sebulba"}, "classic")
     assert resolved["layout.policy_lag"] == "0" and resolved["learner.epochs"] == 4
 
 
@@ -173,5 +174,5 @@ def test_returns_of_one_step_may_be_learned_from_any_policy_s_rows() -> None:
 
 
 def test_real_actions_are_refused() -> None:
-    with pytest.raises(config.UsageError, match="needs discrete ones; valid: --system=ppo, .*impala"):
+    with pytest.raises(errors.UsageError, match="needs discrete ones; valid: --system=ppo, .*impala"):
         pqn.make(pqn.Config(), BOX, FLAT)

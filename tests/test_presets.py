@@ -10,15 +10,16 @@ import jax
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, declarations, flags, resolution, systems
-from jaxrl_dist.presets import base as presets
+from jaxrl_dist import errors, systems
+from jaxrl_dist.settings import fields, presets, resolve
+from jaxrl_dist.systems import catalogue, training_flags
 
-NAMES = presets.names(config.PACKAGE)
+NAMES = catalogue.preset_names()
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
-def parsed(*arguments: str) -> resolution.Resolved:
-    settings = flags.parse(arguments).settings
+def parsed(*arguments: str) -> resolve.Resolved:
+    settings = training_flags.parse(arguments).settings
     assert settings is not None
     return settings
 
@@ -29,7 +30,7 @@ def test_every_system_has_a_preset() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_is_whole_and_says_where_its_settings_are_from(name: str) -> None:
-    preset = presets.load(name, config.PACKAGE)
+    preset = presets.load(name, catalogue.PRESETS)
     settings = parsed(f"--preset={name}")
     assert preset.settings["system"].value == name.partition("/")[0]
     sentence, command, result = preset.head
@@ -42,11 +43,11 @@ def test_a_preset_is_whole_and_says_where_its_settings_are_from(name: str) -> No
     for flag, (value, source) in preset.settings.items():
         assert settings.origins[flag] == f"preset {name}: {source}"
         if flag in settings.fields:
-            assert settings[flag] == declarations.parse(settings.fields[flag], value)
+            assert settings[flag] == fields.parse(settings.fields[flag], value)
 
 
 def test_a_preset_file_is_also_a_flag_file() -> None:
-    file = config.PACKAGE / presets.FOLDER / "r2d2" / "memory_chain.flags"
+    file = catalogue.PRESETS / "r2d2" / "memory_chain.flags"
     by_file, by_name = parsed(f"--flagfile={file}"), parsed("--preset=r2d2/memory_chain")
     assert {**by_file.settings, "preset": "r2d2/memory_chain"} == by_name.settings
     assert by_file.origins["agent.burn_in"] == "flag"
@@ -54,22 +55,22 @@ def test_a_preset_file_is_also_a_flag_file() -> None:
 
 def test_a_preset_is_above_the_family_and_below_flags() -> None:
     given = {"preset": "r2d2/memory_chain"}
-    assert resolution.resolve({"system": "r2d2"}, "classic")["agent.burn_in"] == 10
-    resolved = resolution.resolve(given, "classic")
+    assert catalogue.resolved({"system": "r2d2"}, "classic")["agent.burn_in"] == 10
+    resolved = catalogue.resolved(given, "classic")
     assert (resolved["system"], resolved["agent.burn_in"], resolved["network.core_size"]) == ("r2d2", 20, 64)
-    above = resolution.resolve({**given, "agent.burn_in": "5", "env": "gymnax:CartPole-v1"}, "classic")
+    above = catalogue.resolved({**given, "agent.burn_in": "5", "env": "gymnax:CartPole-v1"}, "classic")
     assert (above["agent.burn_in"], above.origins["agent.burn_in"], above["env"]) == (5, "flag", "gymnax:CartPole-v1")
 
 
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
-    assert resolution.resolve({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
-    made = presets.Preset("x/y", (), {n: systems.Setting(v, "s") for n, v in OTHER.items()})
-    assert resolution.resolve({}, preset=made)["layout.num_actors"] == 3
-    other = resolution.resolve({"layout": "anakin"}, preset=made)
+    assert catalogue.resolved({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
+    made = presets.Preset("x/y", (), {n: fields.Cited(v, "s") for n, v in OTHER.items()})
+    assert catalogue.resolved({}, preset=made)["layout.num_actors"] == 3
+    other = catalogue.resolved({"layout": "anakin"}, preset=made)
     assert "layout.num_actors" not in other.settings and other["layout.unroll_length"] == 7
-    by_workers = resolution.resolve({"preset": "impala/breakout", "layout": "async_gradient"}, "minatar")
+    by_workers = catalogue.resolved({"preset": "impala/breakout", "layout": "async_gradient"}, "minatar")
     assert by_workers["learner.minibatches"] == 1 and "one gradient per unroll" in by_workers.origins["learner.epochs"]
-    assert resolution.resolve({"preset": "impala/breakout"}, "minatar")["learner.minibatches"] == 4
+    assert catalogue.resolved({"preset": "impala/breakout"}, "minatar")["learner.minibatches"] == 4
 
 
 OTHER = {
@@ -90,8 +91,8 @@ OTHER = {
     ],
 )
 def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message) as error:
-        flags.parse(arguments)
+    with pytest.raises(errors.UsageError, match=message) as error:
+        training_flags.parse(arguments)
     assert "\n" not in str(error.value)
 
 
@@ -101,7 +102,7 @@ def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], message: st
     ids=["no source", "no environment", "no flag"],
 )
 def test_a_broken_file_is_refused(text: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "presets" / "ppo" / "broken.flags"
+    path = tmp_path / "ppo" / "broken.flags"
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(ValueError, match=r"broken\.flags"):
@@ -111,18 +112,21 @@ def test_a_broken_file_is_refused(text: str, tmp_path: pathlib.Path) -> None:
 def test_a_run_keeps_what_its_preset_said(tmp_path: pathlib.Path) -> None:
     saved = json.loads(json.dumps(parsed("--preset=r2d2/memory_chain").as_json()))
     saved["settings"]["preset"]["value"] = "r2d2/gone"
-    restored = resolution.restore(saved)
+    restored = catalogue.restored(saved)
     assert restored["agent.burn_in"] == 20 and restored.origins["agent.burn_in"].startswith("preset r2d2/memory_chain")
 
 
 def test_list_and_help_show_presets_and_layouts() -> None:
-    listed = flags.parse(["--list"]).text
+    listed = training_flags.parse(["--list"]).text
     assert all(f"\n      {name}: " in listed for name in NAMES)
     assert all(f"\n      {name}: " in listed for name in ("anakin", "sebulba", "async_gradient", "auto"))
-    assert "preset r2d2/memory_chain: 20 (this project" in flags.parse(["--preset=r2d2/memory_chain", "--help"]).text
+    assert (
+        "preset r2d2/memory_chain: 20 (this project"
+        in training_flags.parse(["--preset=r2d2/memory_chain", "--help"]).text
+    )
 
 
-def tiny(system: str, settings: resolution.Resolved) -> dict[str, Any]:
+def tiny(system: str, settings: resolve.Resolved) -> dict[str, Any]:
     """Returns flags that make a preset small, without touching what it is."""
     like = {"seed_impala": "impala", "seed_r2d2": "r2d2", "a3c": "a2c", "ga3c": "a2c", "gpu_sim": "ppo"}
     small = {k: v for k, v in conftest.SMALL[like.get(system, system)].items() if k not in ("network.torso", "layout")}
@@ -144,7 +148,7 @@ def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     )
     assert run.reason == "finished" and run.summary["learner_steps"] > 0
     origin = json.loads((tmp_path / "config.json").read_text())["settings"]["preset"]
-    assert origin == {"value": name, "origin": "flag"}
+    assert origin == {"value": name, "origin": "flag", "tag": "tunable", "default": ""}
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     assert not {metric for record in records for metric in record if f"`{metric}`" not in text} - {"kind"}

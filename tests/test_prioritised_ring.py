@@ -8,8 +8,9 @@ import rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_dist import config, priorities, resolution, types
+from jaxrl_dist import errors, priorities, types
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.systems import catalogue
 
 PRIORITISED = {"priority_exponent": 0.5, "importance_exponent": 1.0, "importance_exponent_end": 1.0}
 
@@ -86,9 +87,9 @@ def test_exactly_the_whole_windows_that_teach_have_a_priority(length, blocks, co
         np.testing.assert_array_equal(sample.sequences.carry, time[0])
 
 
-def _prioritised(errors, num_shards=1, batch=4, axis=types.LOCAL, **changes):
-    """Rings of one column in which row i of shard d has error errors[d][i]; windows are single rows."""
-    length = len(errors[0])
+def _prioritised(sizes, num_shards=1, batch=4, axis=types.LOCAL, **changes):
+    """Rings of one column in which row i of shard d has error sizes[d][i]; windows are single rows."""
+    length = len(sizes[0])
     settings_ = PRIORITISED | changes
     shard = rings.make(
         length * num_shards,
@@ -101,7 +102,7 @@ def _prioritised(errors, num_shards=1, batch=4, axis=types.LOCAL, **changes):
         **settings_,
     )
     states = []
-    for error in errors:
+    for error in sizes:
         state = rings.filled(shard, 1, length, 1)
         indices = jnp.zeros(length, jnp.int32), jnp.arange(length), jnp.broadcast_to(state.head[0], length)
         if axis is types.LOCAL:
@@ -142,16 +143,16 @@ def test_weighted_sums_are_unbiased_for_any_number_of_shards(num_shards):
     """Shards of quite unequal priorities: at β = 1 every row counts the same in expectation."""
     rng = np.random.default_rng(1)
     rows = 256 // num_shards
-    errors = rng.gamma(0.5, size=(num_shards, rows)) * np.array([1, 30, 0.1, 5])[:num_shards, None] + 1e-2
-    values = np.log(errors) + rng.normal(size=(num_shards, rows))
-    shard, states = _prioritised(errors, num_shards, batch=20_000)
+    sizes = rng.gamma(0.5, size=(num_shards, rows)) * np.array([1, 30, 0.1, 5])[:num_shards, None] + 1e-2
+    values = np.log(sizes) + rng.normal(size=(num_shards, rows))
+    shard, states = _prioritised(sizes, num_shards, batch=20_000)
 
     def draw(state, key):
         sample = shard.sample(state, key, rings.NOW)
         return sample.sequences.steps.timestep.reward[0].astype(jnp.int32), sample.weights
 
     # Shards on a mapped axis, which reduces as the mesh does.
-    shard, _ = _prioritised(errors, num_shards, batch=20_000, axis=meshes.AXIS)
+    shard, _ = _prioritised(sizes, num_shards, batch=20_000, axis=meshes.AXIS)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
     row, weights = jax.vmap(draw, axis_name="devices")(stacked, jax.random.split(jax.random.key(0), num_shards))
     assert float(weights.max()) == 1 and (num_shards == 1 or float(weights.max(1).min()) < 0.9)
@@ -186,8 +187,8 @@ def test_a_shard_without_priorities_gains_none_by_an_update():
 
 @pytest.mark.parametrize("name", ["priority_exponent", "importance_exponent", "importance_exponent_end"])
 def test_exponents_lie_between_zero_and_one(name):
-    with pytest.raises(config.UsageError, match=rf"replay\.{name}=1.5.*<= 1"):
-        resolution.resolve({"system": "rainbow", f"replay.{name}": 1.5})
+    with pytest.raises(errors.UsageError, match=rf"replay\.{name}=1.5.*<= 1"):
+        catalogue.resolved({"system": "rainbow", f"replay.{name}": 1.5})
 
 
 def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():

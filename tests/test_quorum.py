@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, faults, replay, runner, session, types
+from jaxrl_dist import errors, faults, replay, runner, session, types
 from jaxrl_dist import learner as learners
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import arrivals, base, device_tier, learning, running
@@ -264,6 +264,6 @@ def test_a_quorum_that_cannot_be_is_one_line(
     system: str, settings: dict[str, Any], message: str, tmp_path: pathlib.Path
 ) -> None:
     named = {**conftest.SMALL[system], **SETTINGS, **settings}
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         runner.train(system, "toy:walk", out=str(tmp_path / "run"), settings=named)
     assert "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, networks, q_values, types
+from jaxrl_dist import errors, networks, q_values, types
 from jaxrl_dist.agents import r2d2
 
 A, D, N = 3, 4, 20
@@ -76,12 +76,12 @@ def _stepped(settings, network, params, sequences):
 
 
 def _oracle(settings, network, params, target, sequences):
-    """Returns errors f64 [m, N], NaN in rows that teach nothing, by following every row to its end."""
+    """Returns td_errors f64 [m, N], NaN in rows that teach nothing, by following every row to its end."""
     q, q_target = (_stepped(settings, network, p, sequences) for p in (params, target))
     timestep = sequences.steps.timestep
     step_type, reward, discount = (np.asarray(x) for x in (timestep.step_type, timestep.reward, timestep.discount))
     action = np.asarray(sequences.steps.action)
-    errors = np.full((settings.taught, N), np.nan)
+    td_errors = np.full((settings.taught, N), np.nan)
     for column in range(N):
         for i in range(settings.taught):
             t = settings.burn_in + i
@@ -96,8 +96,8 @@ def _oracle(settings, network, params, target, sequences):
             value = q_target[end, column, best]
             target_value = total + factor * (_h_inverse(value) if settings.rescale_values else value)
             goal = _h(target_value) if settings.rescale_values else target_value
-            errors[i, column] = goal - q[t, column, action[t, column]]
-    return errors
+            td_errors[i, column] = goal - q[t, column, action[t, column]]
+    return td_errors
 
 
 @pytest.mark.parametrize("network", [NETWORK, STACKED])
@@ -111,13 +111,13 @@ def test_loss_and_priority_are_those_of_a_slow_loop(changes, network):
     params, target = agent.init(jax.random.key(0)), agent.init(jax.random.key(1))
     sequences = _played(agent, params)
     output = _learn(agent, params, target, sequences)
-    errors = _oracle(settings, network, params, target, sequences)
-    valid = (~np.isnan(errors)).sum(0)
+    td_errors = _oracle(settings, network, params, target, sequences)
+    valid = (~np.isnan(td_errors)).sum(0)
     np.testing.assert_array_equal(output.valid, valid)
-    np.testing.assert_allclose(output.loss, 0.5 * np.nansum(errors**2, 0), rtol=2e-4, atol=1e-5)
-    priority = 0.7 * np.nanmax(np.abs(errors), 0) + 0.3 * np.nanmean(np.abs(errors), 0)
+    np.testing.assert_allclose(output.loss, 0.5 * np.nansum(td_errors**2, 0), rtol=2e-4, atol=1e-5)
+    priority = 0.7 * np.nanmax(np.abs(td_errors), 0) + 0.3 * np.nanmean(np.abs(td_errors), 0)
     np.testing.assert_allclose(output.priority, priority, rtol=2e-4, atol=1e-5)
-    assert np.isnan(errors).any() and (valid < settings.taught).sum() > 3
+    assert np.isnan(td_errors).any() and (valid < settings.taught).sum() > 3
 
 
 def test_burn_in_moves_the_state_and_teaches_nothing():
@@ -177,8 +177,8 @@ def test_the_last_action_and_reward_reach_the_memory_and_end_with_the_episode():
 
 
 def test_a_core_without_memory_and_real_actions_are_refused():
-    with pytest.raises(config.UsageError, match="network.core=identity.*valid: lstm"):
+    with pytest.raises(errors.UsageError, match="network.core=identity.*valid: lstm"):
         r2d2.make(r2d2.Config(), SPEC, networks.Config(torso="mlp"))
     box = SPEC._replace(action=types.BoxSpace((1,), -np.ones(1), np.ones(1)))
-    with pytest.raises(config.UsageError, match="needs discrete ones"):
+    with pytest.raises(errors.UsageError, match="needs discrete ones"):
         r2d2.make(r2d2.Config(), box, NETWORK)

@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_dist import config, permutations, types
+from jaxrl_dist import errors, permutations, types
 
 
 @settings(max_examples=15, deadline=None)
@@ -78,7 +78,7 @@ def test_updates_per_unroll_follow_samples_per_insert(samples_per_insert, expect
     ],
 )
 def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, message):
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         rings.make(**arguments)
 
 

@@ -8,7 +8,8 @@ import conftest
 import jax
 import pytest
 
-from jaxrl_dist import flags, runner
+from jaxrl_dist import runner
+from jaxrl_dist.systems import training_flags
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
 ROWS = re.findall(r"^\| (\w+Optimizer) \| .* \| `(--.*)` \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
@@ -21,7 +22,7 @@ def test_there_are_seven() -> None:
 @pytest.mark.parametrize(("name", "text"), ROWS, ids=[name for name, _ in ROWS])
 def test_a_row_is_a_command(name: str, text: str) -> None:
     del name
-    settings = flags.parse([*shlex.split(text), "--env=gymnax:CartPole-v1"]).settings
+    settings = training_flags.parse([*shlex.split(text), "--env=gymnax:CartPole-v1"]).settings
     assert settings is not None and f"--system={settings['system']}" in text
 
 

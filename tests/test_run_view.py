@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import written_runs
 
-from jaxrl_dist import config, plots, published, run_view
+from jaxrl_dist import errors, plots, published, run_view
 
 
 def test_a_run_is_read_whole(tmp_path: pathlib.Path) -> None:
@@ -66,14 +66,14 @@ def test_marks_are_of_runs_of_one_task_only(tmp_path: pathlib.Path) -> None:
 def test_what_is_no_run_is_refused_in_one_line(tmp_path: pathlib.Path, contents: str | None, message: str) -> None:
     if contents is not None:
         (tmp_path / "config.json").write_text(contents)
-    with pytest.raises(config.UsageError, match=message) as caught:
+    with pytest.raises(errors.UsageError, match=message) as caught:
         run_view.read(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_runs_names_them(tmp_path: pathlib.Path) -> None:
     written_runs.write(tmp_path / "study" / "lstm", written_runs.rising(1))
-    with pytest.raises(config.UsageError, match=r"it has no config.json; it holds runs: .*study/lstm"):
+    with pytest.raises(errors.UsageError, match=r"it has no config.json; it holds runs: .*study/lstm"):
         run_view.read(tmp_path / "study")
 
 

@@ -9,10 +9,11 @@ import sys
 import types
 from typing import Any
 
+import conftest
 import pytest
 from test_study import COMMON, STAND_IN, starts
 
-from jaxrl_dist import config, search, study
+from jaxrl_dist import errors, search, study
 
 RATE, DISCOUNT = "learner.learning_rate=log:1e-4..1e-2", "agent.discount=0.8..0.9"
 
@@ -20,7 +21,7 @@ RATE, DISCOUNT = "learner.learning_rate=log:1e-4..1e-2", "agent.discount=0.8..0.
 @pytest.fixture
 def train_command(tmp_path: pathlib.Path) -> list[str]:
     script = tmp_path / "train.py"
-    script.write_text(STAND_IN.format(root=str(config.PACKAGE.parent)))
+    script.write_text(STAND_IN.format(root=str(conftest.PACKAGE.parent)))
     return [sys.executable, str(script)]
 
 
@@ -91,7 +92,7 @@ def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_c
     ],
 )
 def test_a_wrong_range_is_one_line(text: str, message: str) -> None:
-    with pytest.raises(config.UsageError) as caught:
+    with pytest.raises(errors.UsageError) as caught:
         search.parse_range(text, COMMON)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
@@ -110,9 +111,9 @@ def test_lists_of_several_widths_are_values() -> None:
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     run(made(tmp_path, DISCOUNT, trials=1), train_command)
     for other in (made(tmp_path, RATE), made(tmp_path, DISCOUNT, first_seed=5)):
-        with pytest.raises(config.UsageError, match="holds another search"):
+        with pytest.raises(errors.UsageError, match="holds another search"):
             run(other, train_command)
-    with pytest.raises(config.UsageError, match="each setting once"):
+    with pytest.raises(errors.UsageError, match="each setting once"):
         run(made(tmp_path, DISCOUNT, DISCOUNT), train_command)
 
 
@@ -121,13 +122,13 @@ def test_another_number_of_seeds_is_refused_and_the_table_stays(
 ) -> None:
     run(made(tmp_path, RATE, trials=1), train_command)
     before = (tmp_path / "out" / "table.md").read_text()
-    with pytest.raises(config.UsageError, match=r"another configuration \(num_seeds 2 -> 3\)"):
+    with pytest.raises(errors.UsageError, match=r"another configuration \(num_seeds 2 -> 3\)"):
         run(made(tmp_path, RATE, trials=2, num_seeds=3), train_command)
     assert (tmp_path / "out" / "table.md").read_text() == before
 
 
 def test_the_script_refuses_what_cannot_be(tmp_path: pathlib.Path) -> None:
-    script = [sys.executable, str(config.PACKAGE.parent / "scripts" / "study.py"), "--out=x"]
+    script = [sys.executable, str(conftest.PACKAGE.parent / "scripts" / "study.py"), "--out=x"]
     for arguments, message in (
         (["--search=agent.discount=0..1", "--setting=a:"], "study.py: --search and --setting: give one of them"),
         (["--search=agent.discount=0..1", "--trials=0"], "study.py: --trials=0: expected a whole number >= 1"),
@@ -164,7 +165,7 @@ def test_optuna_is_told_of_every_trial(
     assert told[-1][0] == (0.8, {"state": "failed"})
     assert told[-1][1] == (0.81, {"value": pytest.approx(81.5)})
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(config.UsageError, match=re.escape('pip install -e ".[optuna]"')):
+    with pytest.raises(errors.UsageError, match=re.escape('pip install -e ".[optuna]"')):
         run(search.Search(asked.plan, asked.ranges, 3, "optuna"), train_command)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, checkpoint, config, guard, policy, runner, session, types
+from jaxrl_dist import assemble, checkpoint, errors, guard, policy, runner, session, types
 from jaxrl_dist.envs import as_host
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import channels, unroll
@@ -240,7 +240,7 @@ REFUSED = [
 @pytest.mark.parametrize(("settings", "message"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_cannot_be_is_one_line(settings: dict[str, Any], message: str, tmp_path: pathlib.Path) -> None:
     named = {"layout": "sebulba", **conftest.SMALL["ppo"], **settings}
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         runner.train("ppo", "toy:walk", out=str(tmp_path / "run"), settings=named)
     assert "\n" not in str(error.value)
 

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import faults, policy, runner, session, types
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import errors, faults, policy, runner, session, types
 from jaxrl_dist.parallel import device_tier, running, sebulba
 
 
@@ -155,7 +154,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     plays(hang)
     started_s = time.monotonic()
     message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
-    with pytest.raises(envs.EnvironmentFault, match=message):
+    with pytest.raises(errors.EnvironmentFault, match=message):
         train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
     assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps > 0
@@ -172,7 +171,7 @@ def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_i
     started_s = time.monotonic()
     settings = {"layout.timeout_s": 1.0, "evaluation.interval_steps": 640, "checkpoint.interval_s": 10_000.0}
     with pytest.raises(
-        envs.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
+        errors.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     ):
         train(tmp_path, steps=64_000, **settings)
     assert time.monotonic() - started_s < conftest.SOON_S
@@ -206,7 +205,7 @@ def test_a_number_that_cannot_be_names_environment_field_and_step(
         return rows
 
     monkeypatch.setattr(fake_host.Walk, "_observation", observation)
-    with pytest.raises(envs.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
+    with pytest.raises(errors.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
         train(tmp_path, steps=64_000)
 
 

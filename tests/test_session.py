@@ -12,7 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, config, evaluation, faults, guard, loggers, metrics, policy, runner, session, types
+from jaxrl_dist import (
+    checkpoint,
+    errors,
+    evaluation,
+    faults,
+    guard,
+    loggers,
+    metrics,
+    policy,
+    runner,
+    session,
+    types,
+)
 from jaxrl_dist.parallel import anakin
 
 CARTPOLE = "gymnax:CartPole-v1"
@@ -174,12 +186,12 @@ def test_a_run_starts_from_the_parameters_of_another(
     assert run.summary["env_steps"] == 0
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
     with pytest.raises(
-        config.UsageError, match=r"do not fit, .* differs \(network\.hidden_sizes .* -> \[8\]\)"
+        errors.UsageError, match=r"do not fit, .* differs \(network\.hidden_sizes .* -> \[8\]\)"
     ) as error:
         train(tmp_path / "other", **origin, **{"network.hidden_sizes": (8,)})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "other" / "config.json").exists()
-    with pytest.raises(config.UsageError, match="holds no latest parameters"):
+    with pytest.raises(errors.UsageError, match="holds no latest parameters"):
         train(tmp_path / "other", init_from=str(tmp_path / "nothing"))
 
 
@@ -301,20 +313,20 @@ def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.
     for path in checkpoint.latest(finished / "checkpoints"):
         _damage(path)
     before = _contents(finished)
-    with pytest.warns(UserWarning), pytest.raises(checkpoint.CheckpointError, match="all 1 checkpoints are corrupt"):
+    with pytest.warns(UserWarning), pytest.raises(errors.CheckpointError, match="all 1 checkpoints are corrupt"):
         train(finished, steps=4000)
     assert _contents(finished) == before
 
 
 def test_another_configuration_is_refused_and_changes_nothing(finished: pathlib.Path) -> None:
     before = _contents(finished)
-    with pytest.raises(config.UsageError, match=r"another configuration \(agent\.discount 0\.99 -> 0\.5\)"):
+    with pytest.raises(errors.UsageError, match=r"another configuration \(agent\.discount 0\.99 -> 0\.5\)"):
         train(finished, **{"agent.discount": 0.5})
     assert _contents(finished) == before
 
 
 def test_a_folder_in_use_is_refused(finished: pathlib.Path) -> None:
-    with faults.lock(finished), pytest.raises(config.UsageError, match="in use by a running trainer"):
+    with faults.lock(finished), pytest.raises(errors.UsageError, match="in use by a running trainer"):
         train(finished)
 
 

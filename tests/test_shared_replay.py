@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, config, events, histories, runner, types
+from jaxrl_dist import checkpoint, errors, events, histories, runner, types
 from jaxrl_dist.parallel import async_state, crowd, kept_versions, server, store, tasks, worker
 
 LAYOUT = {"layout": "async_gradient", "layout.worker_devices": "cpu:0"}
@@ -216,7 +216,7 @@ def test_a_kept_version_comes_back_bit_for_bit() -> None:
     back = run.layout.roll_back(before, updates)
     for x, y in zip(early, jax.tree.leaves(back.learner.params), strict=True):
         np.testing.assert_array_equal(x, y)
-    with pytest.raises(config.UsageError, match=f"version 99 is not kept; valid: {updates}, {updates + 1}, "):
+    with pytest.raises(errors.UsageError, match=f"version 99 is not kept; valid: {updates}, {updates + 1}, "):
         run.layout.roll_back(before, 99)
     run.state = back
     run.run(8)
@@ -237,6 +237,6 @@ REFUSED = [
 @pytest.mark.parametrize(("system", "settings", "message"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], message: str) -> None:
     once = {"learner.epochs": 1, "learner.minibatches": 1} if system == "ppo" else DQN
-    with pytest.raises(config.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError, match=message) as error:
         conftest.Small(system, "toy:walk", 1, {**LAYOUT, **once, **settings})
     assert "\n" not in str(error.value)

@@ -14,7 +14,6 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist import config
 from jaxrl_dist.envs import simulator
 
 
@@ -88,7 +87,7 @@ def test_a_simulator_that_nobody_waits_for_says_so() -> None:
 
 
 def test_a_simulator_needs_numpy_alone(tmp_path: pathlib.Path) -> None:
-    source = config.PACKAGE / "envs" / "simulator.py"
+    source = conftest.PACKAGE / "envs" / "simulator.py"
     (tmp_path / "simulator.py").write_text(source.read_text())
     code = "import sys, simulator; assert not {'jax', 'jaxrl_dist'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=60)

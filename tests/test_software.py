@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from jaxrl_dist import config, resolution, software
+from jaxrl_dist import software
+from jaxrl_dist.systems import catalogue
 
 
 def test_versions_are_those_that_count() -> None:
@@ -17,7 +18,7 @@ def test_versions_are_those_that_count() -> None:
 
 
 def test_sessions_are_recorded_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = resolution.resolve({"system": "ppo"})
+    settings = catalogue.resolved({"system": "ppo"})
     monkeypatch.setattr(software, "commit", lambda: "first")
     first = software.record(settings.as_json(), None)
     assert software.recorded(first) == [{"commit": "first", "versions": software.versions()}]
@@ -27,12 +28,12 @@ def test_sessions_are_recorded_once_each(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [session["commit"] for session in software.recorded(second)] == ["first", "second"]
     # Neither a resume nor a reader of the settings sees it.
     assert settings.difference(second) == ((), ())
-    assert resolution.restore(second).settings == settings.settings
+    assert catalogue.restored(second).settings == settings.settings
 
 
 def test_a_run_from_before_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software, "commit", lambda: "now")
-    before = resolution.resolve({"system": "ppo"}).as_json()
+    before = catalogue.resolved({"system": "ppo"}).as_json()
     assert [session["commit"] for session in software.recorded(software.record(before, before))] == ["unknown", "now"]
 
 
@@ -48,7 +49,7 @@ def test_a_commit_is_of_the_package_s_own_repository(tmp_path: pathlib.Path, mon
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").touch()
-    monkeypatch.setattr(config, "PACKAGE", package)
+    monkeypatch.setattr(software, "_PACKAGE", package)
     assert software.commit() == "unknown"
     git("init")
     (tmp_path / "other.py").touch()

@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxrl_dist import aggregate, config, faults, study
+from jaxrl_dist import aggregate, errors, faults, study
 
 # Scores 100 · discount + seed at its end. A file named "break" stops it half-way, "fail" at once, "hang" until it is
 # told to stop; each process leaves a line in "starts".
 STAND_IN = """
 import json, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
-from jaxrl_dist import flags, software
-command = flags.parse(sys.argv[1:])
+from jaxrl_dist import software
+from jaxrl_dist.systems import training_flags
+from jaxrl_dist.training import resume
+command = training_flags.parse(sys.argv[1:])
 settings, here = command.settings, pathlib.Path(__file__).parent
-with flags.open_folder(command) as folder:
+with resume.open_folder(command.flags, settings) as folder:
     pass
 with (here / "starts").open("a") as file:
     file.write(f"{{folder.relative_to(here / 'out')}}\\n")
@@ -60,7 +62,7 @@ COMMON = ("--system=ppo", "--env=gymnax:CartPole-v1", "--steps=1000")
 @pytest.fixture
 def train_command(tmp_path: pathlib.Path) -> list[str]:
     script = tmp_path / "train.py"
-    script.write_text(STAND_IN.format(root=str(config.PACKAGE.parent)))
+    script.write_text(STAND_IN.format(root=str(conftest.PACKAGE.parent)))
     return [sys.executable, str(script)]
 
 
@@ -182,7 +184,7 @@ def test_folders_of_other_runs_are_refused_and_the_table_stays(
 ) -> None:
     run(plan(tmp_path), train_command)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
-    with pytest.raises(config.UsageError, match=re.escape(f"another configuration ({message})")):
+    with pytest.raises(errors.UsageError, match=re.escape(f"another configuration ({message})")):
         run(plan(tmp_path, **changed), train_command)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert starts(tmp_path) == ["high", "low"]
@@ -238,13 +240,13 @@ def test_wrong_flags_are_refused_before_anything_starts(
 ) -> None:
     if "common" in changes:
         changes = {"settings": (study.Setting("high", ()),), **changes}
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         run(plan(tmp_path, **changes), train_command)
     assert starts(tmp_path) == [] and not (tmp_path / "out").exists()
 
 
 def test_a_study_that_runs_already_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
-    with faults.lock(tmp_path / "out"), pytest.raises(faults.LockError):
+    with faults.lock(tmp_path / "out"), pytest.raises(errors.LockError):
         run(plan(tmp_path), train_command)
     assert starts(tmp_path) == []
 
@@ -259,7 +261,7 @@ def test_a_stopped_study_stops_its_process_and_still_writes_the_table(
         f"plan = study.Study(pathlib.Path({str(tmp_path / 'out')!r}), {COMMON!r}, (study.Setting('a', ()),));"
         f"study.run(plan, {train_command!r})"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=config.PACKAGE.parent)
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=conftest.PACKAGE.parent)
     deadline = time.monotonic() + conftest.SOON_S
     while not (tmp_path / "hanging").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

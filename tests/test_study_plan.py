@@ -5,10 +5,11 @@ import re
 import subprocess
 import sys
 
+import conftest
 import pytest
 from test_study import SETTINGS, plan
 
-from jaxrl_dist import config, study
+from jaxrl_dist import errors, study
 
 
 def test_settings_are_read_from_text() -> None:
@@ -17,7 +18,7 @@ def test_settings_are_read_from_text() -> None:
     quoted = study.parse_setting("two words: --a='b c' --d=e:f")
     assert quoted == study.Setting("two words", ("--a=b c", "--d=e:f"))
     for wrong in ("--a=b", "a/b: --c", ": --c", "../a:", "a: --b='c"):
-        with pytest.raises(config.UsageError, match="--setting="):
+        with pytest.raises(errors.UsageError, match="--setting="):
             study.parse_setting(wrong)
 
 
@@ -31,7 +32,7 @@ def test_settings_are_read_from_text() -> None:
     ],
 )
 def test_the_script_refuses_wrong_commands(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
-    script = config.PACKAGE.parent / "scripts" / "study.py"
+    script = conftest.PACKAGE.parent / "scripts" / "study.py"
     result = subprocess.run([sys.executable, script, *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 2
     assert re.search(message, result.stderr), result.stderr

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import as_host, base, check
 
 PACKAGES = {
@@ -20,8 +20,8 @@ PACKAGES = {
     "pgx": "pgx",
     "playground": "mujoco_playground",
 }
-MODULES = {suite: importlib.import_module(f"jaxrl_dist.envs.{suite}") for suite in PACKAGES}
-ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in module.ENVIRONMENTS]
+MODULES = {suite: importlib.import_module(f"jaxrl_dist.envs.suites.{suite}") for suite in PACKAGES}
+ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in module.SUITE.environments]
 # Of each suite one that compiles quickly; its parameters end episodes by the limit where play would not end them soon.
 PLAYED: dict[str, dict[str, str]] = {
     "ale:pong": {"max_episode_steps": "20"},
@@ -80,12 +80,12 @@ def test_environments_are_those_that_the_suites_have() -> None:
     import pgx
 
     doors = {name for name in navix.registry() if "GoToDoor" in name}
-    assert {*MODULES["navix"].ENVIRONMENTS, *doors} == set(navix.registry())
-    assert {*MODULES["pgx"].ENVIRONMENTS, "sparrow_mahjong"} == set(pgx.available_envs())
-    assert MODULES["playground"].ENVIRONMENTS == mujoco_playground.dm_control_suite.ALL_ENVS
+    assert {*MODULES["navix"].SUITE.environments, *doors} == set(navix.registry())
+    assert {*MODULES["pgx"].SUITE.environments, "sparrow_mahjong"} == set(pgx.available_envs())
+    assert MODULES["playground"].SUITE.environments == mujoco_playground.dm_control_suite.ALL_ENVS
     others = {"Connector-v3", "JobShop-v0", "LevelBasedForaging-v0", "MMST-v0", "MultiCVRP-v0", "Sokoban-v0"}
     all_of_jumanji = set(jumanji.registered_environments())
-    assert {*MODULES["jumanji"].ENVIRONMENTS, *others, "SearchAndRescue-v0"} == all_of_jumanji
+    assert {*MODULES["jumanji"].SUITE.environments, *others, "SearchAndRescue-v0"} == all_of_jumanji
 
 
 @pytest.mark.parametrize("illegal", ["random", "lose"])
@@ -160,8 +160,8 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
         return real_import(name, parent)
 
     monkeypatch.setattr("importlib.import_module", without)
-    name = next(iter(MODULES[suite].ENVIRONMENTS), "pong")
-    with pytest.raises(config.UsageError, match=rf'needs the package {package}: pip install -e "\.\[{suite}\]"'):
+    name = next(iter(MODULES[suite].SUITE.environments), "pong")
+    with pytest.raises(errors.UsageError, match=rf'needs the package {package}: pip install -e "\.\[{suite}\]"'):
         base.make(f"{suite}:{name}")
 
 
@@ -176,7 +176,7 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
     ],
 )
 def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(config.UsageError, match=message):
+    with pytest.raises(errors.UsageError, match=message):
         base.make(name, params)
 
 
@@ -204,6 +204,6 @@ def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], messag
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
     need(name)
-    with pytest.raises(config.UsageError) as error:
+    with pytest.raises(errors.UsageError) as error:
         base.make(name, params)
     assert message in str(error.value) and "\n" not in str(error.value)

@@ -1,10 +1,13 @@
 """Sweeps: what is refused, and that each member is the run alone with its values."""
 
+import functools
+import math
 import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import conftest
 import jax
@@ -13,14 +16,17 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, metrics, policy, resolution, runner, sweeps, swept
+from jaxrl_dist import assemble, errors, metrics, policy, runner, swept, systems
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import sweep as sweeps
+from jaxrl_dist.systems import catalogue, training_flags
 
 CARTPOLE = "gymnax:CartPole-v1"
 
 
-def resolved(sweep: str, **settings: Any) -> resolution.Resolved:
-    return resolution.resolve({"system": "ppo", "env": CARTPOLE, "sweep": sweep, **settings})
+def resolved(sweep: str, **settings: Any) -> resolve.Resolved:
+    return catalogue.resolved({"system": "ppo", "env": CARTPOLE, "sweep": sweep, **settings})
 
 
 def test_members_are_the_seeds_of_each_combination() -> None:
@@ -42,7 +48,7 @@ def test_members_are_the_seeds_of_each_combination() -> None:
         ("learner.learning_rat=1", "ppo has no setting learner.learning_rat; did you mean learner.learning_rate?"),
         ("foo=1,2", "--sweep=foo=1,2: ppo has no setting foo (--help"),
         ("foo", "--sweep=foo: expected NAME=A,B such as"),
-        ("learner.epochs=1,2", "only numbers of agent and learner can be swept"),
+        ("learner.epochs=1,2", "--sweep: learner.epochs decides what is compiled"),
         ("learner.learning_rate=1e-4,0", "expected a number > 0"),
         ("learner.learning_rate=", "expected a number > 0"),
         ("agent.discount=0.9,0.9", "a value is given twice"),
@@ -50,31 +56,78 @@ def test_members_are_the_seeds_of_each_combination() -> None:
     ],
 )
 def test_a_wrong_sweep_is_one_line(sweep: str, message: str) -> None:
-    with pytest.raises(config.UsageError) as caught:
-        flags.parse([f"--sweep={sweep}"])
+    with pytest.raises(errors.UsageError) as caught:
+        training_flags.parse([f"--sweep={sweep}"])
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_setting_is_swept_or_given_by_a_flag() -> None:
     given = ["--sweep=agent.discount=0.9,0.99", "--agent.discount=0.5"]
-    with pytest.raises(config.UsageError, match=r"^--agent\.discount=0\.5 is given, and in --sweep too; leave out one"):
-        flags.parse(given)
-    with pytest.raises(config.UsageError, match="in --sweep too"):
+    with pytest.raises(errors.UsageError, match=r"^--agent\.discount=0\.5 is given, and in --sweep too; leave out one"):
+        training_flags.parse(given)
+    with pytest.raises(errors.UsageError, match="in --sweep too"):
         runner.train("ppo", "toy:walk", sweep="agent.discount=0.9,0.99", settings={"agent.discount": 0.5})
 
 
 def test_a_preset_s_value_may_be_swept() -> None:
-    settings = flags.parse(["--preset=ppo/hidden_velocities", "--sweep=learner.learning_rate=1e-4,1e-3"]).settings
+    settings = training_flags.parse(
+        ["--preset=ppo/hidden_velocities", "--sweep=learner.learning_rate=1e-4,1e-3"]
+    ).settings
     assert settings is not None and len(sweeps.combinations(settings)) == 2
 
 
 def test_a_layout_of_one_seed_refuses_a_sweep() -> None:
-    with pytest.raises(config.UsageError, match="sebulba trains one seed at a time; valid: --layout=anakin"):
-        flags.parse(["--sweep=agent.discount=0.9,0.8", "--layout=sebulba"])
+    with pytest.raises(errors.UsageError, match="sebulba trains one seed at a time; valid: --layout=anakin"):
+        training_flags.parse(["--sweep=agent.discount=0.9,0.8", "--layout=sebulba"])
+
+
+class Watched(float):
+    """A number that notes in `refused` what Python, and not the program, does with it: there it must stay a number.
+
+    A product with a power of two is exact in any precision, and passes.
+    """
+
+    name: str
+    refused: set[str]
+
+    def __new__(cls, value: float, name: str, refused: set[str]) -> "Watched":
+        made = super().__new__(cls, value)
+        made.name, made.refused = name, refused
+        return made
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        if not isinstance(other, Watched) and abs(math.frexp(other)[0]) == 0.5:
+            return Watched(float(self) * other, self.name, self.refused)
+        self.refused.add(self.name)
+        return float(self) * float(other)
+
+    __rmul__ = __mul__
+    __hash__ = float.__hash__
+
+
+def _noting(operation: str) -> Callable[..., Any]:
+    """Makes an operation of `Watched` that notes its use, unless its operand is an array, which does it instead."""
+
+    def operate(self: Watched, *operands: Any) -> Any:
+        if not all(isinstance(operand, int | float) for operand in operands):
+            return NotImplemented
+        self.refused.add(self.name)
+        return getattr(float, operation)(float(self), *map(float, operands))
+
+    return operate
+
+
+for _operation in (
+    *("bool", "eq", "ne", "lt", "le", "gt", "ge", "add", "radd", "sub", "rsub", "truediv", "rtruediv"),
+    *("pow", "rpow", "mod", "rmod", "floordiv", "rfloordiv", "neg", "abs", "int", "round"),
+):
+    setattr(Watched, f"__{_operation}__", _noting(f"__{_operation}__"))
 
 
 def test_what_python_does_with_a_number_is_noted() -> None:
-    """Branches, and arithmetic in Python's own precision; not what arrays do."""
+    """Branches are noted, and arithmetic in Python's own precision; what arrays do is not."""
     uses: dict[str, Any] = {
         "branch": lambda x: 1 if x else 2,
         "compare": lambda x: min(x, 0.5),
@@ -88,28 +141,98 @@ def test_what_python_does_with_a_number_is_noted() -> None:
     found = {}
     for name, use in uses.items():
         refused: set[str] = set()
-        use(swept.Watched(0.7, "it", refused))
+        use(Watched(0.7, "it", refused))
         found[name] = bool(refused)
     assert [name for name, refused in found.items() if not refused] == ["array", "halve"]
 
 
+class Traced(NamedTuple):
+    """Names of numbers of agent and learner: all, those marked to be swept, those that a run allows, those exact."""
+
+    numbers: set[str]
+    marked: set[str]
+    allowed: set[str]
+    exact: set[str]
+
+
+@functools.cache
+def traced(system: str) -> Traced:
+    """Traces a system's training with every number watched.
+
+    Returns:
+        The numbers; those marked; those of these that a run may sweep; and all that pass through Python as they are,
+        so that a member computes what the run alone with its value does.
+    """
+    env = CARTPOLE if "discrete" in systems.SYSTEMS[system].actions else "gymnax:Pendulum-v1"
+    more = {"agent.actor_errors": False} if system == "r2d2" else {}
+    named = {"system": system, "env": env, "layout": "anakin", **conftest.SMALL[system], **more}
+    settings, environment = assemble.resolve(named)
+    builder = assemble.Builder(settings, environment, meshes.make(jax.devices()[:1], 1))
+    owned = {name: field for name, field in settings.fields.items() if name.startswith(("agent.", "learner."))}
+    numbers = {name for name, field in owned.items() if field.kind == "float"}
+    refused: set[str] = set()
+    builder.trace({name: Watched(settings[name], name, refused) for name in numbers})
+    marked = {name for name, field in owned.items() if field.sweep}
+    apart = {name for name in numbers - refused if swept.is_apart(name, builder.agent_and_learner)}
+    return Traced(numbers, marked, {name for name in marked if builder.can_vary(name)}, apart)
+
+
+# All agents, and the systems that turn on what others leave off.
+LONG = ("a2c", "impala", "pqn", "rainbow", "r2d2", "ddpg", "d4pg", "sac")
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn", "td3", *(pytest.param(one, marks=pytest.mark.slow) for one in LONG)])
+def test_a_run_sweeps_only_what_python_leaves_alone(system: str) -> None:
+    found = traced(system)
+    assert found.allowed <= found.exact & found.marked
+    assert {"learner.learning_rate", "learner.epsilon"} <= found.allowed
+
+
 @pytest.mark.parametrize(
-    ("system", "valid", "not_valid"),
+    ("systems_of_one", "owner"),
     [
-        ("ppo", {"agent.entropy_cost", "agent.discount", "learner.learning_rate"}, {"agent.clip_epsilon"}),
-        pytest.param(
-            *("dqn", {"agent.discount", "learner.learning_rate"}, {"agent.epsilon_end", "learner.max_grad_norm"}),
-            marks=pytest.mark.slow,
+        (("ppo",), "agent."),
+        (("ppo", "td3", "dqn"), "learner."),
+        *(
+            pytest.param(names, "agent.", marks=pytest.mark.slow)
+            for names in (
+                ("a2c",),
+                ("impala",),
+                ("pqn",),
+                ("dqn", "rainbow", "apex_dqn"),
+                ("r2d2",),
+                ("ddpg", "td3", "d4pg"),
+                ("sac",),
+            )
         ),
     ],
 )
-def test_what_decides_what_is_compiled_is_refused(system: str, valid: set[str], not_valid: set[str]) -> None:
-    wrong = sorted(not_valid)[0]
-    settings = {**conftest.SMALL[system], "sweep": f"{wrong}=0.1,0.2"}
-    with pytest.raises(config.UsageError, match=f"--sweep: {wrong} decides what is compiled") as caught:
-        conftest.Small(system, CARTPOLE, 1, settings)
-    named = set(str(caught.value).partition("valid here: ")[2].partition(" (")[0].split(", "))
-    assert valid <= named and not named & not_valid and "\n" not in str(caught.value)
+def test_a_number_is_marked_where_a_run_can_sweep_it_and_only_there(
+    systems_of_one: tuple[str, ...], owner: str
+) -> None:
+    """Every marked number can be swept in one of its agent's systems; every other one is refused in one of them."""
+    found = [traced(system) for system in systems_of_one]
+    numbers = {name for one in found for name in one.numbers if name.startswith(owner)}
+    marked = {name for one in found for name in one.marked if name.startswith(owner)}
+    assert marked == {name for name in numbers if all(name in one.exact for one in found if name in one.numbers)} | {
+        name for name in numbers & marked if any(name in one.allowed for one in found)
+    }
+
+
+def test_a_number_that_a_configuration_decides_by_is_refused_there() -> None:
+    """The atoms of a distribution follow from the discount."""
+    settings = {**conftest.SMALL["rainbow"], "layout": "anakin", "sweep": "agent.discount=0.9,0.99"}
+    with pytest.raises(errors.UsageError, match="--sweep: agent.discount decides what is compiled") as caught:
+        conftest.Small("rainbow", CARTPOLE, 1, settings)
+    assert "learner.learning_rate" in str(caught.value).partition("valid here: ")[2]
+
+
+@pytest.mark.parametrize("name", ["agent.clip_epsilon", "learner.max_grad_norm"])
+def test_what_decides_what_is_compiled_is_refused(name: str) -> None:
+    with pytest.raises(errors.UsageError, match=f"--sweep: {name} decides what is compiled") as caught:
+        training_flags.parse([f"--sweep={name}=0.1,0.2"])
+    valid = set(str(caught.value).partition("valid here: ")[2].partition(" (")[0].split(", "))
+    assert {"agent.entropy_cost", "agent.discount", "learner.learning_rate"} <= valid and name not in valid
 
 
 def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> None:
@@ -136,7 +259,7 @@ def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> N
     assert [one.settings["learner.learning_rate"] for one in policies] == [1e-4, 1e-2]
     slow, fast = (np.concatenate([x.ravel() for x in jax.tree.leaves(one.params.network)]) for one in policies)
     assert np.abs(slow - fast).max() > 1e-3
-    with pytest.raises(config.UsageError, match="seeds 0 to 1"):
+    with pytest.raises(errors.UsageError, match="seeds 0 to 1"):
         jaxrl_dist.load(tmp_path, seed_index=2)
 
 
@@ -185,7 +308,7 @@ def test_a_member_is_the_run_alone_with_its_values(tmp_path: pathlib.Path, syste
     code = MEMBERS.format(settings=settings, system=system, env=env, sweep=sweep, out=f"{tmp_path}/")
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=config.PACKAGE.parent, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=conftest.PACKAGE.parent, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     pairs = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("digests")]

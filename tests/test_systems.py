@@ -1,35 +1,39 @@
 """The table of systems: its rows name what exists, and its values are those that were published."""
 
+import inspect
+
 import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import assemble, config, declarations, resolution, systems, types
+from jaxrl_dist import assemble, errors, systems, types
+from jaxrl_dist.settings import fields
+from jaxrl_dist.systems import catalogue
 
 ROWS = [(system, family) for system in systems.SYSTEMS.values() for family in (None, *system.families)]
 
 
 @pytest.mark.parametrize("system", systems.SYSTEMS.values(), ids=lambda system: system.name)
-def test_a_row_names_modules_that_exist(system: systems.System) -> None:
+def test_a_row_names_its_agent_s_own_settings_and_actions(system: systems.System) -> None:
     assert systems.SYSTEMS[system.name] is system
-    assert (config.PACKAGE / "agents" / f"{system.agent}.py").is_file()
-    for layout in system.layouts:
-        assert (config.PACKAGE / "parallel" / f"{layout}.py").is_file()
+    agent = inspect.getmodule(system.agent)
+    assert agent is not None and system.config is agent.Config and system.actions == agent.ACTIONS
+    assert [layout.name for layout in system.layouts] == list(dict.fromkeys(layout.name for layout in system.layouts))
     assert set(system.families) <= set(systems.FAMILIES)
     assert system.summary.endswith(".")
 
 
 @pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
 def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
-    assert set(system.by_layout) <= set(system.layouts)
-    for layout in system.layouts:
+    assert set(system.by_layout) <= {layout.name for layout in system.layouts}
+    for layout in [layout.name for layout in system.layouts]:
         settings = {**(system.families[family] if family else system.settings), **system.settings_in(layout, family)}
-        fields = config.fields(system, layout)
+        known = catalogue.declared(system, layout)
         for name, (value, source) in settings.items():
-            parsed = declarations.parse(fields[name], value)
+            parsed = fields.parse(known[name], value)
             assert parsed == value and type(parsed) is type(value), name
             assert source, name
-        resolved = resolution.resolve({"system": system.name, "layout": layout}, family)
+        resolved = catalogue.resolved({"system": system.name, "layout": layout}, family)
         assert all(resolved[name] == value for name, (value, _) in settings.items())
 
 
@@ -139,38 +143,38 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
     ],
 )
 def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
-    resolved = resolution.resolve({"system": system}, family)
+    resolved = catalogue.resolved({"system": system}, family)
     assert {name: resolved[name] for name in published} == published
 
 
 def test_what_a_layout_needs_is_above_the_family_and_below_flags() -> None:
     given = {"system": "dqn", "layout": "async_gradient"}
     shown = {
-        family: resolution.resolve(given, family)["layout.unroll_length"] for family in (None, "classic", "minatar")
+        family: catalogue.resolved(given, family)["layout.unroll_length"] for family in (None, "classic", "minatar")
     }
     assert shown == {None: 4, "classic": 5, "minatar": 1}
-    resolved = resolution.resolve({**given, "env.num_envs": 16}, "classic")
+    resolved = catalogue.resolved({**given, "env.num_envs": 16}, "classic")
     assert (resolved["env.num_envs"], resolved.origins["env.num_envs"]) == (16, "flag")
     assert resolved.origins["layout.unroll_length"] == "this project: one gradient per unroll, at the system's own pace"
 
 
 def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
     for family in ("classic", "minatar"):
-        resolved = resolution.resolve({"system": "dqn"}, family)
+        resolved = catalogue.resolved({"system": "dqn"}, family)
         assert (resolved["learner.optimizer"], resolved["learner.decay"]) == ("adam", 0.999)
-        assert resolved["learner.epsilon"] != resolution.resolve({"system": "dqn"})["learner.epsilon"]
+        assert resolved["learner.epsilon"] != catalogue.resolved({"system": "dqn"})["learner.epsilon"]
 
 
 @pytest.mark.parametrize("system", systems.SYSTEMS)
 def test_an_agent_takes_the_actions_that_it_declares(system: str) -> None:
     observation = jax.ShapeDtypeStruct((4,), np.float32)
     spaces = (types.DiscreteSpace(3), types.BoxSpace((2,), -1.0, 1.0), types.BoxSpace((2,), -np.inf, np.inf))
-    settings = resolution.resolve({"system": system, "env": "toy:walk", "network.torso": "mlp"})
+    settings = catalogue.resolved({"system": system, "env": "toy:walk", "network.torso": "mlp"})
     for space in spaces:
         try:
             assemble.make_agent(settings, types.EnvironmentSpec("toy:walk", observation, space, "classic", (0, 1)))
             takes = True
-        except config.UsageError as error:
+        except errors.UsageError as error:
             takes = False
             assert system not in str(error).partition("--system=")[2].split(", ")
-        assert takes == (system in config.systems_for(space.kind).split(", ")), space
+        assert takes == (system in catalogue.systems_for(space.kind).split(", ")), space

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import config, flags, loggers, metrics, software, trackers
+from jaxrl_dist import errors, loggers, metrics, software, trackers
+from jaxrl_dist.systems import training_flags
 
 Call = tuple[str, Any]
 EXTRAS = {"wandb": ("log.wandb", "shop"), "mlflow": ("log.mlflow", "shop")}
@@ -154,9 +155,9 @@ def test_a_missing_package_is_refused_before_anything_else(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     refused = rf'--log\.{name}=shop needs the package {name}: pip install -e "\.\[{name}\]"'
-    with pytest.raises(config.UsageError, match=refused):
-        flags.parse([f"--log.{name}=shop"])
-    with pytest.raises(config.UsageError, match=refused):
+    with pytest.raises(errors.UsageError, match=refused):
+        training_flags.parse([f"--log.{name}=shop"])
+    with pytest.raises(errors.UsageError, match=refused):
         jaxrl_dist.train("ppo", "gymnax:CartPole-v1", settings={f"log.{name}": "shop"}, out=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

@@ -17,8 +17,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, config, policy, runner, software
-from jaxrl_dist.envs import base
+from jaxrl_dist import checkpoint, errors, policy, runner, software
 from jaxrl_dist.parallel import base as layouts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -51,7 +50,7 @@ def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: 
     assert names >= {"config.json", "metrics.jsonl", "events", "checkpoints", "learning_curve.png", "summary.json"}
     assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"best", "latest", "step_000000001280"}
     contents = json.loads((run.folder / "config.json").read_text())
-    assert contents["settings"]["steps"] == {"value": 1280, "origin": "flag"}
+    assert contents["settings"]["steps"] == {"value": 1280, "origin": "flag", "tag": "tunable", "default": 1_000_000}
     assert software.recorded(contents) == [{"commit": software.commit(), "versions": software.versions()}]
 
 
@@ -130,7 +129,7 @@ def evaluate_script(*arguments: str, folder: pathlib.Path = ROOT) -> subprocess.
 
 @pytest.mark.parametrize(("name", "value"), [("steps", 5000), ("env", "toy:walk")])
 def test_a_setting_given_twice_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(config.UsageError, match=rf"{name}=\S+ and {name}={value} among settings: give one"):
+    with pytest.raises(errors.UsageError, match=rf"{name}=\S+ and {name}={value} among settings: give one"):
         runner.train("ppo", "toy:both", steps=3000, settings={name: value})
 
 
@@ -143,25 +142,25 @@ def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
     output = loaded.act(timestep, loaded.agent.init_carry(5), jax.random.key(1))
     assert output.action.shape == (5,) and set(np.asarray(output.action).tolist()) <= {0, 1}
     for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "slot": "oldest"}):
-        with pytest.raises(config.UsageError):
+        with pytest.raises(errors.UsageError):
             jaxrl_dist.load(**wrong)
-    with pytest.raises(config.UsageError, match="seeds 0 to 0"):
+    with pytest.raises(errors.UsageError, match="seeds 0 to 0"):
         jaxrl_dist.load(run.folder, seed_index=1)
 
 
 def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_bytes((run.folder / "config.json").read_bytes())
     (tmp_path / "checkpoints" / "latest").mkdir(parents=True)
-    with pytest.raises(checkpoint.CheckpointError, match="manifest"):
+    with pytest.raises(errors.CheckpointError, match="manifest"):
         jaxrl_dist.load(tmp_path)
-    with pytest.raises(config.UsageError, match="holds no failure"):
+    with pytest.raises(errors.UsageError, match="holds no failure"):
         jaxrl_dist.replay_failure(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", "\x00"])
 def test_a_damaged_config_is_a_usage_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(config.UsageError) as caught:
+    with pytest.raises(errors.UsageError) as caught:
         policy.evaluate(tmp_path, 1, 0, "latest", {})
     assert "\n" not in str(caught.value)
 
@@ -223,7 +222,7 @@ def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.P
 
 def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path) -> None:
     for settings in ({"agent.discount": 2.0}, {"agent.discont": 0.9}, {"num_seeds": 0}, {"layout.num_devices": 3}):
-        with pytest.raises(config.UsageError) as error:
+        with pytest.raises(errors.UsageError) as error:
             train(tmp_path / "run", **settings)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "run" / "config.json").exists()
@@ -258,7 +257,7 @@ def test_an_environment_that_fails_in_evaluation_is_one_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*arguments: Any) -> None:
-        raise base.EnvironmentFault("fake:walk gave nothing for 1 s")
+        raise errors.EnvironmentFault("fake:walk gave nothing for 1 s")
 
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(policy, "evaluate", fail)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import jaxrl_dist
-from jaxrl_dist import config, types, video
+from jaxrl_dist import errors, types, video
 from jaxrl_dist.envs import base, brax_pictures, film
 
 
@@ -152,7 +152,7 @@ def test_bodies_are_where_they_are_and_in_front_of_what_they_hide() -> None:
 @pytest.mark.parametrize("name", ["gymnax:MemoryChain-bsuite", "envpool:HalfCheetah-v4"])
 def test_what_has_no_picture_is_refused_and_what_has_is_named(name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
-    with pytest.raises(config.UsageError, match=f"{name} cannot be filmed.*brax.*envpool.*gymnasium.*gymnax") as error:
+    with pytest.raises(errors.UsageError, match=f"{name} cannot be filmed.*brax.*envpool.*gymnasium.*gymnax") as error:
         film.check(base.make(name))
     assert "\n" not in str(error.value)
 

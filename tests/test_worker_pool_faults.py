@@ -12,8 +12,8 @@ import lives
 import numpy as np
 import pytest
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, worker_pool
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import worker_pool
 
 
 @pytest.fixture
@@ -105,24 +105,24 @@ def test_one_that_hangs_is_noticed_while_others_go_on(make: Any) -> None:
 
 def test_one_fault_too_many_ends_the_pool(make: Any) -> None:
     pool = make(max_restarts=1, **{"raise": [-1, 2]})
-    with pytest.warns(RuntimeWarning, match="1 of 1"), pytest.raises(base.EnvironmentFault) as error:
+    with pytest.warns(RuntimeWarning, match="1 of 1"), pytest.raises(errors.EnvironmentFault) as error:
         lives.play(pool, 20)
     text = str(error.value)
     assert "ZeroDivisionError: the physics broke" in text and "the most that --env.params.max_restarts allows" in text
-    with pytest.raises(base.EnvironmentFault):
+    with pytest.raises(errors.EnvironmentFault):
         pool.recv()
 
 
 def test_environments_that_cannot_be_made_are_a_fault(make: Any) -> None:
     pool = make(max_restarts=0, build=[-1, 0])
-    with pytest.raises(base.EnvironmentFault, match="RuntimeError: cannot be made"):
+    with pytest.raises(errors.EnvironmentFault, match="RuntimeError: cannot be made"):
         pool.reset()
 
 
 @pytest.mark.parametrize("field", ["reward", "observation"])
 def test_numbers_that_are_not_finite_are_named(make: Any, field: str) -> None:
     pool = make(**{field: [12, 3]})
-    with pytest.raises(base.EnvironmentFault, match=f"the {field} of fake:lives, environment 2, at its step 4"):
+    with pytest.raises(errors.EnvironmentFault, match=f"the {field} of fake:lives, environment 2, at its step 4"):
         lives.play(pool, 5)
 
 

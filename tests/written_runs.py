@@ -6,9 +6,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import conftest
 import numpy as np
 
-from jaxrl_dist import config, resolution, software
+from jaxrl_dist import software
+from jaxrl_dist.systems import catalogue
 
 TOTAL = 10_000
 
@@ -23,7 +25,7 @@ def rising(num_seeds: int, seed: int = 0, num_points: int = 20, top: float = 100
 
 def script(path: str) -> Callable[[list[str]], int]:
     """Returns the `main` of a script, to call it in this process."""
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, config.PACKAGE.parent / path)
+    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, conftest.PACKAGE.parent / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -54,7 +56,7 @@ def write(
     """
     folder.mkdir(parents=True)
     given = {"system": system, "env": env, "steps": TOTAL, "num_seeds": returns.shape[1], "out": str(folder)}
-    settings = resolution.resolve({**given, **(flags or {})}, "classic")
+    settings = catalogue.resolved({**given, **(flags or {})}, "classic")
     (folder / "config.json").write_text(json.dumps(software.record(settings.as_json(), None)))
     steps = np.linspace(0, share * settings["steps"], len(returns) + 1)[1:].astype(int).tolist()
     lines = []

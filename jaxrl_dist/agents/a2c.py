@@ -10,8 +10,8 @@ import dataclasses
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base, unrolled
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete", "bounded", "unbounded")
@@ -21,29 +21,17 @@ ACTIONS = ("discrete", "bounded", "unbounded")
 class Config:
     """Settings of A2C; defaults are those of the paper and of Baselines for Atari."""
 
-    discount: float = setting(
-        0.99,
-        "Discount factor of future rewards (γ).",
-        low=0.0,
-        high=1.0,
-        source="Mnih et al. 2016, supplement (experimental setup)",
-    )
+    discount: float = shared.discount(0.99, source="Mnih et al. 2016, supplement (experimental setup)")
     gae_lambda: float = setting(
         1.0,
         "Trace decay of the advantage estimate (λ); 1 sums all rewards up to the end of the unroll.",
         low=0.0,
         high=1.0,
         source="Mnih et al. 2016, algorithm S3",
+        sweep=True,
     )
-    value_cost: float = setting(
-        0.5, "Weight of half the squared value error.", low=0.0, source="OpenAI Baselines a2c.py, first release (2017)"
-    )
-    entropy_cost: float = setting(
-        0.01,
-        "Weight of the entropy bonus (β).",
-        low=0.0,
-        source="Mnih et al. 2016, supplement (experimental setup)",
-    )
+    value_cost: float = shared.value_cost(0.5, source="OpenAI Baselines a2c.py, first release (2017)")
+    entropy_cost: float = shared.entropy_cost(0.01, source="Mnih et al. 2016, supplement (experimental setup)")
     correction_epsilon: float = setting(
         0.0,
         "Added to the probability of an action before its logarithm (ε), which bounds the gradient of actions that the "
@@ -51,34 +39,16 @@ class Config:
         low=0.0,
         source="Babaeizadeh et al. 2017 (GA3C), section 5.2",
     )
-    normalise_observations: bool = setting(
-        False,
-        "Normalise observations by running mean and deviation, frozen within an update.",
-        source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)",
+    normalise_observations: bool = shared.normalise_observations(
+        False, source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)"
     )
-    clip_observations: float = setting(
-        0.0,
-        "Clip observations to ± this (after any normalisation); 0 is off.",
-        low=0.0,
-        source="OpenAI Baselines vec_normalize.py (10, for MuJoCo only)",
+    clip_observations: float = shared.clip_observations(
+        0.0, source="OpenAI Baselines vec_normalize.py (10, for MuJoCo only)"
     )
-    scale_rewards: bool = setting(
-        False,
-        "Divide rewards by the running deviation of the discounted return.",
-        source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)",
-    )
-    clip_rewards: float = setting(
-        0.0,
-        "Clip rewards to ± this (after any scaling); 0 is off.",
-        low=0.0,
-        source="Mnih et al. 2015, methods (1 on Atari)",
-    )
-    distribution: str = setting(
-        "gaussian",
-        "Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
-        "deviations given by the network.",
-        choices=("gaussian", "tanh_gaussian"),
-        source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)",
+    scale_rewards: bool = shared.scale_rewards(False, source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)")
+    clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
+    distribution: str = shared.distribution(
+        "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )
 
 

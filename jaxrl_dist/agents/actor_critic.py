@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_dist import distributions, networks, returns, types
 from jaxrl_dist.agents import base, normalisation, unrolled
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.types import Array, ArrayTree
 
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, q_values, types
-from jaxrl_dist.agents import base, continuous, transitions
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import base, continuous, shared, transitions
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("bounded",)
@@ -25,20 +25,11 @@ ACTIONS = ("bounded",)
 class Config:
     """Settings of the family; defaults are DDPG's."""
 
-    discount: float = setting(
-        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Lillicrap et al. 2016, section 7"
-    )
-    n_step: int = setting(
-        1, "Rewards summed before bootstrapping (n).", low=1, source="Lillicrap et al. 2016, equation 5"
-    )
-    num_atoms: int = setting(
-        1,
-        "Atoms of the distribution of returns; 1 learns their mean alone.",
-        low=1,
-        source="Lillicrap et al. 2016 (1)",
-    )
-    value_low: float = setting(0.0, "Lowest atom; equal to the highest, both follow from the reward's range and γ.")
-    value_high: float = setting(0.0, "Highest atom.")
+    discount: float = shared.discount(0.99, source="Lillicrap et al. 2016, section 7")
+    n_step: int = shared.n_step(1, source="Lillicrap et al. 2016, equation 5")
+    num_atoms: int = shared.num_atoms(1, source="Lillicrap et al. 2016 (1)")
+    value_low: float = shared.value_low(0.0)
+    value_high: float = shared.value_high(0.0)
     num_critics: int = setting(
         1,
         "Critics, the lower of whose values is the target.",
@@ -47,15 +38,13 @@ class Config:
         source="Fujimoto et al. 2018, section 4.2",
     )
     exploration_noise: float = setting(
-        0.2, "Deviation of the noise on actions, in halves of their range.", low=0.0, source="Lillicrap et al. 2016"
-    )
-    random_share: float = setting(
-        0.0,
-        "Share of training in which actions are drawn uniformly.",
+        0.2,
+        "Deviation of the noise on actions, in halves of their range.",
         low=0.0,
-        high=1.0,
-        source="Lillicrap et al. 2016 (none)",
+        source="Lillicrap et al. 2016",
+        sweep=True,
     )
+    random_share: float = shared.random_share(0.0, source="Lillicrap et al. 2016 (none)")
     target_noise: float = setting(
         0.0,
         "Deviation of the noise on the target policy's actions, in halves of their range; 0 is off.",
@@ -65,12 +54,8 @@ class Config:
     target_noise_clip: float = setting(
         0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
     )
-    actor_errors: bool = setting(
-        False,
-        "Give new windows the error that the actor saw, instead of the largest priority so far.",
-        source="Horgan et al. 2018, section 3 and algorithm 1",
-    )
-    clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
+    actor_errors: bool = shared.actor_errors(False, source="Horgan et al. 2018, section 3 and algorithm 1")
+    clip_rewards: float = shared.clip_rewards(0.0)
 
 
 class _Static(NamedTuple):

@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, q_values, types, values
-from jaxrl_dist.agents import base, transitions
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.agents import base, shared, transitions
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete",)
@@ -24,30 +25,13 @@ ACTIONS = ("discrete",)
 class Config:
     """Settings of the DQN family; defaults are DQN's for Atari."""
 
-    discount: float = setting(
-        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Mnih et al. 2015, extended table 1"
-    )
-    n_step: int = setting(1, "Rewards summed before bootstrapping (n).", low=1, source="Mnih et al. 2015, equation 2")
-    double: bool = setting(
-        False, "Choose the bootstrap action by the online network.", source="van Hasselt et al. 2016, equation 4"
-    )
-    dueling: bool = setting(
-        False,
-        "Add a state's value and its actions' advantages, from a head each.",
-        source="Wang et al. 2016, equation 9",
-    )
-    num_atoms: int = setting(
-        1,
-        "Atoms of the distribution of returns (C51); 1 learns their mean alone.",
-        low=1,
-        source="Bellemare et al. 2017, section 4",
-    )
-    value_low: float = setting(
-        0.0,
-        "Lowest atom; equal to the highest, both follow from the reward's range, γ and the time limit.",
-        source="Bellemare et al. 2017, section 4 (V_min)",
-    )
-    value_high: float = setting(0.0, "Highest atom.", source="Bellemare et al. 2017, section 4 (V_max)")
+    discount: float = shared.discount(0.99, source="Mnih et al. 2015, extended table 1")
+    n_step: int = shared.n_step(1, source="Mnih et al. 2015, equation 2")
+    double: bool = shared.double(False, source="van Hasselt et al. 2016, equation 4")
+    dueling: bool = shared.dueling(False, source="Wang et al. 2016, equation 9")
+    num_atoms: int = shared.num_atoms(1, source="Bellemare et al. 2017, section 4")
+    value_low: float = shared.value_low(0.0, source="Bellemare et al. 2017, section 4 (V_min)")
+    value_high: float = shared.value_high(0.0, source="Bellemare et al. 2017, section 4 (V_max)")
     noise: float = setting(
         0.0,
         "Explore by noisy heads with this σ₀; 0 makes them plain.",
@@ -60,49 +44,21 @@ class Config:
         low=0.0,
         source="Mnih et al. 2015, methods (error term clipped to ±1)",
     )
-    clip_rewards: float = setting(
-        0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Mnih et al. 2015, methods (1 on Atari)"
-    )
+    clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     exploration: str = setting(
         "schedule",
         "ε of the actors: schedule, the same for all and falling; or ladder, constant, another for each environment.",
         choices=("schedule", "ladder"),
         source="Mnih et al. 2015, methods; Horgan et al. 2018, section 4.1 (ladder)",
     )
-    epsilon_start: float = setting(
-        1.0, "Probability of a random action at the start.", low=0.0, high=1.0, source="Mnih et al. 2015, table 1"
-    )
-    epsilon_end: float = setting(
-        0.1, "Probability of a random action after the schedule.", low=0.0, high=1.0, source="Mnih et al. 2015, table 1"
-    )
-    epsilon_fraction: float = setting(
-        0.02,
-        "Share of training in which ε falls linearly.",
-        above=0.0,
-        high=1.0,
-        source="Mnih et al. 2015, table 1 (1M of 50M steps)",
-    )
-    ladder_base: float = setting(
-        0.4,
-        "ε of the first environment of a ladder: environment i of N has base^(1 + exponent · i / (N − 1)).",
-        low=0.0,
-        high=1.0,
-        source="Horgan et al. 2018, section 4.1",
-    )
-    ladder_exponent: float = setting(
-        7.0, "How far a ladder of ε reaches down.", low=0.0, source="Horgan et al. 2018, section 4.1"
-    )
-    actor_errors: bool = setting(
-        False,
-        "Give new windows the error that the actor saw, instead of the largest priority so far.",
-        source="Horgan et al. 2018, section 3 and algorithm 1",
-    )
-    evaluation_epsilon: float = setting(
-        0.05,
-        "Probability of a random action in evaluation.",
-        low=0.0,
-        high=1.0,
-        source="Mnih et al. 2015, methods (evaluation procedure)",
+    epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, table 1")
+    epsilon_end: float = shared.epsilon_end(0.1, source="Mnih et al. 2015, table 1")
+    epsilon_fraction: float = shared.epsilon_fraction(0.02, source="Mnih et al. 2015, table 1 (1M of 50M steps)")
+    ladder_base: float = shared.ladder_base(0.4, source="Horgan et al. 2018, section 4.1")
+    ladder_exponent: float = shared.ladder_exponent(7.0, source="Horgan et al. 2018, section 4.1")
+    actor_errors: bool = shared.actor_errors(False, source="Horgan et al. 2018, section 3 and algorithm 1")
+    evaluation_epsilon: float = shared.evaluation_epsilon(
+        0.05, source="Mnih et al. 2015, methods (evaluation procedure)"
     )
 
 

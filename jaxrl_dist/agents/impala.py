@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, returns, types
-from jaxrl_dist.agents import actor_critic, base, unrolled
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete", "bounded", "unbounded")
@@ -23,11 +23,14 @@ ACTIONS = ("discrete", "bounded", "unbounded")
 class Config:
     """Settings of IMPALA; defaults are the paper's for Atari."""
 
-    discount: float = setting(
-        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Espeholt et al. 2018, appendix"
-    )
+    discount: float = shared.discount(0.99, source="Espeholt et al. 2018, appendix")
     trace_decay: float = setting(
-        1.0, "Trace decay of the returns (λ).", low=0.0, high=1.0, source="Espeholt et al. 2018, remark 2"
+        1.0,
+        "Trace decay of the returns (λ).",
+        low=0.0,
+        high=1.0,
+        source="Espeholt et al. 2018, remark 2",
+        sweep=True,
     )
     correction: str = setting(
         "vtrace",
@@ -41,45 +44,37 @@ class Config:
         "Upper limit of the weight of a temporal difference (ρ̄).",
         above=0.0,
         source="Espeholt et al. 2018, appendix",
+        sweep=True,
     )
     clip_c: float = setting(
-        1.0, "Upper limit of the weight of a trace (c̄).", above=0.0, source="Espeholt et al. 2018, appendix"
+        1.0,
+        "Upper limit of the weight of a trace (c̄).",
+        above=0.0,
+        source="Espeholt et al. 2018, appendix",
+        sweep=True,
     )
     clip_policy_rho: float = setting(
         1.0,
         "Upper limit of the weight of the policy gradient.",
         above=0.0,
         source="Espeholt et al. 2018, section 4.2; released code (clip_pg_rho_threshold)",
+        sweep=True,
     )
     correction_epsilon: float = setting(
-        1e-6, "What the correction by epsilon adds (ε).", above=0.0, source="Espeholt et al. 2018, section 5.2.2"
+        1e-6,
+        "What the correction by epsilon adds (ε).",
+        above=0.0,
+        source="Espeholt et al. 2018, section 5.2.2",
+        sweep=True,
     )
-    value_cost: float = setting(
-        0.5,
-        "Weight of half the squared value error.",
-        low=0.0,
-        source="Espeholt et al. 2018, appendix",
-    )
-    entropy_cost: float = setting(
-        0.01, "Weight of the entropy bonus.", low=0.0, source="Espeholt et al. 2018, appendix"
-    )
-    normalise_observations: bool = setting(
-        False, "Normalise observations by running mean and deviation, frozen within an update."
-    )
-    clip_observations: float = setting(0.0, "Clip observations to ± this (after any normalisation); 0 is off.", low=0.0)
-    scale_rewards: bool = setting(False, "Divide rewards by the running deviation of the discounted return.")
-    clip_rewards: float = setting(
-        0.0,
-        "Clip rewards to ± this (after any scaling); 0 is off.",
-        low=0.0,
-        source="Espeholt et al. 2018, appendix (1 on Atari)",
-    )
-    distribution: str = setting(
-        "gaussian",
-        "Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
-        "deviations given by the network.",
-        choices=("gaussian", "tanh_gaussian"),
-        source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)",
+    value_cost: float = shared.value_cost(0.5, source="Espeholt et al. 2018, appendix")
+    entropy_cost: float = shared.entropy_cost(0.01, source="Espeholt et al. 2018, appendix")
+    normalise_observations: bool = shared.normalise_observations(False)
+    clip_observations: float = shared.clip_observations(0.0)
+    scale_rewards: bool = shared.scale_rewards(False)
+    clip_rewards: float = shared.clip_rewards(0.0, source="Espeholt et al. 2018, appendix (1 on Atari)")
+    distribution: str = shared.distribution(
+        "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )
 
 

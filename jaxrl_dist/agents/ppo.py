@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base, unrolled
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete", "bounded", "unbounded")
@@ -23,11 +23,14 @@ ACTIONS = ("discrete", "bounded", "unbounded")
 class Config:
     """Settings of PPO; defaults are the paper's for Atari."""
 
-    discount: float = setting(
-        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Schulman et al. 2017, table 5"
-    )
+    discount: float = shared.discount(0.99, source="Schulman et al. 2017, table 5")
     gae_lambda: float = setting(
-        0.95, "Trace decay of the advantage estimate (λ).", low=0.0, high=1.0, source="Schulman et al. 2017, table 5"
+        0.95,
+        "Trace decay of the advantage estimate (λ).",
+        low=0.0,
+        high=1.0,
+        source="Schulman et al. 2017, table 5",
+        sweep=True,
     )
     clip_epsilon: float = setting(
         0.1,
@@ -41,12 +44,8 @@ class Config:
         low=0.0,
         source="Engstrom et al. 2020, section 3 (value function clipping)",
     )
-    value_cost: float = setting(
-        0.5, "Weight of half the squared value error.", low=0.0, source="Huang et al. 2022, table of Atari settings"
-    )
-    entropy_cost: float = setting(
-        0.01, "Weight of the entropy bonus.", low=0.0, source="Schulman et al. 2017, table 5 (c2)"
-    )
+    value_cost: float = shared.value_cost(0.5, source="Huang et al. 2022, table of Atari settings")
+    entropy_cost: float = shared.entropy_cost(0.01, source="Schulman et al. 2017, table 5 (c2)")
     kl_penalty: float = setting(
         0.0,
         "First weight of the divergence from the policy that acted (λ), which adapts after each update; 0 is off.",
@@ -58,6 +57,7 @@ class Config:
         "Divergence that the weight keeps to: it grows above twice as much and falls below half.",
         above=0.0,
         source="Schulman et al. 2017, section 4 and table 1",
+        sweep=True,
     )
     normalise_advantage: str = setting(
         "minibatch",
@@ -65,28 +65,12 @@ class Config:
         choices=("none", "batch", "minibatch"),
         source="Huang et al. 2022, detail 7",
     )
-    normalise_observations: bool = setting(
-        False,
-        "Normalise observations by running mean and deviation, frozen within an update.",
-        source="Engstrom et al. 2020, section 3",
-    )
-    clip_observations: float = setting(
-        0.0, "Clip observations to ± this (after any normalisation); 0 is off.", low=0.0, source="Engstrom et al. 2020"
-    )
-    scale_rewards: bool = setting(
-        False,
-        "Divide rewards by the running deviation of the discounted return.",
-        source="Engstrom et al. 2020, section 3 and appendix A.2",
-    )
-    clip_rewards: float = setting(
-        0.0, "Clip rewards to ± this (after any scaling); 0 is off.", low=0.0, source="Engstrom et al. 2020, section 3"
-    )
-    distribution: str = setting(
-        "gaussian",
-        "Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
-        "deviations given by the network.",
-        choices=("gaussian", "tanh_gaussian"),
-        source="Schulman et al. 2017, section 6.1; Freeman et al. 2021 (Brax)",
+    normalise_observations: bool = shared.normalise_observations(False, source="Engstrom et al. 2020, section 3")
+    clip_observations: float = shared.clip_observations(0.0, source="Engstrom et al. 2020")
+    scale_rewards: bool = shared.scale_rewards(False, source="Engstrom et al. 2020, section 3 and appendix A.2")
+    clip_rewards: float = shared.clip_rewards(0.0, source="Engstrom et al. 2020, section 3")
+    distribution: str = shared.distribution(
+        "gaussian", source="Schulman et al. 2017, section 6.1; Freeman et al. 2021 (Brax)"
     )
 
 

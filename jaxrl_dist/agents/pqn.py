@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, q_values, returns, types
-from jaxrl_dist.agents import base, unrolled
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import base, shared, unrolled
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete",)
@@ -25,13 +25,7 @@ ACTIONS = ("discrete",)
 class Config:
     """Settings of PQN; defaults are those of the released code for Atari."""
 
-    discount: float = setting(
-        0.99,
-        "Discount factor of future rewards (γ).",
-        low=0.0,
-        high=1.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (GAMMA)",
-    )
+    discount: float = shared.discount(0.99, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (GAMMA)")
     trace_decay: float = setting(
         0.65,
         "Trace decay of the returns (λ). Above 0 rows must be the policy's own; 0 bootstraps after one step, from any "
@@ -40,42 +34,21 @@ class Config:
         high=1.0,
         source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (LAMBDA)",
     )
-    clip_rewards: float = setting(
-        0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Mnih et al. 2015, methods (1 on Atari)"
-    )
+    clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     reward_scale: float = setting(
         1.0,
         "Multiply rewards by this, after any clipping, so that values have the size of a network's outputs.",
         above=0.0,
         source="Gallici et al. 2024, PureJaxQL pqn_gymnax.py (REW_SCALE)",
+        sweep=True,
     )
-    epsilon_start: float = setting(
-        1.0,
-        "Probability of a random action at the start.",
-        low=0.0,
-        high=1.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_START)",
+    epsilon_start: float = shared.epsilon_start(1.0, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_START)")
+    epsilon_end: float = shared.epsilon_end(0.001, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_FINISH)")
+    epsilon_fraction: float = shared.epsilon_fraction(
+        0.1, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_DECAY)"
     )
-    epsilon_end: float = setting(
-        0.001,
-        "Probability of a random action after the schedule.",
-        low=0.0,
-        high=1.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_FINISH)",
-    )
-    epsilon_fraction: float = setting(
-        0.1,
-        "Share of training in which ε falls linearly.",
-        above=0.0,
-        high=1.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_DECAY)",
-    )
-    evaluation_epsilon: float = setting(
-        0.0,
-        "Probability of a random action in evaluation.",
-        low=0.0,
-        high=1.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_TEST)",
+    evaluation_epsilon: float = shared.evaluation_epsilon(
+        0.0, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_TEST)"
     )
 
 

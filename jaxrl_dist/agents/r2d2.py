@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, q_values, returns, types, values
-from jaxrl_dist.agents import base
-from jaxrl_dist.config import UsageError, setting
+from jaxrl_dist.agents import base, shared
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete",)
@@ -22,12 +23,8 @@ ACTIONS = ("discrete",)
 class Config:
     """Settings of R2D2; defaults are the paper's for Atari."""
 
-    discount: float = setting(
-        0.997, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Kapturowski et al. 2019, table 2"
-    )
-    n_step: int = setting(
-        5, "Rewards summed before bootstrapping (n).", low=1, source="Kapturowski et al. 2019, section 2.3"
-    )
+    discount: float = shared.discount(0.997, source="Kapturowski et al. 2019, table 2")
+    n_step: int = shared.n_step(5, source="Kapturowski et al. 2019, section 2.3")
     burn_in: int = setting(
         40,
         "Rows before the taught ones that only bring the recurrent state up to date.",
@@ -42,22 +39,14 @@ class Config:
         "Begin a sequence from the state of the actor; off: from zeros.",
         source="Kapturowski et al. 2019, section 3 (stored state)",
     )
-    double: bool = setting(
-        True, "Choose the bootstrap action by the online network.", source="van Hasselt et al. 2016, equation 4"
-    )
-    dueling: bool = setting(
-        True,
-        "Add a state's value and its actions' advantages, from a head each.",
-        source="Wang et al. 2016, equation 9",
-    )
+    double: bool = shared.double(True, source="van Hasselt et al. 2016, equation 4")
+    dueling: bool = shared.dueling(True, source="Wang et al. 2016, equation 9")
     rescale_values: bool = setting(
         True,
         "Learn h(value), h(x) = sgn(x)(√(|x| + 1) − 1) + εx, instead of clipping rewards.",
         source="Kapturowski et al. 2019, section 2.3",
     )
-    clip_rewards: float = setting(
-        0.0, "Clip rewards to ± this; 0 is off.", low=0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)"
-    )
+    clip_rewards: float = shared.clip_rewards(0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)")
     max_error_share: float = setting(
         0.9,
         "Share of the largest error in a sequence's priority, the rest is the mean's (η).",
@@ -65,28 +54,10 @@ class Config:
         high=1.0,
         source="Kapturowski et al. 2019, section 2.3",
     )
-    actor_errors: bool = setting(
-        True,
-        "Give new sequences the errors that the actor saw, instead of the largest priority so far.",
-        source="Horgan et al. 2018, section 3 and algorithm 1",
-    )
-    ladder_base: float = setting(
-        0.4,
-        "ε of the first environment: environment i of N has base^(1 + exponent · i / (N − 1)).",
-        low=0.0,
-        high=1.0,
-        source="Horgan et al. 2018, section 4.1",
-    )
-    ladder_exponent: float = setting(
-        7.0, "How far the ladder of ε reaches down.", low=0.0, source="Horgan et al. 2018, section 4.1"
-    )
-    evaluation_epsilon: float = setting(
-        0.0,
-        "Probability of a random action in evaluation.",
-        low=0.0,
-        high=1.0,
-        source="this project: the greedy policy is evaluated",
-    )
+    actor_errors: bool = shared.actor_errors(True, source="Horgan et al. 2018, section 3 and algorithm 1")
+    ladder_base: float = shared.ladder_base(0.4, source="Horgan et al. 2018, section 4.1")
+    ladder_exponent: float = shared.ladder_exponent(7.0, source="Horgan et al. 2018, section 4.1")
+    evaluation_epsilon: float = shared.evaluation_epsilon(0.0, source="this project: the greedy policy is evaluated")
 
 
 class Carry(NamedTuple):

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import distributions, networks, types
-from jaxrl_dist.agents import base, continuous, transitions
-from jaxrl_dist.config import setting
+from jaxrl_dist.agents import base, continuous, shared, transitions
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("bounded",)
@@ -23,12 +23,8 @@ _LOG_STD = (-5.0, 2.0)
 class Config:
     """Settings of SAC; defaults are the paper's."""
 
-    discount: float = setting(
-        0.99, "Discount factor of future rewards (γ).", low=0.0, high=1.0, source="Haarnoja et al. 2018, table 1"
-    )
-    n_step: int = setting(
-        1, "Rewards summed before bootstrapping (n).", low=1, source="Haarnoja et al. 2018, equation 3"
-    )
+    discount: float = shared.discount(0.99, source="Haarnoja et al. 2018, table 1")
+    n_step: int = shared.n_step(1, source="Haarnoja et al. 2018, equation 3")
     temperature: float = setting(
         1.0, "First weight of the entropy (α).", above=0.0, source="Haarnoja et al. 2018, released code"
     )
@@ -36,16 +32,13 @@ class Config:
         True, "Move the weight until the policy has the target entropy.", source="Haarnoja et al. 2018, section 5"
     )
     target_entropy: float = setting(
-        -1.0, "Target of the policy's entropy for each dimension of an action.", source="Haarnoja et al. 2018, table 1"
+        -1.0,
+        "Target of the policy's entropy for each dimension of an action.",
+        source="Haarnoja et al. 2018, table 1",
+        sweep=True,
     )
-    random_share: float = setting(
-        0.01,
-        "Share of training in which actions are drawn uniformly.",
-        low=0.0,
-        high=1.0,
-        source="Haarnoja et al. 2018, released code (10,000 steps of 1M)",
-    )
-    clip_rewards: float = setting(0.0, "Clip rewards to ± this; 0 is off.", low=0.0)
+    random_share: float = shared.random_share(0.01, source="Haarnoja et al. 2018, released code (10,000 steps of 1M)")
+    clip_rewards: float = shared.clip_rewards(0.0)
 
 
 class _Static(NamedTuple):

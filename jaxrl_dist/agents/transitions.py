@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import returns, types, values
 from jaxrl_dist.agents import base
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.types import Array
 
 

@@ -1,12 +1,12 @@
 """The interfaces of environments on the device and on the host, and `make`, which finds the suite of a name.
 
-A suite is one file of this package with the literals `SUITE`, `ENVIRONMENTS` (() for any name) and `RUNS_ON` ("device"
-or "host"), and a function `make(name, params)` that returns an `Environment` or a `HostTask`; nothing else knows it.
-A suite that draws says in the literal `DRAWS` what it draws.
+A suite is one file of `suites/` with a record `SUITE`; nothing else knows it. Its `make` alone imports its library.
 """
 
 import dataclasses
+import functools
 import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import parameters
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 _LARGEST = 3e38
@@ -25,7 +26,7 @@ _LARGEST = 3e38
 class Config:
     """Settings of the environments; `env.params.NAME=value` goes to the suite as text."""
 
-    num_envs: int = config.setting(8, "Environments per seed, over all devices.", low=1)
+    num_envs: int = setting(8, "Environments per seed, over all devices.", low=1)
 
 
 class Transition(NamedTuple):
@@ -91,10 +92,6 @@ class Environment(NamedTuple):
     step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
     spec: types.EnvironmentSpec
     make_picture: Callable[[], Picture] | None = None
-
-
-class EnvironmentFault(RuntimeError):
-    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step."""
 
 
 class HostEnvironment(Protocol):
@@ -193,6 +190,58 @@ class HostTask(NamedTuple):
     steps_together: bool = False
 
 
+class Suite(NamedTuple):
+    """What is known of a suite before its library is imported.
+
+    Attributes:
+        name: before the colon of an environment's name.
+        runs_on: `device` or `host`.
+        make: (name of the task, its parameters as text) -> `Environment` or `HostTask`.
+        environments: names of its tasks; () for any.
+        draws: what of it can be filmed, in words; "" where it draws nothing.
+    """
+
+    name: str
+    runs_on: str
+    make: Callable[[str, dict[str, str]], Environment | HostTask]
+    environments: tuple[str, ...] = ()
+    draws: str = ""
+
+
+@functools.cache
+def suites() -> Mapping[str, Suite]:
+    """Returns the suites by name."""
+    package = importlib.import_module("jaxrl_dist.envs.suites")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
+    found = [getattr(importlib.import_module(name), "SUITE", None) for name in names]
+    return {suite.name: suite for suite in found if suite is not None}
+
+
+def find_suite(name: str) -> Suite:
+    """Returns the suite of an environment's name, `suite:name`.
+
+    Raises:
+        errors.UsageError: the suite or the environment is unknown.
+    """
+    by_name = suites()
+    full_names = [f"{suite.name}:{member}" for suite in by_name.values() for member in suite.environments]
+    suite, separator, member = name.partition(":")
+    if not separator or not member:
+        namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
+        hint = f"; did you mean {namesakes[0]}?" if namesakes else errors.nearest(name, full_names)
+        if suite in by_name:
+            hint = f"; did you mean {suite}:{(by_name[suite].environments or ('NAME',))[0]}?"
+        raise errors.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_name)}{hint}")
+    if suite not in by_name:
+        hint = errors.nearest(name, full_names) or errors.nearest(suite, by_name)
+        raise errors.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_name)}{hint}")
+    found = by_name[suite]
+    if found.environments and member not in found.environments:
+        hint = errors.nearest(member, found.environments)
+        raise errors.UsageError(f"--env={name}: {suite} has {', '.join(found.environments)}{hint}")
+    return found
+
+
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
     """Makes a device environment, or the task of which environments on the CPU are made.
 
@@ -202,16 +251,15 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
             components of a one-dimensional observation are shown to the agent.
 
     Raises:
-        config.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
+        errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
     """
-    config.check_environment(name)
+    suite, task = find_suite(name), name.partition(":")[2]
     remaining = dict(params or {})
     kept = remaining.pop(parameters.OBSERVE, None)
-    suite, _, task = name.partition(":")
     try:
-        environment = importlib.import_module(f"{__package__}.{suite}").make(task, remaining)
+        environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
-        raise config.missing_package(f"--env={name}", error.name, suite) from error
+        raise errors.missing_package(f"--env={name}", error.name, suite.name) from error
     if kept is None:
         return environment
     # These build on this module's records, so they cannot be imported above.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import config, declarations, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import as_host, base, host, watch
 
 _USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--steps=1000] [--seed=0] [--env.params.X=…]"
@@ -57,10 +57,10 @@ def main(arguments: Sequence[str]) -> int:
         protocol = environment.protocol if isinstance(environment, base.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
         report = watch.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
-    except config.UsageError as error:
+    except errors.UsageError as error:
         print(error, file=sys.stderr)
         return 2
-    except base.EnvironmentFault as error:
+    except errors.EnvironmentFault as error:
         print(f"BROKEN    {error}")
         return 1
     for fact in report.facts:
@@ -216,16 +216,16 @@ def _maker(environment: base.Environment | base.HostTask, options: Mapping[str, 
 def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, int], dict[str, str]]:
     names = [argument for argument in arguments if not argument.startswith("--")]
     if len(names) != 1:
-        raise config.UsageError(_USAGE)
+        raise errors.UsageError(_USAGE)
     options, params = dict(_OPTIONS), {}
     for argument in (argument for argument in arguments if argument.startswith("--")):
         key, _, text = argument.partition("=")
         if key.startswith(_PARAMS):
             params[key[len(_PARAMS) :]] = text
         elif key[2:] not in options:
-            raise config.UsageError(f"{key}: no such option{declarations.nearest(key[2:], options)}; {_USAGE}")
+            raise errors.UsageError(f"{key}: no such option{errors.nearest(key[2:], options)}; {_USAGE}")
         elif not text.isdecimal() or (int(text) < 1 and key != "--seed"):
-            raise config.UsageError(f"{argument}: expected a whole number of at least {int(key != '--seed')}")
+            raise errors.UsageError(f"{argument}: expected a whole number of at least {int(key != '--seed')}")
         else:
             options[key[2:]] = int(text)
     return names[0], options, params

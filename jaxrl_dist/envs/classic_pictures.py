@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import config
+from jaxrl_dist import errors
 from jaxrl_dist.envs import base, film
 from jaxrl_dist.types import ArrayTree
 
@@ -26,7 +26,7 @@ def make(name: str, env_params: Any) -> base.Picture:
         importlib.import_module("pygame")
         gymnasium: Any = importlib.import_module("gymnasium")
     except ModuleNotFoundError as error:
-        raise config.missing_package(f"drawing gymnax:{name}", error.name, "video") from error
+        raise errors.missing_package(f"drawing gymnax:{name}", error.name, "video") from error
     mapping: Any = importlib.import_module("gymnax.visualize.vis_gym")
     drawing = gymnasium.make(name, render_mode="rgb_array")
     drawing.reset()

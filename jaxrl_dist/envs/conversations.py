@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, host, simulator, sources, spoken
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import host, simulator, sources, spoken
 
 # Connecting and making a world take longer than a step may.
 CONNECT_S = 60.0
@@ -111,7 +111,7 @@ class Conversations:
         patience_s = max(self.timeout_s, CONNECT_S)
         try:
             self._peers = self._claim.wait(patience_s)
-        except base.EnvironmentFault as error:
+        except errors.EnvironmentFault as error:
             raise self._failed(str(error)) from error
         self._readers = [
             simulator.Reader(peer.connection, simulator.ASKING_BYTES, self._plan.observation.num_bytes)
@@ -185,20 +185,20 @@ class Conversations:
 
     def _check_usable(self) -> None:
         if self._fault:
-            raise base.EnvironmentFault(self._fault)
+            raise errors.EnvironmentFault(self._fault)
         if self._is_closed:
-            raise base.EnvironmentFault(f"{self.spec.name}: these environments were closed")
+            raise errors.EnvironmentFault(f"{self.spec.name}: these environments were closed")
 
     def _check_started(self) -> None:
         self._check_usable()
         if self._claim is None:
             raise RuntimeError(f"{self.spec.name}: reset the environments first")
 
-    def _failed(self, what: str) -> base.EnvironmentFault:
+    def _failed(self, what: str) -> errors.EnvironmentFault:
         if self._is_closed:
             what = "these environments were closed"
         self._fault = f"{self.spec.name}: {what}"
-        return base.EnvironmentFault(self._fault)
+        return errors.EnvironmentFault(self._fault)
 
     def _await(self, ids: np.ndarray) -> None:
         """Expects a message of each of the environments i32 [N], from now on."""
@@ -270,7 +270,7 @@ class Conversations:
         self._pending[env] = False
         self._ready.append(env)
 
-    def _refused(self, env: int, what: str) -> base.EnvironmentFault:
+    def _refused(self, env: int, what: str) -> errors.EnvironmentFault:
         """Tells a simulator what is wrong with it, and makes the fault that says so."""
         fault = self._failed(f"{self._peers[env].name} {what}")
         sources.dismiss(self._peers[env].connection, "refused", f"this simulator {what}")

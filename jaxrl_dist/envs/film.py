@@ -3,14 +3,13 @@
 import colorsys
 import contextlib
 import os
-import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl_dist import config, declarations, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import as_host, base
 
 # Where nothing is known of the simulator's own speed.
@@ -28,17 +27,15 @@ def check(environment: base.Environment | base.HostTask) -> None:
     own = environment.make_film if isinstance(environment, base.HostTask) else environment.make_picture
     if own is None and not _is_picture(environment.spec.observation):
         drawn = "; ".join(f"{suite} ({what})" for suite, what in drawn_suites().items())
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{environment.spec.name} cannot be filmed: its suite draws no picture of it, and its observation is none; "
             f"what can be: {drawn}; and whatever observes an image [H, W] or [H, W, C]"
         )
 
 
 def drawn_suites() -> dict[str, str]:
-    """Returns what each suite says that it draws: the literal `DRAWS` of its file."""
-    files = sorted(pathlib.Path(__file__).parent.glob("*.py"))
-    found = {declarations.constant(path, "SUITE"): declarations.constant(path, "DRAWS") for path in files}
-    return {suite: what for suite, what in found.items() if suite and what}
+    """Returns what each suite says that it draws."""
+    return {suite.name: suite.draws for suite in base.suites().values() if suite.draws}
 
 
 def start(environment: base.Environment | base.HostTask, seed: int, timeout_s: float) -> base.Film:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base, film, host, worker_pool
 
 _FRAMES_PER_SECOND = 30.0
@@ -32,12 +32,12 @@ def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s:
             frame = drawn.render()
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise config.UsageError(
+        raise errors.UsageError(
             f"{plan.spec.name} cannot be drawn here: {type(error).__name__}: {reason} (classic control needs "
             'pip install -e ".[video]" in the checkout; MuJoCo needs OpenGL, without a display MUJOCO_GL=egl)'
         ) from error
     if np.shape(frame)[2:] != (3,):
-        raise config.UsageError(f"{plan.spec.name} cannot be filmed: it draws {np.shape(frame)}, not [H, W, 3]")
+        raise errors.UsageError(f"{plan.spec.name} cannot be filmed: it draws {np.shape(frame)}, not [H, W, 3]")
     speed = float(drawn.metadata.get("render_fps") or _FRAMES_PER_SECOND)
     return base.Film(_Single(drawn, plan, seed, timeout_s), lambda _: np.asarray(drawn.render(), np.uint8), speed)
 
@@ -92,7 +92,7 @@ class _Single:
             return function()
         except Exception as error:
             reason = " ".join(str(error).split())
-            raise base.EnvironmentFault(f"{self.spec.name} raised {type(error).__name__}: {reason}") from error
+            raise errors.EnvironmentFault(f"{self.spec.name} raised {type(error).__name__}: {reason}") from error
         finally:
             self.waiting_since = 0.0
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base
 
 _LARGEST = 3e38
@@ -106,7 +106,7 @@ def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_id
     for field, wrong in base.out_of_range(spec, timestep).items():
         if np.any(wrong):
             row = int(np.argmax(wrong))
-            raise base.EnvironmentFault(
+            raise errors.EnvironmentFault(
                 f"the {field} of {spec.name}, environment {env_ids[row]}, at its step {np.asarray(steps)[row]} is not "
                 "finite or out of the range that it declares"
             )
@@ -236,7 +236,7 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
         low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         return types.BoxSpace(tuple(space.shape), low, high)
-    raise config.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
+    raise errors.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
 
 
 def _bound(x: Any) -> np.ndarray:

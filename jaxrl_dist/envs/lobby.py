@@ -14,7 +14,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxrl_dist.envs import base, simulator, sources
+from jaxrl_dist import errors
+from jaxrl_dist.envs import simulator, sources
 
 # A connection says hello at once; how many may wait, and when the user is told that too few do.
 _HELLO_S, _MOST_WAITING, _NOTICE_S = 5.0, 1024, 5.0
@@ -79,7 +80,7 @@ class Listener:
             except OSError as error:
                 self._users = 0
                 listening.close()
-                raise base.EnvironmentFault(
+                raise errors.EnvironmentFault(
                     f"--env.params.listen={self._port}: cannot listen on {simulator.HOST}:{self._port}: "
                     f"{error.strerror or error}"
                 ) from error
@@ -122,11 +123,11 @@ class Listener:
                 came = f"{len(peers)} of {len(seats)} simulators for {purpose}"
                 where = f"{simulator.HOST}:{self._port}"
                 if self._error is not None:
-                    raise base.EnvironmentFault(f"listening on {where} failed: {self._error}") from self._error
+                    raise errors.EnvironmentFault(f"listening on {where} failed: {self._error}") from self._error
                 if is_closed():
-                    raise base.EnvironmentFault("these environments were closed")
+                    raise errors.EnvironmentFault("these environments were closed")
                 if waited_s >= timeout_s:
-                    raise base.EnvironmentFault(
+                    raise errors.EnvironmentFault(
                         f"{came} connected to {where} within {timeout_s:g} s; start as many as there are environments "
                         "(--env.num_envs) and as many again as there are episodes in an evaluation"
                     )

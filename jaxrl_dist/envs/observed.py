@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from jaxrl_dist import config, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base
 
 
@@ -43,9 +43,9 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
     """
     shape = getattr(spec.observation, "shape", None)
     if shape is None or len(shape) != 1:
-        raise config.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+        raise errors.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
     if not indices or not all(0 <= index < shape[0] for index in indices):
-        raise config.UsageError(
+        raise errors.UsageError(
             f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
         )
     return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxrl_dist import config, declarations
+from jaxrl_dist import errors
+from jaxrl_dist.settings import fields
 
 OBSERVE = "observe"
 # A message names so many environments at most, or else the few that are most like what was asked for.
@@ -29,10 +30,10 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
         return
     valid = f"expected one of {', '.join(environments)}"
     if len(environments) > _MOST_NAMES:
-        like = declarations.most_like(task, environments, _FEW_NAMES)
+        like = errors.most_like(task, environments, _FEW_NAMES)
         valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
         valid += f" ({more})"
-    raise config.UsageError(f"--env={suite}:{task}: {valid}{declarations.nearest(task, environments)}")
+    raise errors.UsageError(f"--env={suite}:{task}: {valid}{errors.nearest(task, environments)}")
 
 
 def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -52,8 +53,8 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
     for name in params:
         if name not in defaults:
             valid = (*sorted(defaults), OBSERVE)
-            raise config.UsageError(
-                f"--env.params.{name}: {owner} takes {', '.join(valid)}{declarations.nearest(name, valid)}"
+            raise errors.UsageError(
+                f"--env.params.{name}: {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
             )
     return {name: parse(name, text, defaults[name]) for name, text in params.items()}
 
@@ -65,14 +66,14 @@ def parse(name: str, text: str, default: Any) -> Any:
         config.UsageError: it is no such value; of numbers, one that is not finite, unless the default is not either.
     """
     kind = next((kind for kind in (bool, int, float, str) if isinstance(default, kind)), None)
-    field = declarations.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
+    field = fields.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
     try:
         if kind:
-            return declarations.parse(field, text)
-        return jnp.asarray([declarations.parse(field, part) for part in text.split(",")], jnp.result_type(default))
+            return fields.parse(field, text)
+        return jnp.asarray([fields.parse(field, part) for part in text.split(",")], jnp.result_type(default))
     except ValueError as error:
         listed = "" if kind else ", or several separated by commas"
-        raise config.UsageError(f"--env.params.{name}={text}: {error}{listed}") from None
+        raise errors.UsageError(f"--env.params.{name}={text}: {error}{listed}") from None
 
 
 def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -83,7 +84,7 @@ def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
     """
     for name in names:
         if name in values and values[name] < 1:
-            raise config.UsageError(f"--env.params.{name}={values[name]}: expected at least 1")
+            raise errors.UsageError(f"--env.params.{name}={values[name]}: expected at least 1")
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base, host, watch
 
 Convert = Callable[[Any], Any]
@@ -140,7 +140,7 @@ class Pooled:
         converted = self._convert(observation)
         try:
             return self._episodes.step(ids, converted, reward, terminated, truncated, life_lost), ids
-        except base.EnvironmentFault as error:
+        except errors.EnvironmentFault as error:
             self._fault = str(error)
             raise
 
@@ -160,12 +160,12 @@ class Pooled:
 
     def _usable(self) -> Any:
         if self._fault:
-            raise base.EnvironmentFault(self._fault)
+            raise errors.EnvironmentFault(self._fault)
         return self._pool
 
-    def _failed(self, message: str) -> base.EnvironmentFault:
+    def _failed(self, message: str) -> errors.EnvironmentFault:
         self._fault = f"{self.spec.name}: {message}"
-        return base.EnvironmentFault(self._fault)
+        return errors.EnvironmentFault(self._fault)
 
     def _wait(self, call: Callable[[], Any]) -> Any:
         """Calls the pool, so that another thread can see since when; what came too late is told by `_usable`."""

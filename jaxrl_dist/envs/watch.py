@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base
 
 _POLL_S = 0.1
@@ -48,7 +48,7 @@ def watched(
     """
     made: list[base.HostEnvironment] = []
     results: list[Any] = []
-    errors: list[BaseException] = []
+    raised: list[BaseException] = []
 
     def remembering() -> base.HostEnvironment:
         made.append(make())
@@ -58,7 +58,7 @@ def watched(
         try:
             results.append(work(remembering))
         except BaseException as error:
-            errors.append(error)
+            raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True, name="watched")
     thread.start()
@@ -73,12 +73,12 @@ def watched(
                 for environment in made:
                     environment.close()
                 return None
-    if errors:
-        raise errors[0]
+    if raised:
+        raise raised[0]
     return results[0]
 
 
-def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> base.EnvironmentFault:
+def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> errors.EnvironmentFault:
     """Makes the fault of environments i32 [N] that are still being stepped after `timeout_s`."""
     shown = ", ".join(map(str, env_ids[:8])) + (f" and {len(env_ids) - 8} more" if len(env_ids) > 8 else "")
-    return base.EnvironmentFault(f"{spec.name} gave nothing for {timeout_s:g} s; it is stepping environments {shown}")
+    return errors.EnvironmentFault(f"{spec.name} gave nothing for {timeout_s:g} s; it is stepping environments {shown}")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs import base, host, processes, worker
 
 _CHECK_S = 0.1
@@ -90,7 +90,7 @@ class WorkerPool:
         self._ready: collections.deque[int] = collections.deque()
         self._episodes: host.Episodes | None = None
         self._restarts = 0
-        self._fault: base.EnvironmentFault | None = None
+        self._fault: errors.EnvironmentFault | None = None
         self._next_check = 0.0
         action = (base.action_struct(plan.spec).shape, plan.action_dtype)
         self._processes = processes.Processes(
@@ -271,7 +271,7 @@ class WorkerPool:
         what = f"{self.spec.name}: {fate}"
         self._restarts += 1
         if self._restarts > self._plan.max_restarts:
-            self._fault = base.EnvironmentFault(
+            self._fault = errors.EnvironmentFault(
                 f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that --env.params.max_restarts "
                 "allows"
             )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import precision, types
+from jaxrl_dist import errors, precision, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import watch
 from jaxrl_dist.parallel import arrivals, channels, first_ready
@@ -107,10 +107,10 @@ class Actor:
         try:
             if self._environment is not None:
                 watch.check_waiting(self._environment)
-        except envs.EnvironmentFault as fault:
+        except errors.EnvironmentFault as fault:
             first = int(self.plan.env_ids[0])
             message = f"actor {self.plan.number}, whose environments begin at {first}: {fault}"
-            raise envs.EnvironmentFault(message) from None
+            raise errors.EnvironmentFault(message) from None
 
     def at(self) -> Start | None:
         """Returns where its present unroll began, or None while its environments are being made."""

@@ -13,22 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import config as configs
+from jaxrl_dist import errors, networks
 from jaxrl_dist import learn as learning_steps
 from jaxrl_dist import learner as learners
-from jaxrl_dist import networks, resolution, sweeps
 from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import base
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.settings import resolve, setting, sweep
 from jaxrl_dist.types import Array, ArrayTree
-
-SERVES = ("device",)
-SEEDS_TOGETHER = True
-AXIS = meshes.AXIS
 
 # Rows of a minibatch on each core from which two cores beat one. CartPole gained 1.3× at this size, MinAtar nothing at
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
@@ -92,7 +87,7 @@ def make(
         UsageError: a replay that keeps observations on the host.
     """
     if replay.host:
-        raise configs.UsageError(
+        raise errors.UsageError(
             "--replay.storage=host: anakin's program does not leave its devices; valid: device, or --layout=sebulba"
         )
     columns = num_envs // mesh.shape["devices"]
@@ -218,7 +213,7 @@ def make(
     )
 
 
-def choose_devices(settings: resolution.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
     """Returns the devices to train on, of those there are.
 
     All accelerators, or, of virtual devices of a CPU, as many as the work per update can keep busy: seeds never
@@ -229,21 +224,22 @@ def choose_devices(settings: resolution.Resolved, devices: Sequence[jax.Device])
     """
     asked = settings["layout.num_devices"]
     if asked > len(devices):
-        raise configs.UsageError(f"--layout.num_devices={asked}: there are {len(devices)}; valid: 0 to {len(devices)}")
+        raise errors.UsageError(f"--layout.num_devices={asked}: there are {len(devices)}; valid: 0 to {len(devices)}")
     if asked or devices[0].platform != "cpu":
         return list(devices[: asked or None])
     counts = range(len(devices), 1, -1)
-    count = next((n for n in counts if sweeps.num_members(settings) % n == 0 or _gains(settings, n)), 1)
+    members, may_gain = sweep.num_members(settings), not keeps_rows
+    count = next((n for n in counts if members % n == 0 or (may_gain and _gains(settings, n))), 1)
     return list(devices[:count])
 
 
-def replay_shards(settings: resolution.Resolved, num_devices: int) -> int:
+def replay_shards(settings: resolve.Resolved, num_devices: int) -> int:
     """Returns the shards of a replay: one for each of the learner's devices."""
     del settings
     return num_devices
 
 
-def _gains(settings: resolution.Resolved, num_devices: int) -> bool:
+def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
     """Whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
@@ -252,9 +248,21 @@ def _gains(settings: resolution.Resolved, num_devices: int) -> bool:
         num_envs % (num_devices * minibatches if settings["network.core"] in networks.RECURRENT else num_devices) == 0
     )
     return (
-        sweeps.num_members(settings) == 1
-        and configs.find_system(settings["system"]).replay == "latest"
+        sweep.num_members(settings) == 1
         and divides
         and rows % (num_devices * minibatches) == 0
         and rows // (num_devices * minibatches) >= enough
     )
+
+
+LAYOUT = base.LayoutSpec(
+    name="anakin",
+    summary="The Anakin layout: environments and learner in one compiled program, mapped over all devices.",
+    config=Config,
+    make=make,
+    serves=("device",),
+    seeds_together=True,
+    axis=meshes.AXIS,
+    choose_devices=choose_devices,
+    replay_shards=replay_shards,
+)

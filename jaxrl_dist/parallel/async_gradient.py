@@ -18,7 +18,6 @@ from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import (
     async_plan,
@@ -35,11 +34,8 @@ from jaxrl_dist.parallel import (
 )
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel.async_state import Actors, State
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
-
-SERVES = ("device", "host")
-SEEDS_TOGETHER = False
-AXIS = types.LOCAL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +160,7 @@ def make(
     )
 
 
-def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
     """Returns the server's devices, of those there are.
 
     Raises:
@@ -325,3 +321,16 @@ class _AsyncGradient:
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
+
+
+LAYOUT = base.LayoutSpec(
+    name="async_gradient",
+    summary="The asynchronous layout: workers play and send gradients, a parameter server applies them one by one.",
+    config=Config,
+    make=make,
+    serves=("device", "host"),
+    seeds_together=False,
+    axis=types.LOCAL,
+    choose_devices=choose_devices,
+    replay_shards=replay_shards,
+)

@@ -10,8 +10,8 @@ from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import UsageError
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.parallel import learning, placement, schedules, server, tasks
 from jaxrl_dist.parallel import store as stores
 from jaxrl_dist.parallel import unroll as unrolls

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import learner as learners
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.parallel import async_plan, base, crowd, schedules, server, tasks, worker
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import store as stores

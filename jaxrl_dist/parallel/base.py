@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import Array, ArrayTree, Axis
 
 
 class Metrics(NamedTuple):
@@ -128,6 +128,32 @@ class Layout(NamedTuple):
     roll_back: Callable[[Any, int], Any] | None = None
     follow: Callable[[Sequence[int]], None] | None = None
     summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary
+
+
+class LayoutSpec(NamedTuple):
+    """What is known of a layout before a run is laid out.
+
+    Attributes:
+        name: as in `--layout`.
+        summary: one line for `--list`.
+        config: dataclass of its settings, `--layout.*`.
+        make: (config, agent, replay, learner, environment, num_envs, mesh) -> `Layout`.
+        serves: where environments may run, `device` or `host`; the first natively.
+        seeds_together: whether several seeds train in one program.
+        axis: by which its learner reduces over devices.
+        choose_devices: (settings, devices, keeps_rows) -> devices to learn on; `keeps_rows` is that of the replay.
+        replay_shards: (settings, learner's devices) -> shards of a replay.
+    """
+
+    name: str
+    summary: str
+    config: type
+    make: Callable[..., Layout]
+    serves: tuple[str, ...]
+    seeds_together: bool
+    axis: Axis
+    choose_devices: Callable[..., list[jax.Device]]
+    replay_shards: Callable[..., int]
 
 
 class SeedKeys(NamedTuple):

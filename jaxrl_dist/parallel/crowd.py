@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxrl_dist import errors
 from jaxrl_dist import learner as learners
-from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import kept_versions, schedules, server, tasks, threads, worker
 from jaxrl_dist.parallel import store as stores
 
@@ -282,7 +282,7 @@ class Crowd:
     def _hangs(self, index: int) -> bool:
         try:
             self._workers[index].check()
-        except envs.EnvironmentFault:
+        except errors.EnvironmentFault:
             return True
         return False
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxrl_dist import declarations
-from jaxrl_dist.config import UsageError
+from jaxrl_dist import errors
+from jaxrl_dist.errors import UsageError
 
 
 def parse(flag: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Device]:
@@ -27,7 +27,7 @@ def parse(flag: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Devic
         if not key:
             raise UsageError(f"{flag}={text}: expected names with one comma between two; valid: {', '.join(valid)}")
         if key not in named:
-            hint = declarations.nearest(key, valid)
+            hint = errors.nearest(key, valid)
             raise UsageError(f"{flag}={text}: no device {word.strip()}; valid: {', '.join(valid)}{hint}")
         if named[key] in chosen:
             raise UsageError(f"{flag}={text} names {name(named[key])} twice; valid: {', '.join(valid)}, each once")

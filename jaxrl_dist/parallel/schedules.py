@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxrl_dist.config import UsageError
+from jaxrl_dist.errors import UsageError
 
 _POLL_S = 0.1
 

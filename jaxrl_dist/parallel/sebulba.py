@@ -18,7 +18,6 @@ from jaxrl_dist import learner as learners
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import setting
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import (
     base,
@@ -35,11 +34,8 @@ from jaxrl_dist.parallel import (
 )
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
-
-SERVES = ("host", "device")
-SEEDS_TOGETHER = False
-AXIS = meshes.AXIS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +137,7 @@ def make(
     )
 
 
-def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device]) -> list[jax.Device]:
+def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
     """Returns the learner's devices, of those there are.
 
     Raises:
@@ -334,3 +330,16 @@ def _clock(state: running.State, iteration: int, total: int) -> learning.Clock:
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
+
+
+LAYOUT = base.LayoutSpec(
+    name="sebulba",
+    summary="The Sebulba layout: actor threads play CPU environments, learners on the accelerators take their unrolls.",
+    config=Config,
+    make=make,
+    serves=("host", "device"),
+    seeds_together=False,
+    axis=meshes.AXIS,
+    choose_devices=choose_devices,
+    replay_shards=replay_shards,
+)

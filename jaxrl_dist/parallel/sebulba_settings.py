@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from jaxrl_dist import blocks, types
 from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import base as agents
-from jaxrl_dist.config import UsageError
 from jaxrl_dist.envs import base as envs
+from jaxrl_dist.errors import UsageError
 from jaxrl_dist.parallel import first_ready, placement, running
 from jaxrl_dist.parallel import unroll as unrolls
 

@@ -5,8 +5,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from jaxrl_dist import config, run_view
+from jaxrl_dist import run_view
 from jaxrl_dist.report.markup import Markup, details, element, joined, table
+from jaxrl_dist.settings import resolve
 
 # Where a run lies is not what it is.
 _PLACES = {"out"}
@@ -53,7 +54,7 @@ def origins(views: Sequence[run_view.View]) -> Markup:
 def command(view: run_view.View) -> str:
     """Returns the command that trains the run."""
     # What --layout=auto measured is given too, so that the run made again is that one.
-    named = [name for name, origin in view.origins.items() if origin == "flag" or origin.startswith(config.AUTO)]
+    named = [name for name, origin in view.origins.items() if origin == "flag" or origin.startswith(resolve.AUTO)]
     words = [f"--{name}={_plain(view.settings[name])}" for name in named]
     return shlex.join(["python", "scripts/train.py", *words])
 

@@ -1,0 +1,21 @@
+"""Runs a command by its name: `jaxrl-dist train ...`, `python -m jaxrl_dist evaluate ...`."""
+
+import importlib
+import sys
+
+from jaxrl_dist import commands, errors
+
+
+def main() -> int:
+    """Runs the command that the first argument names; returns the exit code."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in commands.NAMES:
+        wanted = f"expected a command, one of {', '.join(commands.NAMES)}{errors.nearest(name, commands.NAMES)}"
+        print(f"{commands.CONSOLE}: {wanted}; {commands.CONSOLE} NAME --help says more", file=sys.stderr)
+        return 0 if name in ("--help", "-h") else 2
+    del sys.argv[1]
+    return commands.start(importlib.import_module(f"jaxrl_dist.commands.{name}").main, name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

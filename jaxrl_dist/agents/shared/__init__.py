@@ -1,0 +1,54 @@
+"""What agents share; here, settings that several have, declared once: an agent gives its own default and its source."""
+
+import functools
+
+from jaxrl_dist.settings import setting
+
+discount = functools.partial(setting, help="Discount factor of future rewards (γ).", low=0.0, high=1.0, sweep=True)
+value_cost = functools.partial(setting, help="Weight of half the squared value error.", low=0.0, sweep=True)
+entropy_cost = functools.partial(setting, help="Weight of the entropy bonus (β).", low=0.0, sweep=True)
+normalise_observations = functools.partial(
+    setting, help="Normalise observations by running mean and deviation, frozen within an update."
+)
+clip_observations = functools.partial(
+    setting, help="Clip observations to ± this (after any normalisation); 0 is off.", low=0.0
+)
+scale_rewards = functools.partial(setting, help="Divide rewards by the running deviation of the discounted return.")
+clip_rewards = functools.partial(setting, help="Clip rewards to ± this (after any scaling); 0 is off.", low=0.0)
+distribution = functools.partial(
+    setting,
+    help="Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "
+    "deviations given by the network.",
+    choices=("gaussian", "tanh_gaussian"),
+)
+n_step = functools.partial(setting, help="Rewards summed before bootstrapping (n).", low=1)
+num_atoms = functools.partial(
+    setting, help="Atoms of the distribution of returns (C51); 1 learns their mean alone.", low=1
+)
+value_low = functools.partial(
+    setting,
+    help="Lowest atom; equal to the highest, both follow from the reward's range, γ and, where there is one, the time "
+    "limit.",
+)
+value_high = functools.partial(setting, help="Highest atom.")
+random_share = functools.partial(
+    setting, help="Share of training in which actions are drawn uniformly.", low=0.0, high=1.0
+)
+actor_errors = functools.partial(
+    setting, help="Give new windows the errors that the actor saw, instead of the largest priority so far."
+)
+double = functools.partial(setting, help="Choose the bootstrap action by the online network.")
+dueling = functools.partial(setting, help="Add a state's value and its actions' advantages, from a head each.")
+epsilon_start = functools.partial(setting, help="Probability of a random action at the start.", low=0.0, high=1.0)
+epsilon_end = functools.partial(setting, help="Probability of a random action after the schedule.", low=0.0, high=1.0)
+epsilon_fraction = functools.partial(setting, help="Share of training in which ε falls linearly.", above=0.0, high=1.0)
+ladder_base = functools.partial(
+    setting,
+    help="ε of the first environment of a ladder: environment i of N has base^(1 + exponent · i / (N − 1)).",
+    low=0.0,
+    high=1.0,
+)
+ladder_exponent = functools.partial(setting, help="How far a ladder of ε reaches down.", low=0.0)
+evaluation_epsilon = functools.partial(
+    setting, help="Probability of a random action in evaluation.", low=0.0, high=1.0, sweep=True
+)

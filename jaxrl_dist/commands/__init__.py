@@ -1,0 +1,107 @@
+"""The commands: what scripts/, `jaxrl-dist NAME` and `python -m jaxrl_dist NAME` call; each file has `main(arguments)`.
+
+A command prints what it found and returns its exit code. A wrong command line is one line and code 2.
+"""
+
+import os
+import pathlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_dist import errors, faults
+from jaxrl_dist.settings import command_line
+
+CONSOLE = "jaxrl-dist"
+NAMES = ("train", "evaluate", "plot", "report", "study", "compare", "rollback", "replay_schedule")
+
+
+def program(name: str) -> str:
+    """Returns how a command was called: as a script, or by the console command."""
+    return f"{CONSOLE} {name}" if pathlib.Path(sys.argv[0]).stem == CONSOLE else f"{name}.py"
+
+
+def usage(name: str) -> str:
+    """Returns how a command is called again."""
+    return f"{CONSOLE} {name}" if pathlib.Path(sys.argv[0]).stem == CONSOLE else f"python scripts/{name}.py"
+
+
+def start(main: Callable[[Sequence[str]], int], name: str) -> int:
+    """Runs a command with this process's arguments, as scripts do; returns the exit code."""
+    # Modules of the user's own, that --env, --network and --system name, lie in the current folder.
+    sys.path.insert(0, "")
+    # Until a run listens to signals itself.
+    faults.leave_on_signals()
+
+    def warn(message: Warning | str, *place: Any, **more: Any) -> None:
+        # One line, without the place in the source.
+        print(f"{program(name)}: warning: {message}", file=sys.stderr)
+
+    warnings.showwarning = warn
+    return run(main, name, sys.argv[1:])
+
+
+def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
+    """Runs a command; what cannot be is told in one line. Returns the exit code."""
+    try:
+        return main(arguments)
+    except command_line.Help as text:
+        return say(str(text))
+    except errors.UsageError as error:
+        return refuse(name, error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def command_of(name: str) -> list[str]:
+    """Returns program and first arguments of another process that runs a command."""
+    return [sys.executable, "-m", __name__.partition(".")[0], name]
+
+
+def folders(arguments: Sequence[str], what: str) -> list[pathlib.Path]:
+    """Returns the folders that a command line names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not arguments:
+        raise errors.UsageError(f"expected {what}, the folder of a run (--help lists the flags)")
+    return [pathlib.Path(argument) for argument in arguments]
+
+
+def check_run(folder: str, flag: str = "") -> None:
+    """Checks that a folder holds a run.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if not (pathlib.Path(folder) / "config.json").is_file():
+        raise errors.UsageError(f"{flag}{folder} is no run folder: it has no config.json")
+
+
+def no_more(arguments: Sequence[str]) -> None:
+    """Checks that nothing is left of a command line.
+
+    Raises:
+        UsageError: something is.
+    """
+    if arguments:
+        raise errors.UsageError(f"unexpected argument {arguments[0]!r}: flags are given as --flag=value")
+
+
+def say(text: str) -> int:
+    """Prints to a reader that may stop early, such as `head`; returns 0."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def refuse(name: str, error: BaseException | str, code: int = 2) -> int:
+    """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
+    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
+    for line in (str(error), *notes):
+        print(f"{program(name)}: {' '.join(line.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,63 @@
+"""Evaluates a run's policies on new environments, films them if asked, and prints one JSON object."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl_dist import commands, errors
+from jaxrl_dist.settings import Field, command_line, setting
+from jaxrl_dist.settings.resolve import PARAMS
+
+_NAME = "evaluate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Flags of the command."""
+
+    run: str = setting("", "Run folder.")
+    episodes: int = setting(100, "Whole episodes per seed; 0 only films (--video).", low=0)
+    seed: int = setting(0, "Seed of the evaluation.", low=0)
+    checkpoint: str = setting(
+        "latest", "Which parameters: the last, or those of the best evaluation.", choices=("latest", "best")
+    )
+    video: bool = setting(False, "Also film the run's first seed, into videos/ of its folder.")
+    video_episodes: int = setting(1, "Episodes that --video films.", low=1)
+    video_steps: int = setting(1000, "Steps of each that are filmed, at most.", low=1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where something fails."""
+    usage = f"{commands.usage(_NAME)} --run=FOLDER [--env.params.NAME=VALUE ...] [--flag=value ...]"
+    named = [name for name in command_line.names(arguments) if name.startswith(PARAMS)]
+    others = {name: Field(name, "str", "", "Another value for a parameter of the environment.") for name in named}
+    options, given = command_line.options(Config, arguments, usage, str(__doc__), others)
+    commands.no_more(given.rest)
+    if not options.run:
+        raise errors.UsageError("expected --run=FOLDER, the folder of a run (--help lists the flags)")
+    commands.check_run(options.run, "--run=")
+    if not options.episodes and not options.video:
+        raise errors.UsageError("--episodes=0: without --video, expected at least 1")
+    params = {name.removeprefix(PARAMS): str(value) for name, value in given.values.items()}
+    try:
+        print(json.dumps(_record(options, params)))
+    except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
+        return commands.refuse(_NAME, " ".join(str(error).split()), 1)
+    return 0
+
+
+def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
+    """Films first, as what cannot be drawn should be refused before a long evaluation."""
+    # Imported only now: a wrong command should fail at once.
+    from absl import logging
+
+    from jaxrl_dist import policy, video
+
+    logging.set_verbosity(logging.WARNING)
+    run, seed, slot = options.run, options.seed, options.checkpoint
+    filmed = {}
+    if options.video:
+        filmed = {"videos": video.record(run, options.video_episodes, options.video_steps, seed, slot, params)}
+    evaluated = policy.evaluate(run, options.episodes, seed, slot, params) if options.episodes else {"run": run}
+    return {**evaluated, **filmed}

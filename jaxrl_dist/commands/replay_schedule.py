@@ -1,0 +1,40 @@
+"""Runs an asynchronous run again in the order of its event log, and says whether the same parameters come out."""
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+
+from jaxrl_dist import commands, errors, faults
+from jaxrl_dist.settings import command_line
+
+_NAME = "replay_schedule"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The command has no flags."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints one JSON object; exit code 0 if it is the same run, 1 if not, 2 where there is none to repeat."""
+    _, given = command_line.options(Config, arguments, f"{commands.usage(_NAME)} RUN", str(__doc__))
+    folder, *more = commands.folders(given.rest, "RUN")
+    commands.no_more([str(path) for path in more])
+    commands.check_run(str(folder))
+    # Imported only now: a wrong command should fail at once.
+    from absl import logging
+
+    from jaxrl_dist import histories
+
+    logging.set_verbosity(logging.WARNING)
+    # Nobody trains in a folder that cannot be written to, nor can it be locked.
+    lock = faults.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
+    try:
+        with lock:
+            record = histories.replay_schedule(folder)
+    except (errors.LockError, errors.CheckpointError, OSError) as error:
+        return commands.refuse(_NAME, error)
+    print(json.dumps(record))
+    return 0 if record["match"] else 1

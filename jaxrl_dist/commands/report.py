@@ -1,0 +1,35 @@
+"""Writes one HTML page about a set of runs, such as `report.py runs/a runs/b --out=report.html`."""
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from jaxrl_dist import commands, errors, report, run_view
+from jaxrl_dist.settings import command_line, setting
+
+_NAME = "report"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Flags of the command."""
+
+    out: str = setting("report.html", "Page to write.")
+    labels: str = setting("", "One label per run, separated by commas; the folders by default.")
+    title: str = setting("", "Heading of the page.")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page of the runs that the command line names; returns the exit code."""
+    usage = f"{commands.usage(_NAME)} RUN [RUN ...] [--flag=value ...]"
+    options, given = command_line.options(Config, arguments, usage, str(__doc__))
+    runs, out = commands.folders(given.rest, "RUN"), pathlib.Path(options.out)
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise errors.UsageError(f"--out={out}: expected a name that ends in .html")
+    views = run_view.read_all(runs, options.labels or None)
+    try:
+        report.write(views, out, options.title)
+    except OSError as error:
+        raise errors.UsageError(f"--out={out} cannot be written: {error.strerror or error}") from None
+    print(out)
+    return 0

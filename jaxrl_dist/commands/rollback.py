@@ -1,0 +1,48 @@
+"""Takes an asynchronous run back to a version that its server kept; the command that trained it goes on from there."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from jaxrl_dist import commands, errors, faults
+from jaxrl_dist.settings import Field, command_line, fields
+
+_NAME = "rollback"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The command has no flags."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints one JSON object; exit code 2 where there is no such run or version, 1 where it cannot be saved."""
+    usage = f"{commands.usage(_NAME)} RUN UPDATES"
+    about = f"{__doc__} UPDATES names the version by the updates that it had had."
+    _, given = command_line.options(Config, arguments, usage, about)
+    if len(given.rest) < 2:
+        raise errors.UsageError("expected RUN UPDATES, a run folder and the updates of a version (--help says more)")
+    run, updates, *more = given.rest
+    commands.no_more(more)
+    try:
+        count = fields.parse(Field("UPDATES", "int", 0, "", low=0), updates)
+    except ValueError as error:
+        raise errors.UsageError(f"UPDATES={updates}: {error}") from None
+    commands.check_run(run)
+    # Imported only now: a wrong command should fail at once.
+    import pathlib
+
+    from absl import logging
+
+    from jaxrl_dist import histories
+
+    logging.set_verbosity(logging.WARNING)
+    folder = pathlib.Path(run)
+    try:
+        with faults.lock(folder):
+            print(json.dumps(histories.roll_back(folder, count)))
+    except errors.LockError as error:
+        return commands.refuse(_NAME, error)
+    except (errors.CheckpointError, OSError) as error:
+        return commands.refuse(_NAME, error, 1)
+    return 0

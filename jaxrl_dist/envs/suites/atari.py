@@ -1,0 +1,66 @@
+"""The named protocols under which Atari is played, in EnvPool's settings; what scores depend on is said in one line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_dist import errors
+from jaxrl_dist.envs import parameters
+
+# Machado et al. 2018 (arXiv:1709.06009), and what DQN's papers did before it (Mnih et al. 2015).
+_PROTOCOLS: dict[str, dict[str, Any]] = {
+    "deepmind": {
+        "noop_max": 30,
+        "use_fire_reset": True,
+        "life_loss": True,
+        "repeat_action_probability": 0.0,
+        "full_action_space": False,
+        "max_episode_steps": 27000,
+        "frame_skip": 4,
+    },
+    "machado": {
+        "noop_max": 1,
+        "use_fire_reset": False,
+        "life_loss": False,
+        "repeat_action_probability": 0.25,
+        "full_action_space": True,
+        "max_episode_steps": 27000,
+        "frame_skip": 4,
+    },
+}
+# Parameters of this project beside EnvPool's own, where a user leaves them out.
+DEFAULTS: dict[str, Any] = {"protocol": "deepmind", "life_loss": True}
+
+
+def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
+    """Chooses a protocol.
+
+    Args:
+        given: settings that the user gave, among them perhaps `protocol`.
+
+    Returns:
+        The line that names the protocol, whether a life loss ends the return, and EnvPool's settings.
+
+    Raises:
+        UsageError: there is no such protocol.
+    """
+    given = dict(given)
+    name = given.pop("protocol", DEFAULTS["protocol"])
+    if name not in _PROTOCOLS:
+        valid = tuple(_PROTOCOLS)
+        raise errors.UsageError(
+            f"--env.params.protocol={name}: expected one of {', '.join(valid)}{errors.nearest(name, valid)}"
+        )
+    values = {**_PROTOCOLS[name], **given}
+    changed = {k: v for k, v in given.items() if k != "num_threads" and v != _PROTOCOLS[name].get(k)}
+    sticky, noops, steps = values["repeat_action_probability"], values["noop_max"], values["max_episode_steps"]
+    facts = (
+        f"Atari protocol {name}" + (f", changed by {parameters.list_params(changed)}" if changed else ""),
+        f"sticky actions {sticky:g}" if sticky else "no sticky actions",
+        f"up to {noops} no-ops at the start" if noops > 1 else "no random no-ops",
+        "fire at the start" if values["use_fire_reset"] else "no fire at the start",
+        "a life loss ends the return" if values["life_loss"] else "a life loss ends nothing",
+        "all 18 actions" if values["full_action_space"] else "minimal actions",
+        f"at most {steps} steps of {values['frame_skip']} frames",
+        "raw rewards (agent.clip_rewards clips)",
+    )
+    return ": ".join((facts[0], ", ".join(facts[1:]))), values.pop("life_loss"), values

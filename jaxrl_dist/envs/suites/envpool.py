@@ -1,0 +1,269 @@
+"""The suite envpool (1.2.5): Atari, MuJoCo, dm_control, MiniGrid and more, stepped by a pool of C++ threads.
+
+EnvPool resets in the step after an episode's end, as this project does. It gives a true end on exactly the step of the
+time limit as a truncation only; Atari alone tells the two apart (`info["terminated"]`).
+"""
+
+import contextlib
+import importlib
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, host, parameters, pooled
+from jaxrl_dist.envs.suites import atari
+
+_NAME = "envpool"
+_MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
+
+# Only where no parameter changes them.
+_REWARD_RANGES = {
+    "CartPole-v0": (0.0, 1.0),
+    "CartPole-v1": (0.0, 1.0),
+    "Acrobot-v1": (-1.0, 0.0),
+    "MountainCar-v0": (-1.0, 0.0),
+    "Pendulum-v1": (-(math.pi**2 + 0.1 * 8**2 + 0.001 * 2**2), 0.0),
+    "Catch-v0": (-1.0, 1.0),
+    "FrozenLake-v1": (0.0, 1.0),
+    "FrozenLake8x8-v1": (0.0, 1.0),
+    "CliffWalking-v0": (-100.0, 0.0),
+    "Taxi-v3": (-10.0, 20.0),
+}
+
+# Set here, by the caller, or never: frames cross unstacked and rewards raw, a life loss ends no episode; the last three
+# name the game itself, and a wrong one ends the process.
+_FIXED = frozenset(
+    ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "base_path", "max_num_players")
+    + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
+    + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
+)
+# EnvPool checks none of these: some end the process, some step nothing.
+_LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
+_MOST_THREADS = 1024
+_NO_LIMIT = 2**31 - 1
+# Bounds of a space that declares none: the smallest and the largest numbers of float or double.
+_UNBOUNDED = 3e38
+_NATURE_CNN_PIXELS = 36
+# What EnvPool draws without OpenGL; without a context of it, drawing MuJoCo's bodies ends the process.
+_DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
+# Atari's simulator shows 60 frames a second.
+_SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
+
+
+class _Task(NamedTuple):
+    """What a name and its parameters come to: EnvPool's own settings, and what only this project has."""
+
+    name: str
+    settings: dict[str, Any]
+    life_loss: bool
+
+
+def make(name: str, params: Mapping[str, str]) -> base.HostTask:
+    """Makes the task `envpool:name`, without any environment of it unless parameters are given.
+
+    Args:
+        name: one of `envpool.list_all_envs()`.
+        params: those of EnvPool's own settings of this environment that are numbers, truth values or texts, such as
+            `max_episode_steps`, `frame_skip` or `num_threads` (by default one per core, at most `batch_size`). Atari
+            also takes `protocol`, "deepmind" or "machado", and `life_loss`, whether the discount is 0 where a life is
+            lost.
+
+    Raises:
+        config.UsageError: unknown name or parameter, a value that does not fit, or spaces that no agent here takes.
+        ModuleNotFoundError: envpool is not installed.
+    """
+    library = importlib.import_module("envpool")
+    parameters.check_name(name, _NAME, library.list_all_envs(), _MORE_NAMES)
+    defaults = _native_spec(library, _Task(name, {}, False)).config._asdict()
+    is_atari = "full_action_space" in defaults
+    values = parameters.parse_params(params, _offered(defaults, is_atari), f"{_NAME}:{name}")
+    protocol, life_loss = "", False
+    if is_atari:
+        protocol, life_loss, values = atari.choose(values)
+    _check_ranges(values)
+    fixed = {key: value for key, value in (("stack_num", 1), ("reward_clip", False)) if key in defaults}
+    task = _Task(name, {**values, **fixed}, life_loss)
+    native = _native_spec(library, task)
+    if params:
+        _try_out(library, task)
+    if not is_atari:
+        changed = parameters.list_params({key: value for key, value in values.items() if key != "num_threads"})
+        version = f"EnvPool {library.__version__}" if "frame_skip" in defaults else ""
+        protocol = "; ".join(text for text in (version, changed and f"changed: {changed}") if text)
+    spec, convert = _spec(native, f"{_NAME}:{name}", is_atari, bool(set(params) - {"num_threads"}))
+
+    def make_pooled(seeds: np.ndarray, batch_size: int, timeout_s: float, **drawn: str) -> tuple[pooled.Pooled, Any]:
+        try:
+            pool = _make_pool(library, task, seeds, batch_size, **drawn)
+        except (RuntimeError, ValueError) as error:
+            raise errors.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
+        return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
+
+    def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
+        if batch_size < 1 or len(seeds) % batch_size:
+            raise ValueError(f"batch_size={batch_size}: expected a divisor of the {len(seeds)} environments")
+        return make_pooled(seeds, batch_size, timeout_s)[0]
+
+    def make_film(seed: int, timeout_s: float) -> base.Film:
+        environment, pool = make_pooled(np.asarray([seed], np.uint32), 1, timeout_s, render_mode="rgb_array")
+        speed = _SIMULATOR_FRAMES_PER_SECOND / spec.frames_per_step if is_atari else _FRAMES_PER_SECOND
+        return base.Film(environment, lambda _: pool.render()[0], speed)
+
+    return base.HostTask(spec, protocol, make_environments, make_film=make_film if _is_drawn(name) else None)
+
+
+def _is_drawn(name: str) -> bool:
+    registry = importlib.import_module("envpool.registration").registry
+    return registry.specs[name][0].removeprefix("envpool.") in _DRAWN
+
+
+def _native_spec(library: Any, task: _Task) -> Any:
+    try:
+        return library.make_spec(task.name, **task.settings)
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise errors.UsageError(f"--env={_NAME}:{task.name}: {_one_line(error)}") from error
+
+
+def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
+    """Returns the parameters that a user may give, with their defaults."""
+    own = {k: v for k, v in defaults.items() if k not in _FIXED and isinstance(v, bool | int | float | str)}
+    return {**own, **atari.DEFAULTS} if is_atari else own
+
+
+def _check_ranges(values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if value < _LOWEST[key] if key in _LOWEST else False:
+            raise errors.UsageError(f"--env.params.{key}={value}: expected at least {_LOWEST[key]}")
+        if key == "num_threads" and value > _MOST_THREADS:
+            raise errors.UsageError(f"--env.params.{key}={value}: expected 0 to {_MOST_THREADS}")
+        if key == "repeat_action_probability" and not 0 <= value <= 1:
+            raise errors.UsageError(f"--env.params.{key}={value}: expected a probability, 0 to 1")
+
+
+def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
+    """Returns what agents may know, and the function that brings EnvPool's observations into that form."""
+    settings = native.config._asdict()
+    if settings["max_num_players"] != 1:
+        raise errors.UsageError(f"--env={name}: it has {settings['max_num_players']} players; only one is supported")
+    with _without_known_warnings():
+        space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
+    action = _bounded(host.plain_space(action_space, name))
+    convert, struct = _converter(space, name)
+    is_image = getattr(struct, "dtype", None) == np.uint8 and len(struct.shape) == 3
+    limit = settings["max_episode_steps"]
+    family = "continuous" if isinstance(action, types.BoxSpace) else "classic"
+    if is_atari or (family == "classic" and is_image and min(struct.shape[:2]) >= _NATURE_CNN_PIXELS):
+        family = "atari"
+    spec = types.EnvironmentSpec(
+        name=name,
+        observation=struct,
+        action=action,
+        family=family,
+        reward_range=(-math.inf, math.inf)
+        if changed
+        else _REWARD_RANGES.get(name[len(_NAME) + 1 :], (-math.inf, math.inf)),
+        time_limit=limit if 0 < limit < _NO_LIMIT else 0,
+        frames_per_step=settings["frame_skip"] if is_atari else 1,
+    )
+    return spec, convert
+
+
+def _bounded(action: types.DiscreteSpace | types.BoxSpace) -> types.DiscreteSpace | types.BoxSpace:
+    """Gives actions without declared bounds infinite ones."""
+    if isinstance(action, types.DiscreteSpace):
+        return action
+    tiny = np.finfo(np.float32).tiny
+    low = np.where((abs(action.low) <= tiny) & (action.high >= _UNBOUNDED), -np.inf, action.low)
+    high = np.where(action.high >= _UNBOUNDED, np.inf, action.high)
+    return types.BoxSpace(action.shape, low.astype(np.float32), high.astype(np.float32))
+
+
+def _converter(space: Any, name: str) -> tuple[pooled.Convert, Any]:
+    """Returns the function of a batch of observations, and `jax.ShapeDtypeStruct`s of one observation."""
+    if type(space).__name__ != "Dict":
+        return _leaf_converter(space, name)
+    leaves = {key: _leaf_converter(part, name) for key, part in space.spaces.items()}
+
+    def convert(observation: Any) -> Any:
+        return {key: leaf(observation[key]) for key, (leaf, _) in leaves.items()}
+
+    return convert, {key: struct for key, (_, struct) in leaves.items()}
+
+
+def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDtypeStruct]:
+    """A discrete observation becomes one-hot f32, an image with leading channels [C, H, W] becomes [H, W, C]."""
+    kind = type(space).__name__
+    if kind == "Discrete":
+        numbers = np.arange(int(space.start), int(space.start) + int(space.n))
+        return (
+            lambda x: (np.asarray(x).reshape(-1, 1) == numbers).astype(np.float32),
+            jax.ShapeDtypeStruct(numbers.shape, np.dtype(np.float32)),
+        )
+    if kind not in ("Box", "MultiBinary"):
+        raise errors.UsageError(f"--env={name}: its observations are {kind}; valid: arrays, or a dict of arrays")
+    shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
+    if dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
+        struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
+        return lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1)), struct
+    real = np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
+    return _unchanged, jax.ShapeDtypeStruct(shape, real)
+
+
+def _unchanged(x: Any) -> Any:
+    return x
+
+
+def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int, **drawn: str) -> Any:
+    settings = dict(task.settings)
+    threads = settings.pop("num_threads", 0) or min(batch_size, _num_cores())
+    with _without_known_warnings():
+        pool = library.make(
+            task.name,
+            env_type="gymnasium",
+            num_envs=len(seeds),
+            batch_size=batch_size,
+            num_threads=threads,
+            seed=[int(seed) for seed in seeds],
+            **settings,
+            **drawn,
+        )
+        # EnvPool makes its spaces when they are first asked for, which its own `recv` does.
+        pool.observation_space, pool.action_space  # noqa: B018
+    return pool
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _try_out(library: Any, task: _Task) -> None:
+    """Resets one environment, so that a value that EnvPool refuses is refused in one line and before a run begins."""
+    try:
+        _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
+    except (RuntimeError, ValueError) as error:
+        raise errors.UsageError(
+            f"--env={_NAME}:{task.name} with {parameters.list_params(task.settings)}: {_one_line(error)}"
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _without_known_warnings() -> Iterator[None]:
+    """Drops what Gymnasium says of every space whose bounds were declared in f64; everything else reaches the user."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r".*Box (low|high)'s precision lowered", category=UserWarning)
+        yield
+
+
+SUITE = base.Suite(_NAME, "host", make, draws="Atari, Box2D, classic control, Highway, Jumanji, MiniGrid, PGX")

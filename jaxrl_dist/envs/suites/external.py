@@ -1,0 +1,203 @@
+"""The suite of external simulators: programs that own their loop and ask for actions, by `envs/simulator.py`.
+
+`external:my_module:play` calls the function `play(session)` in threads of this process; `external:NAME` with
+`--env.params.listen=PORT` waits for programs that connect to that port of this machine: docs/external_simulators.md.
+"""
+
+import functools
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, conversations, lobby, parameters, simulator, sources
+
+_NAME = "external"
+
+_DEFAULTS = {
+    "observation": "",
+    "actions": "",
+    "low": "-inf",
+    "high": "inf",
+    "reward_range": "-inf,inf",
+    "time_limit": 0,
+    "listen": 0,
+}
+_PORTS = (1024, 65535)
+# What a peer may make the trainer reserve, per environment; and what a welcome may hold of bounds.
+_MOST_OBSERVATION_BYTES, _MOST_ACTION_COMPONENTS = 1 << 26, 256
+# Smaller images are too small for the convolutions of the family of Atari.
+_NATURE_CNN_PIXELS = 36
+
+
+class _Actions(NamedTuple):
+    """An action space, and how its actions cross."""
+
+    space: types.DiscreteSpace | types.BoxSpace
+    kind: simulator.ArrayType
+
+
+def make(name: str, params: Mapping[str, str]) -> base.HostTask:
+    """Makes the task `external:name`; no thread is started and nothing listens before its environments are made.
+
+    Training asks for a simulator per environment; each evaluation asks for others, one per episode.
+
+    Args:
+        name: `module:function`, or any name beside `listen`.
+        params: `observation`, such as float32[4]; `actions`, their number, or float32[3] for real ones, with bounds
+            `low` and `high` for all or per component; `reward_range`, lowest and highest of a step; `time_limit`,
+            longest episode in steps; `listen`, a port of 127.0.0.1.
+
+    Raises:
+        config.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
+    """
+    full_name = f"{_NAME}:{name}"
+    values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, full_name)}
+    for required, example in (("observation", "float32[4]"), ("actions", "2 or float32[3]")):
+        if not values[required]:
+            raise errors.UsageError(f"--env={full_name} needs --env.params.{required}, such as {example}")
+    observation = _observation(values["observation"])
+    actions = _actions(values)
+    if values["time_limit"] < 0:
+        raise errors.UsageError(f"--env.params.time_limit={values['time_limit']}: expected at least 0 (none)")
+    low, high = _numbers("reward_range", values["reward_range"], 2)
+    if not low <= high:
+        raise errors.UsageError(f"--env.params.reward_range={low:g},{high:g}: expected the lowest first")
+    spec = types.EnvironmentSpec(
+        name=full_name,
+        observation=jax.ShapeDtypeStruct(observation.shape, np.dtype(observation.dtype)),
+        action=actions.space,
+        family=_family(observation, actions.space),
+        reward_range=(float(low), float(high)),
+        time_limit=values["time_limit"],
+    )
+    source, protocol = _source(name, values["listen"], full_name)
+    plan = conversations.Plan(spec, source, _terms(spec, observation, actions), observation, actions.kind)
+
+    def maker(purpose: str) -> Callable[[np.ndarray, int, float], base.HostEnvironment]:
+        return functools.partial(conversations.Conversations, plan, purpose)
+
+    return base.HostTask(spec, protocol, maker(sources.TRAINING), maker(sources.EVALUATION))
+
+
+def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
+    """Returns where the simulators come from, and a line that says so."""
+    is_function = ":" in name
+    if bool(port) == is_function:
+        raise errors.UsageError(
+            f"--env={full_name}{f' --env.params.listen={port}' * bool(port)}: expected {_NAME}:NAME with "
+            f"--env.params.listen=PORT, or {_NAME}:module:function without"
+        )
+    if is_function:
+        return sources.Threads(_import(name, full_name)), f"simulators are calls of {name} in threads"
+    if not _PORTS[0] <= port <= _PORTS[1]:
+        raise errors.UsageError(f"--env.params.listen={port}: expected a port from {_PORTS[0]} to {_PORTS[1]}")
+    return lobby.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
+
+
+def _import(name: str, full_name: str) -> Callable[[simulator.Session], None]:
+    """Imports the function that plays."""
+    module_name, _, attribute = name.rpartition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise errors.UsageError(
+            f"--env={full_name}: importing {module_name}: {type(error).__name__}: {reason}"
+        ) from error
+    play = getattr(module, attribute, None)
+    if not callable(play):
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise errors.UsageError(
+            f"--env={full_name}: {module_name} has no function {attribute}{errors.nearest(attribute, functions)}"
+        )
+    return play
+
+
+def _observation(text: str) -> simulator.ArrayType:
+    kind = _array_type("observation", text)
+    if kind.num_bytes > _MOST_OBSERVATION_BYTES:
+        raise errors.UsageError(
+            f"--env.params.observation={text}: {kind.num_bytes:,} bytes; expected at most {_MOST_OBSERVATION_BYTES:,}"
+        )
+    return kind
+
+
+def _actions(values: Mapping[str, Any]) -> _Actions:
+    text = values["actions"]
+    bounded = [f"--env.params.{bound}" for bound in ("low", "high") if values[bound] != _DEFAULTS[bound]]
+    if text.strip().lstrip("-").isdecimal():
+        if not 1 <= int(text) <= np.iinfo(np.int32).max:
+            raise errors.UsageError(f"--env.params.actions={text}: expected at least 1")
+        if bounded:
+            raise errors.UsageError(
+                f"{bounded[0]}: bounds are for real actions, such as --env.params.actions=float32[3]"
+            )
+        return _Actions(types.DiscreteSpace(int(text)), simulator.ArrayType("int32", ()))
+    kind = _array_type("actions", text)
+    size = math.prod(kind.shape)
+    if kind.dtype != "float32" or size > _MOST_ACTION_COMPONENTS:
+        raise errors.UsageError(
+            f"--env.params.actions={text}: expected a number of actions such as 2, or real ones such as float32[3], at "
+            f"most {_MOST_ACTION_COMPONENTS}"
+        )
+    low, high = (_numbers(bound, values[bound], size).reshape(kind.shape) for bound in ("low", "high"))
+    if not (low < high).all():
+        raise errors.UsageError(
+            f"--env.params.low={values['low']} --env.params.high={values['high']}: expected low < high everywhere"
+        )
+    return _Actions(types.BoxSpace(kind.shape, low, high), kind)
+
+
+def _array_type(name: str, text: str) -> simulator.ArrayType:
+    try:
+        return simulator.parse_type(text)
+    except ValueError as error:
+        hint = errors.nearest(text.partition("[")[0], simulator.DTYPES)
+        raise errors.UsageError(f"--env.params.{name}={text}: {error}{hint}") from None
+
+
+def _numbers(name: str, text: str, count: int) -> np.ndarray:
+    """Reads so many numbers, f32, separated by commas; bounds may be given by one for all."""
+    try:
+        numbers = np.asarray([float(part) for part in text.split(",")], np.float32)
+    except ValueError:
+        numbers = np.asarray([math.nan])
+    if np.isnan(numbers).any() or len(numbers) not in {count, count if name == "reward_range" else 1}:
+        one = "" if name == "reward_range" or count == 1 else "1 or "
+        raise errors.UsageError(f"--env.params.{name}={text}: expected {one}{count} number(s) separated by commas")
+    return np.broadcast_to(numbers, count).copy()
+
+
+def _family(observation: simulator.ArrayType, actions: types.DiscreteSpace | types.BoxSpace) -> str:
+    is_image = observation.dtype == "uint8" and len(observation.shape) == 3
+    if isinstance(actions, types.BoxSpace):
+        return "continuous"
+    return "atari" if is_image and min(observation.shape[:2]) >= _NATURE_CNN_PIXELS else "classic"
+
+
+def _terms(spec: types.EnvironmentSpec, observation: simulator.ArrayType, actions: _Actions) -> dict[str, Any]:
+    """Returns what every simulator is told of its environment; JSON has no infinity, so None is no bound."""
+
+    def plain(numbers: Any) -> list[float | None]:
+        return [float(x) if np.isfinite(x) else None for x in np.ravel(numbers)]
+
+    space = actions.space
+    choice: dict[str, Any] = {"num_actions": space.num_values} if isinstance(space, types.DiscreteSpace) else {}
+    if isinstance(space, types.BoxSpace):
+        choice = {"low": plain(space.low), "high": plain(space.high)}
+    return {
+        "environment": spec.name,
+        "observation": str(observation),
+        "action": str(actions.kind),
+        **choice,
+        "reward_range": plain(spec.reward_range),
+        "time_limit": spec.time_limit,
+    }
+
+
+SUITE = base.Suite(_NAME, "host", make)

@@ -1,0 +1,219 @@
+"""The suite Gymnasium (1.3.0): any environment that is registered with it, in a pool of processes on the CPU.
+
+`gymnasium:CartPole-v1`, or `gymnasium:my_module:MyEnv-v0` where importing `my_module` registers it.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, gymnasium_film, host, parameters, worker, worker_pool
+
+_NAME = "gymnasium"
+_MORE_NAMES = (
+    'python -c "import gymnasium; gymnasium.pprint_registry()" lists all; module:name imports a module that registers '
+    "more"
+)
+
+# What this file adds to the arguments of the environment itself.
+_DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
+_LITERALS = {"true": True, "false": False, "none": None}
+# As an agent sees them: JAX has no 64 bits here, and wider integers lose nothing that an observation has.
+_DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
+
+
+def make(name: str, params: dict[str, str]) -> base.HostTask:
+    """Makes the task `gymnasium:name`; it makes and closes one environment in this process, to read its spaces.
+
+    A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree.
+
+    Args:
+        name: of a registered environment, as `gymnasium.make` takes it.
+        params: arguments of the environment (numbers, true, false, none and lists are read as such, all else is text);
+            and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, how
+            many workers may be replaced in all, by default 3.
+
+    Raises:
+        config.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
+        ModuleNotFoundError: gymnasium is not installed.
+    """
+    library: Any = importlib.import_module("gymnasium")
+    full_name = f"{_NAME}:{name}"
+    settings = {
+        **_DEFAULTS,
+        **parameters.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
+    }
+    for key, value in settings.items():
+        if value < 0:
+            raise errors.UsageError(f"--env.params.{key}={value}: expected at least 0")
+    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
+    if settings["max_episode_steps"]:
+        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    registered = _find(library, name)
+    _check_arguments(registered, kwargs, full_name)
+    make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
+    environment = _make(make_it, full_name, hint=_extra(registered.entry_point))
+    leaves = tuple(_leaves(environment.observation_space, (), full_name))
+    made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
+    is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
+    environment.close()
+    structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
+    action = host.plain_space(action_space, full_name)
+    is_atari = made.id.startswith("ALE/")
+    frames = made.kwargs.get("frameskip", 4) if is_atari else 1
+    spec = types.EnvironmentSpec(
+        name=full_name,
+        observation=_tree(observation_space, (), structs),
+        action=action,
+        family="atari" if is_atari else "continuous" if isinstance(action, types.BoxSpace) else "classic",
+        time_limit=made.max_episode_steps or 0,
+        frames_per_step=frames if isinstance(frames, int) else 1,
+    )
+    plan = worker_pool.Plan(
+        spec=spec,
+        factory=worker.Factory(("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(made, name)),
+        leaves=tuple(leaf for leaf, _ in leaves),
+        observation=functools.partial(_observe, observation_space, leaves, full_name),
+        action_dtype="int64" if isinstance(action, types.DiscreteSpace) else action_space.dtype.str,
+        workers=settings["workers"],
+        max_restarts=settings["max_restarts"],
+    )
+    limit = f", episodes of at most {spec.time_limit} steps" if spec.time_limit else ""
+    make_drawn = functools.partial(library.make, made, render_mode="rgb_array")
+    return base.HostTask(
+        spec,
+        f"{made.id} of Gymnasium {library.__version__}{limit}",
+        functools.partial(worker_pool.WorkerPool, plan),
+        make_film=functools.partial(gymnasium_film.start, make_drawn, plan) if is_drawn else None,
+    )
+
+
+def _find(library: Any, name: str) -> Any:
+    """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
+    module, _, short = name.rpartition(":")
+    if module:
+        _make(functools.partial(importlib.import_module, module), f"{_NAME}:{name}", f"importing {module}: ")
+    parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
+    found = library.spec(short)
+    entry = found.entry_point
+    if callable(entry):
+        # Another process finds it by name only.
+        found = dataclasses.replace(found, entry_point=f"{entry.__module__}:{entry.__qualname__}")
+    if not isinstance(found.entry_point, str) or "<" in found.entry_point or found.entry_point.startswith("__main__:"):
+        raise errors.UsageError(
+            f"--env={_NAME}:{name}: other processes cannot import {found.entry_point}; define it at the top level of a "
+            "module of its own"
+        )
+    return found
+
+
+def _extra(entry_point: str) -> str:
+    """Says how to install what an environment of Gymnasium's own imports, "" of others."""
+    folder = re.match(r"gymnasium\.envs\.(\w+)\.", entry_point)
+    return f'; pip install "gymnasium[{folder[1]}]"' if folder else ""
+
+
+def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: str = "") -> Any:
+    """Calls what is not ours, and says in one line why it failed, with a hint where a module is missing."""
+    try:
+        return function()
+    except Exception as error:
+        reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
+        raise errors.UsageError(f"--env={full_name}: {doing}{type(error).__name__}: {reason}{missing}") from error
+
+
+def _json(made: Any, name: str) -> str:
+    """Returns the entry of an environment that was made, all arguments included, for the processes."""
+    return _make(made.to_json, f"{_NAME}:{name}", "its arguments must be numbers, texts or lists: ")
+
+
+def _literal(text: str) -> Any:
+    """Reads a number, truth value, nothing or list; all else is text."""
+    if text.lower() in _LITERALS:
+        return _LITERALS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[worker.Leaf, Any]]:
+    """Lists the arrays of an observation, each with its space."""
+    kind = type(space).__name__
+    if kind in ("Dict", "Tuple"):
+        members = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
+        return [leaf for key, member in members for leaf in _leaves(member, (*path, key), full_name)]
+    if kind == "Discrete":
+        return [(worker.Leaf(path, (), "int64"), space)]
+    if kind in ("Box", "MultiBinary"):
+        return [(worker.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
+    raise errors.UsageError(
+        f"--env={full_name}: its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
+        "MultiBinary, and Dict or Tuple of these"
+    )
+
+
+def _seen(space: Any) -> tuple[tuple[int, ...], Any]:
+    """Returns shape and dtype of an array as the agent sees it."""
+    if type(space).__name__ == "Discrete":
+        return (int(space.n),), np.float32
+    return tuple(space.shape), np.dtype(_DTYPES.get(space.dtype.name, space.dtype.name))
+
+
+def _observe(
+    space: Any, leaves: tuple[tuple[worker.Leaf, Any], ...], full_name: str, arrays: list[np.ndarray]
+) -> types.ArrayTree:
+    """Turns the arrays [N, ...] of observations into the tree that the agent sees."""
+    seen = {}
+    for (leaf, member), array in zip(leaves, arrays, strict=True):
+        if type(member).__name__ == "Discrete":
+            value = array - int(member.start)
+            if ((value < 0) | (value >= member.n)).any():
+                name = "/".join(["observation", *map(str, leaf.path)])
+                raise errors.EnvironmentFault(f"the {name} of {full_name} is {array.tolist()}, outside {member}")
+            array = (value[:, None] == np.arange(member.n)).astype(np.float32)
+        seen[leaf.path] = array
+    return _tree(space, (), seen)
+
+
+def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]) -> types.ArrayTree:
+    """Arranges what belongs to each array as the space does."""
+    kind = type(space).__name__
+    if kind == "Dict":
+        return {key: _tree(member, (*path, key), by_path) for key, member in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(_tree(member, (*path, i), by_path) for i, member in enumerate(space.spaces))
+    return by_path[path]
+
+
+def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str) -> None:
+    """Refuses arguments that the environment's constructor does not name, where it names all that it takes."""
+    point = registered.entry_point
+    try:
+        if isinstance(point, str):
+            module, _, attribute = point.partition(":")
+            point = getattr(importlib.import_module(module), attribute, None)
+        accepted = dict(inspect.signature(point).parameters) if callable(point) else {}
+    except Exception:
+        # Making it says what is wrong.
+        return
+    if not accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        return
+    valid = sorted({*accepted, *_DEFAULTS} - {"self"})
+    for key in kwargs:
+        if key not in valid:
+            raise errors.UsageError(
+                f"--env.params.{key}: {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
+            )
+
+
+SUITE = base.Suite(_NAME, "host", make, draws="what has the render mode rgb_array")

@@ -1,0 +1,204 @@
+"""The suite gymnax (1.0.1): classic control, bsuite and MinAtar, all on the device.
+
+Its own `step` resets in the same step; this file takes its parts instead (`step_env`, `is_truncated`, `reset_env`).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import math
+import sys
+import types as python_types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, classic_pictures, parameters, wrappers
+from jaxrl_dist.types import Array, ArrayTree
+
+_NAME = "gymnax"
+# All that gymnax registers, but for MNISTBandit-bsuite, which downloads its images when it is made.
+ENVIRONMENTS = (
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "MountainCarContinuous-v0",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "Seaquest-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "Catch-bsuite",
+    "DeepSea-bsuite",
+    "MemoryChain-bsuite",
+    "UmbrellaChain-bsuite",
+    "DiscountingChain-bsuite",
+    "SimpleBandit-bsuite",
+    "FourRooms-misc",
+    "MetaMaze-misc",
+    "PointRobot-misc",
+    "BernoulliBandit-misc",
+    "GaussianBandit-misc",
+    "Reacher-misc",
+    "Swimmer-misc",
+    "Pong-misc",
+    "FrozenLake-misc",
+)
+
+# Only where no parameter of the environment changes it; Pendulum's follows from its parameters.
+_REWARD_RANGES = {
+    "CartPole-v1": (0.0, 1.0),
+    "Acrobot-v1": (-1.0, 0.0),
+    "MountainCar-v0": (-1.0, 0.0),
+    "Breakout-MinAtar": (0.0, 1.0),
+    "Freeway-MinAtar": (0.0, 1.0),
+    "Catch-bsuite": (-1.0, 1.0),
+    "MemoryChain-bsuite": (-1.0, 1.0),
+    "UmbrellaChain-bsuite": (-1.0, 1.0),
+    "FourRooms-misc": (0.0, 1.0),
+    "BernoulliBandit-misc": (0.0, 1.0),
+    "Pong-misc": (0.0, 1.0),
+}
+
+# Parameters of whatever environment that count something there must be.
+_COUNTS = (
+    *("max_steps_in_episode", "memory_length", "num_bits", "chain_length", "rows", "columns", "size"),
+    *("n_actions", "num_actions", "num_joints", "ramp_interval"),
+)
+
+# What gymnax imports for drawing only, at the top of modules that it always imports.
+_DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
+
+
+def make(name: str, params: dict[str, str]) -> base.Environment:
+    """Makes `gymnax:name`.
+
+    Args:
+        name: one of `ENVIRONMENTS`.
+        params: fields of the environment's `EnvParams`, such as `max_steps_in_episode`, or arguments of its
+            constructor, such as `num_bits` of MemoryChain.
+
+    Raises:
+        config.UsageError: unknown name or parameter, or a value that does not fit.
+        ModuleNotFoundError: gymnax is not installed.
+    """
+    parameters.check_name(name, _NAME, ENVIRONMENTS)
+    library = _import_library()
+    environment, default_params = library.make(name)
+    defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
+    arguments = parameters.defaults_of(type(environment))
+    values = parameters.parse_params(params, {**arguments, **defaults}, f"{_NAME}:{name}")
+    parameters.check_positive(values, _COUNTS)
+    given = {key: value for key, value in values.items() if key in arguments}
+    try:
+        if given:
+            environment, default_params = library.make(name, **given)
+    except (ValueError, AssertionError) as error:
+        raise errors.UsageError(f"--env={_NAME}:{name} with {given}: {error}") from error
+    env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
+    made = wrappers.auto_reset(adapt(environment, env_params, name))
+    if name not in classic_pictures.NAMES:
+        return made
+    return made._replace(make_picture=functools.partial(classic_pictures.make, name, env_params))
+
+
+def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
+    """Gives a gymnax environment and its parameters the interface of a bare environment.
+
+    A discrete observation becomes one-hot f32. MinAtar's planes, 0 or 1 in f32, become bool: exact, and a quarter of
+    the memory in a replay.
+
+    Raises:
+        config.UsageError: an action space that is neither discrete nor a box.
+    """
+    is_minatar = name.endswith("-MinAtar")
+    num_observations = getattr(environment.observation_space(env_params), "n", None)
+
+    def convert(observation: ArrayTree) -> ArrayTree:
+        if num_observations is not None:
+            return jax.nn.one_hot(observation, num_observations, dtype=jnp.float32)
+        return observation.astype(bool) if is_minatar else observation
+
+    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        observation, state = environment.reset_env(key, env_params)
+        return state, convert(observation)
+
+    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+        observation, state, reward, terminated, _ = environment.step_env(key, state, action, env_params)
+        truncated = environment.is_truncated(state, env_params)
+        return base.Transition(state, convert(observation), reward, terminated, truncated)
+
+    action = _space(environment.action_space(env_params), name)
+    continuous = isinstance(action, types.BoxSpace)
+    spec = types.EnvironmentSpec(
+        name=f"{_NAME}:{name}",
+        observation=(),
+        action=action,
+        family="minatar" if is_minatar else "continuous" if continuous else "classic",
+        reward_range=_reward_range(name, env_params),
+        time_limit=int(env_params.max_steps_in_episode),
+    )
+    return base.BareEnvironment(reset, step, spec)
+
+
+def _space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
+    if hasattr(space, "n"):
+        return types.DiscreteSpace(int(space.n))
+    if not hasattr(space, "low"):
+        raise errors.UsageError(f"--env={_NAME}:{name}: its actions are {space}; they must be discrete or a box")
+    shape = tuple(space.shape)
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
+    return types.BoxSpace(shape, low, high)
+
+
+def _reward_range(name: str, env_params: Any) -> tuple[float, float]:
+    if name == "Pendulum-v1":
+        lowest = math.pi**2 + 0.1 * env_params.max_speed**2 + 0.001 * env_params.max_torque**2
+        return -lowest, 0.0
+    return _REWARD_RANGES.get(name, (-math.inf, math.inf))
+
+
+def _import_library() -> Any:
+    with _deferred_imports(_DRAWING):
+        return importlib.import_module("gymnax")
+
+
+@contextlib.contextmanager
+def _deferred_imports(names: Sequence[str]) -> Iterator[None]:
+    """Lets what is imported inside get placeholders for modules, each of which imports its module when it is used.
+
+    gymnax imports pyplot and seaborn (hence pandas and scipy.stats), which takes longer than all the rest of it, and
+    uses them in its `render` methods only. Modules that are already imported are left alone, and afterwards an import
+    of the others finds the real ones.
+    """
+    placeholders = {name: _placeholder(name) for name in names if name not in sys.modules}
+    for name, module in placeholders.items():
+        parent, _, child = name.rpartition(".")
+        if parent in placeholders:
+            setattr(placeholders[parent], child, module)
+    sys.modules.update(placeholders)
+    try:
+        yield
+    finally:
+        for name in placeholders:
+            sys.modules.pop(name, None)
+
+
+def _placeholder(name: str) -> python_types.ModuleType:
+    def attribute(attribute_name: str) -> Any:
+        if attribute_name.startswith("__"):
+            raise AttributeError(attribute_name)
+        return getattr(importlib.import_module(name), attribute_name)
+
+    module = python_types.ModuleType(name)
+    module.__dict__["__getattr__"] = attribute
+    return module
+
+
+SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS, draws="classic control, MinAtar, Catch, DeepSea, Pong")

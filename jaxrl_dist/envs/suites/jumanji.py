@@ -1,0 +1,98 @@
+"""The suite jumanji (1.1.2): combinatorial and routing problems, all on the device.
+
+An observation of several arrays becomes one vector of all of them, the mask of legal actions included. What an illegal
+action does is each environment's own rule: most end the episode, some do nothing. The end at a time limit is a true one
+where Jumanji gives it discount 0, as all of these do.
+"""
+
+import importlib
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import types
+from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist.types import Array, ArrayTree
+
+_NAME = "jumanji"
+# All that Jumanji registers with one reward and at most 10,000 actions, joint ones of several agents included, but for
+# Sokoban, which downloads its levels, and MultiCVRP, whose numbers of actions are not said.
+ENVIRONMENTS = (
+    "Game2048-v1",
+    "GraphColoring-v1",
+    "Minesweeper-v0",
+    "RubiksCube-v0",
+    "RubiksCube-partly-scrambled-v0",
+    "Sudoku-v0",
+    "Sudoku-very-easy-v0",
+    "BinPack-v2",
+    "FlatPack-v0",
+    "Knapsack-v1",
+    "Tetris-v0",
+    "Cleaner-v0",
+    "CVRP-v1",
+    "Maze-v0",
+    "RobotWarehouse-v0",
+    "Snake-v1",
+    "TSP-v1",
+    "PacMan-v1",
+    "SlidingTilePuzzle-v0",
+)
+
+_LIMIT = "time_limit"
+
+
+def make(name: str, params: dict[str, str]) -> base.Environment:
+    """Makes `jumanji:name`.
+
+    Args:
+        name: one of `ENVIRONMENTS`.
+        params: numbers and switches that the environment's constructor takes, such as `time_limit`.
+
+    Raises:
+        config.UsageError: unknown name or parameter, or a value that does not fit.
+        ModuleNotFoundError: Jumanji is not installed.
+    """
+    parameters.check_name(name, _NAME, ENVIRONMENTS)
+    library = importlib.import_module("jumanji")
+    environment = library.make(name)
+    values = parameters.parse_params(params, parameters.defaults_of(type(environment)), f"{_NAME}:{name}")
+    parameters.check_positive(values, [_LIMIT])
+    return wrappers.auto_reset(adapt(library.make(name, **values) if values else environment, name))
+
+
+def adapt(environment: Any, name: str) -> base.BareEnvironment:
+    """Gives a Jumanji environment with discrete actions the interface of a bare environment.
+
+    An action of several numbers becomes one, counted in row-major order.
+    """
+    sizes = np.asarray(environment.action_spec.num_values)
+
+    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        state, timestep = environment.reset(key)
+        return state, _vector(timestep.observation)
+
+    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+        del key
+        if sizes.ndim:
+            action = jnp.stack(jnp.unravel_index(action, sizes.ravel().tolist())).reshape(sizes.shape)
+        state, timestep = environment.step(state, action)
+        ended, bootstraps = timestep.step_type == types.LAST, timestep.discount != 0
+        return base.Transition(
+            state, _vector(timestep.observation), timestep.reward, ended & ~bootstraps, ended & bootstraps
+        )
+
+    num_actions = math.prod(sizes.ravel().tolist())
+    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), types.DiscreteSpace(num_actions), "classic")
+    return base.BareEnvironment(reset, step, spec)
+
+
+def _vector(observation: ArrayTree) -> Array:
+    """Concatenates all arrays of an observation, in the order of its fields, as f32 [D]."""
+    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(observation)])
+
+
+SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)

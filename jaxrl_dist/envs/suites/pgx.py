@@ -1,0 +1,159 @@
+"""The suite pgx (2.6.0): board and card games and MinAtar, all on the device, played by one agent.
+
+In a game of two the agent is one player, drawn anew who begins, and the other plays uniformly random legal moves inside
+the environment. No agent here knows masks of actions. So an illegal action is not played: a uniformly random legal one
+takes its place (`illegal=random`), and the state counts how often; or the game is lost at once, which is PGX's own rule
+(`illegal=lose`).
+"""
+
+import importlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist.types import Array, ArrayTree
+
+_NAME = "pgx"
+# All that PGX makes by name, but for sparrow_mahjong: of three players, it can end before the agent's first turn.
+ENVIRONMENTS = (
+    "2048",
+    "animal_shogi",
+    "backgammon",
+    "chess",
+    "connect_four",
+    "gardner_chess",
+    "go_9x9",
+    "go_19x19",
+    "hex",
+    "kuhn_poker",
+    "leduc_holdem",
+    "minatar-asterix",
+    "minatar-breakout",
+    "minatar-freeway",
+    "minatar-seaquest",
+    "minatar-space_invaders",
+    "othello",
+    "shogi",
+    "tic_tac_toe",
+)
+
+_RANDOM, _LOSE = _ILLEGAL = ("random", "lose")
+_DEFAULTS = {"illegal": _RANDOM, "max_steps": 0}
+_AGENT = 0
+_WON_OR_LOST = (
+    *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19"),
+    *("hex", "othello", "shogi", "tic_tac_toe"),
+)
+
+
+class State(NamedTuple):
+    """State of one game.
+
+    Attributes:
+        game: PGX's own; it is the agent's turn, or the game is over.
+        steps: i32 [], of the agent.
+        replaced: i32 [], illegal actions of this episode that a random legal one has replaced.
+    """
+
+    game: ArrayTree
+    steps: Array
+    replaced: Array
+
+
+def make(name: str, params: dict[str, str]) -> base.Environment:
+    """Makes `pgx:name`.
+
+    Args:
+        name: one of `ENVIRONMENTS`.
+        params: `illegal`, "random" or "lose"; `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
+
+    Raises:
+        config.UsageError: unknown name or parameter, or a value that does not fit.
+        ModuleNotFoundError: PGX is not installed.
+    """
+    parameters.check_name(name, _NAME, ENVIRONMENTS)
+    library = importlib.import_module("pgx")
+    values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
+    illegal, max_steps = values["illegal"], values["max_steps"]
+    if illegal not in _ILLEGAL:
+        raise errors.UsageError(
+            f"--env.params.illegal={illegal}: expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}"
+        )
+    if max_steps < 0:
+        raise errors.UsageError(f"--env.params.max_steps={max_steps}: expected at least 0")
+    return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
+
+
+def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> base.BareEnvironment:
+    """Gives a game of PGX's for one or two players the interface of a bare environment.
+
+    Args:
+        game: PGX's environment.
+        name: without the suite's.
+        replaces_illegal: whether a random legal action takes an illegal one's place.
+        max_steps: time limit, 0 for none.
+    """
+
+    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        init_key, play_key = jax.random.split(key)
+        state, _ = _until_its_turn(game, game.init(init_key), play_key)
+        return State(state, jnp.int32(0), jnp.int32(0)), game._observe(state, _AGENT)
+
+    def step(key: Array, state: State, action: Array) -> base.Transition:
+        legal_key, step_key, play_key = jax.random.split(key, 3)
+        before, is_replaced = state.game, jnp.bool_(False)
+        if replaces_illegal:
+            is_replaced = ~before.legal_action_mask[action]
+            action = jnp.where(is_replaced, _random_action(legal_key, before.legal_action_mask), action)
+        after = game.step(before, action, step_key)
+        last, reward = _until_its_turn(game, after, play_key)
+        steps = state.steps + 1
+        return base.Transition(
+            state=State(last, steps, state.replaced + is_replaced),
+            observation=game._observe(last, _AGENT),
+            reward=after.rewards[_AGENT] + reward,
+            terminated=last.terminated,
+            truncated=last.truncated | ((max_steps > 0) & (steps >= max_steps)),
+        )
+
+    spec = types.EnvironmentSpec(
+        name=f"{_NAME}:{name}",
+        observation=(),
+        action=types.DiscreteSpace(game.num_actions),
+        family="minatar" if len(game.observation_shape) == 3 else "classic",
+        reward_range=(-1.0, 1.0) if name in _WON_OR_LOST else (-float("inf"), float("inf")),
+        time_limit=max_steps,
+    )
+    return base.BareEnvironment(reset, step, spec)
+
+
+def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
+    """Plays for the other player until it is the agent's turn or the game is over.
+
+    Returns:
+        The state, and the sum of what the agent was given meanwhile.
+    """
+
+    def goes_on(carry: tuple[Any, Array, Array]) -> Array:
+        state = carry[0]
+        return (state.current_player != _AGENT) & ~state.terminated & ~state.truncated
+
+    def play(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        state, total, key = carry
+        key, act_key, step_key = jax.random.split(key, 3)
+        state = game.step(state, _random_action(act_key, state.legal_action_mask), step_key)
+        return state, total + state.rewards[_AGENT], key
+
+    state, total, _ = jax.lax.while_loop(goes_on, play, (state, jnp.zeros_like(state.rewards[_AGENT]), key))
+    return state, total
+
+
+def _random_action(key: Array, is_legal: Array) -> Array:
+    """Draws one of the legal actions, all alike; i32 []."""
+    return jax.random.categorical(key, jnp.where(is_legal, 0.0, -jnp.inf)).astype(jnp.int32)
+
+
+SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)

@@ -1,0 +1,100 @@
+"""The suite playground (MuJoCo Playground 0.2.0): the tasks of the DeepMind control suite in MJX, all on the device.
+
+Its wrappers for training are not used: they return every episode to one cached first state and lose the last
+observation. Its robots are not offered: to make one, it clones a repository of models.
+"""
+
+import importlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist.types import Array, ArrayTree
+
+_NAME = "playground"
+ENVIRONMENTS = (
+    "AcrobotSwingup",
+    "AcrobotSwingupSparse",
+    "BallInCup",
+    "CartpoleBalance",
+    "CartpoleBalanceSparse",
+    "CartpoleSwingup",
+    "CartpoleSwingupSparse",
+    "CheetahRun",
+    "FingerSpin",
+    "FingerTurnEasy",
+    "FingerTurnHard",
+    "FishSwim",
+    "HopperHop",
+    "HopperStand",
+    "HumanoidStand",
+    "HumanoidWalk",
+    "HumanoidRun",
+    "PendulumSwingup",
+    "PointMass",
+    "ReacherEasy",
+    "ReacherHard",
+    "SwimmerSwimmer6",
+    "WalkerRun",
+    "WalkerStand",
+    "WalkerWalk",
+)
+
+_IMPLEMENTATIONS = ("jax", "warp")
+# Only Playground's wrappers repeat actions, and its cameras need a renderer of its own.
+_NOT_OFFERED = ("action_repeat", "vision")
+
+
+def make(name: str, params: dict[str, str]) -> base.Environment:
+    """Makes `playground:name`.
+
+    Args:
+        name: one of `ENVIRONMENTS`.
+        params: numbers, switches and texts of the task's own configuration, such as `episode_length` (the time limit in
+            steps) or `ctrl_dt`. `impl` is "jax", which runs everywhere; Playground's own default is "warp", for CUDA.
+
+    Raises:
+        config.UsageError: unknown name or parameter, or a value that does not fit.
+        ModuleNotFoundError: MuJoCo Playground is not installed.
+    """
+    parameters.check_name(name, _NAME, ENVIRONMENTS)
+    library = importlib.import_module("mujoco_playground").registry
+    settings = {**library.get_default_config(name), "impl": _IMPLEMENTATIONS[0]}
+    defaults = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str) and k not in _NOT_OFFERED}
+    values = {"impl": defaults["impl"], **parameters.parse_params(params, defaults, f"{_NAME}:{name}")}
+    impl, episode_length = values["impl"], values.get("episode_length", settings["episode_length"])
+    if impl not in _IMPLEMENTATIONS:
+        raise errors.UsageError(
+            f"--env.params.impl={impl}: expected one of {', '.join(_IMPLEMENTATIONS)}"
+            f"{errors.nearest(impl, _IMPLEMENTATIONS)}"
+        )
+    parameters.check_positive(values, ["episode_length"])
+    return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))
+
+
+def adapt(environment: Any, name: str, episode_length: int) -> base.BareEnvironment:
+    """Gives a Playground environment the interface of a bare environment, truncated after `episode_length` steps."""
+
+    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        state = environment.reset(key)
+        return (state, jnp.int32(0)), state.obs
+
+    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+        del key
+        body, steps = state
+        # Playground's environments write into the dictionaries of the state they are given.
+        body = environment.step(jax.tree.map(lambda x: x, body), action)
+        steps = steps + 1
+        return base.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
+
+    shape = (environment.action_size,)
+    action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
+    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), action, "physics", time_limit=episode_length)
+    return base.BareEnvironment(reset, step, spec)
+
+
+SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)

@@ -1,0 +1,56 @@
+"""The errors that everybody may raise, and how a message names the nearest valid word. Imports no JAX."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """What the user asked for cannot be; the message is one line that names the valid values."""
+
+
+class UnfitError(UsageError):
+    """An agent cannot serve an environment.
+
+    Attributes:
+        actions: kind of actions that an agent must take which can.
+    """
+
+    def __init__(self, message: str, actions: str) -> None:
+        super().__init__(message)
+        self.actions = actions
+
+
+class EnvironmentFault(RuntimeError):
+    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written, or is not what was written; the message names it."""
+
+
+class LockError(RuntimeError):
+    """Another trainer holds the folder; the message names its process."""
+
+
+def missing_package(what: str, package: str | None, extra: str) -> UsageError:
+    """Explains that something needs a package, which an extra of this one installs; this one is on no index."""
+    return UsageError(f'{what} needs the package {package}: pip install -e ".[{extra}]" in the checkout')
+
+
+def nearest(value: str, candidates: Iterable[str]) -> str:
+    """Returns "; did you mean …?" for the candidate most like `value`, or "" where none is."""
+    matches = most_like(value, candidates, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def nearest_flag(name: str, flags: Iterable[str]) -> str:
+    """Returns "; did you mean …?" for the flag most like a name; dashes are no likeness."""
+    matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)
+    return f"; did you mean --{matches[0]}?" if matches else ""
+
+
+def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
+    """Returns at most so many candidates that are like `value`, in whatever case, the most like first."""
+    by_folded = {candidate.casefold(): candidate for candidate in candidates}
+    matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.5)
+    return [by_folded[match] for match in matches]

@@ -1,0 +1,140 @@
+"""Reads command lines in one grammar: absl's flags, made from the fields of dataclasses, and what follows them."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from absl import flags as absl_flags
+
+from jaxrl_dist import errors
+from jaxrl_dist.settings import fields
+
+ConfigT = TypeVar("ConfigT")
+_HELP = fields.Field("help", "bool", False, "Print this, and exit.")
+
+
+class Given(NamedTuple):
+    """Holds what a command line gives: flag name -> value of the flags that it names, and the other arguments."""
+
+    values: dict[str, Any]
+    rest: list[str]
+
+
+class Help(Exception):  # noqa: N818
+    """The user asked for the flags of a command; the message is the text to print."""
+
+
+class _Parser(absl_flags.ArgumentParser):
+    """Passes text to the parser of a field, whose message absl puts behind the flag's name."""
+
+    def __init__(self, field: fields.Field) -> None:
+        super().__init__()
+        self.field = field
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the value."""
+        # Several texts are put together by absl.
+        return argument if self.field.repeats else fields.parse(self.field, argument)
+
+
+def with_flag_files(arguments: Sequence[str]) -> list[str]:
+    """Puts the flags of every --flagfile=FILE in its place.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    try:
+        return absl_flags.FlagValues().read_flags_from_files(list(arguments), force_gnu=True)
+    except absl_flags.CantOpenFlagFileError as error:
+        cause = error.__context__
+        assert isinstance(cause, OSError)
+        raise errors.UsageError(f"--flagfile={cause.filename} cannot be read: {cause.strerror}") from None
+    except UnicodeDecodeError:
+        given = [argument for argument in arguments if argument.lstrip("-").startswith("flagfile")]
+        raise errors.UsageError(f"{' '.join(given)} cannot be read: it is no text") from None
+    except absl_flags.Error as error:
+        raise errors.UsageError(str(error)) from None
+
+
+def names(arguments: Sequence[str]) -> list[str]:
+    """Returns what may be flag names among the arguments."""
+    return [argument.lstrip("-").partition("=")[0] for argument in arguments if argument.startswith("-")]
+
+
+def read(arguments: Sequence[str], declared: Mapping[str, fields.Field]) -> Given:
+    """Splits arguments into flags that are declared and the rest.
+
+    Args:
+        arguments: without the program's name.
+        declared: flag name -> declaration; a bool is given as --name, --noname or --name=true.
+
+    Raises:
+        UsageError: a value is missing or not valid.
+    """
+    values = absl_flags.FlagValues()
+    values.set_gnu_getopt(True)
+    for name, field in declared.items():
+        make = absl_flags.MultiFlag if field.repeats else absl_flags.Flag
+        # Absl's list of several texts has no form with "no".
+        more = {} if field.repeats else {"boolean": field.kind == "bool"}
+        values[name] = make(_Parser(field), None, name, None, field.help, **more)  # type: ignore[arg-type]
+    try:
+        rest = values(["", *arguments], known_only=True)[1:]
+    except (absl_flags.Error, ValueError) as error:
+        text = str(error).removeprefix("flag ")
+        if text.startswith("Missing value"):
+            last = arguments[-1].lstrip("-")
+            text = f"--{last}: its value is missing; expected --{last}=VALUE (--help says which are valid)"
+        raise errors.UsageError(text) from None
+    given = {name: values[name].value for name in declared if values[name].present}
+    return Given({name: tuple(x or ()) if declared[name].repeats else x for name, x in given.items()}, rest)
+
+
+def options(
+    config: type[ConfigT],
+    arguments: Sequence[str],
+    usage: str,
+    about: str,
+    others: Mapping[str, fields.Field] | None = None,
+    advice: str = "(--help lists them)",
+) -> tuple[ConfigT, Given]:
+    """Reads the command line of a command whose flags are the fields of one dataclass.
+
+    Args:
+        config: with a default for each.
+        arguments: without the program's name.
+        usage: how the command is called.
+        about: sentences for `--help`.
+        others: further flags, name -> declaration, that are no fields.
+        advice: ends the message of an unknown flag.
+
+    Returns:
+        The config, and what else was given.
+
+    Raises:
+        UsageError: a flag is unknown, or a value is not valid.
+        Help: --help is among the arguments.
+    """
+    declared = {field.name: field for field in fields.of(config)}  # type: ignore[arg-type]
+    arguments = with_flag_files(arguments)
+    if "help" in names(arguments):
+        raise Help(help_text(usage, about, declared))
+    values, rest = read(arguments, {**declared, **(others or {})})
+    # What stands behind "--" belongs to another command.
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    for argument in own:
+        if argument.startswith("-") and argument.strip("-"):
+            name = argument.lstrip("-").partition("=")[0]
+            raise errors.UsageError(f"--{name}: no such flag{errors.nearest_flag(name, declared)} {advice}")
+    mine = {name: value for name, value in values.items() if name in declared}
+    return config(**mine), Given({name: x for name, x in values.items() if name not in declared}, rest)
+
+
+def help_text(usage: str, about: str, declared: Mapping[str, fields.Field]) -> str:
+    """Describes the flags of a command: default, meaning and valid values."""
+    lines = [f"usage: {usage}", about, "", "flags:"]
+    for name, field in {**declared, "help": _HELP}.items():
+        shown = "..." if field.repeats else fields.shown(field.default)
+        what = "several are taken" if field.repeats else fields.valid_values(field)
+        lines += [f"  --{name}={shown}", textwrap.indent(textwrap.fill(f"{field.help} ({what})", 104), " " * 6)]
+    return "\n".join(lines)

@@ -1,0 +1,218 @@
+"""Declares a setting as a field of a frozen dataclass, and turns text into valid values of it. Imports no JAX."""
+
+import dataclasses
+import decimal
+import functools
+import math
+import numbers
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from jaxrl_dist import errors
+
+CUSTOM = "module:Class"
+# The source of a value that was not published.
+OURS = "this project"
+_CUSTOM_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "tuple[int, ...]": "whole numbers separated by commas, each",
+    "tuple[str, ...]": "names separated by commas",
+}
+
+
+class Field(NamedTuple):
+    """The declaration of one setting, as given to `setting`; `kind` is its annotation as text."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    source: str = ""
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] | None = None
+    tag: str = "identity"
+    sweep: bool = False
+    repeats: bool = False
+
+
+class Cited(NamedTuple):
+    """A value for a setting, and where it was published (`OURS` where it was not)."""
+
+    value: Any
+    source: str
+
+
+def cited(source: str, values: Mapping[str, Any]) -> dict[str, Cited]:
+    """Gives values their common source."""
+    return {name: Cited(value, source) for name, value in values.items()}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    source: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Sequence[Any] | None = None,
+    tag: Literal["identity", "tunable"] = "identity",
+    sweep: bool = False,
+    repeats: bool = False,
+) -> Any:
+    """Declares one field of a frozen Config dataclass.
+
+    Args:
+        default: value without a preset, a family or a flag.
+        help: one sentence for `--help`.
+        source: where the default was published; empty for a default of this project.
+        low: smallest valid value, inclusive.
+        high: largest valid value, inclusive.
+        above: exclusive lower bound.
+        below: exclusive upper bound.
+        choices: valid values, where they are few; "module:Class" among them admits any class of the user's.
+        tag: "identity" if a resume with another value must be refused, "tunable" if it may change.
+        sweep: whether `--sweep` may vary it: a number that only arrays are computed with, so that no branch, no shape
+            and no first parameter depends on it.
+        repeats: whether the flag may be given several times; the value is then the tuple of all texts.
+
+    Returns:
+        A `dataclasses.field` with the default, and the declaration in its metadata.
+    """
+    metadata = {
+        "help": help,
+        "source": source,
+        "low": low,
+        "high": high,
+        "above": above,
+        "below": below,
+        "choices": None if choices is None else tuple(choices),
+        "tag": tag,
+        "sweep": sweep,
+        "repeats": repeats,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@functools.cache
+def of(config: type) -> tuple[Field, ...]:
+    """Returns the settings that a Config dataclass declares, in their order.
+
+    Raises:
+        TypeError: a field is not declared with `setting`, or has an annotation of no known kind.
+    """
+    kinds = typing.get_type_hints(config)
+    found = []
+    for item in dataclasses.fields(config):
+        kind = getattr(kinds[item.name], "__name__", "")
+        kind = kind if kind in _KINDS else str(kinds[item.name])
+        if kind not in _KINDS or "help" not in item.metadata:
+            raise TypeError(f"{config.__name__}.{item.name} must be a {', '.join(_KINDS)} declared with setting(...)")
+        found.append(Field(item.name, kind, item.default, **item.metadata))
+    return tuple(found)
+
+
+def parse(field: Field, value: Any) -> Any:
+    """Turns text such as "1e6", "true" or "64,64", or a Python value, into a valid value of the setting.
+
+    Raises:
+        ValueError: it is not of the type, or out of range; the message says what is expected.
+    """
+    try:
+        if field.kind.startswith("tuple") and not field.repeats:
+            parts = value.strip("()[] ").split(",") if isinstance(value, str) else value
+            kind = field.kind[len("tuple[") :].split(",")[0]
+            items = tuple(_SCALARS[kind](part) for part in parts if part != "")
+            parsed: Any = items
+        else:
+            parsed = tuple(map(_text, value)) if field.repeats else _SCALARS[field.kind](value)
+            items = (parsed,)
+        is_valid = all(_is_valid(field, item) for item in items)
+    except (ValueError, TypeError, ArithmeticError):
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"expected {valid_values(field)}{errors.nearest(str(value), map(str, field.choices or ()))}")
+    return parsed
+
+
+def valid_values(field: Field) -> str:
+    """Says in words what a setting may be."""
+    text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
+    bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
+    limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
+    return f"{text} {' and '.join(limits)}".strip()
+
+
+def shown(value: object) -> str:
+    """Writes a value as a flag takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _truth(value: Any) -> bool:
+    """Converts true, false, 1 and 0, as text of any case or as values."""
+    folded = str(value).casefold()
+    if folded not in _TRUTH:
+        raise ValueError(value)
+    return _TRUTH[folded]
+
+
+def _text(value: Any) -> str:
+    """Passes text and refuses all else."""
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: Any) -> decimal.Decimal:
+    """Converts text such as 1_000 and 1e6, and real numbers, exactly; refuses truth values and NaN."""
+    if isinstance(value, bool) or not isinstance(value, str | numbers.Real):
+        raise TypeError(value)
+    number = decimal.Decimal(value if isinstance(value, str) else repr(float(value)))
+    if number.is_nan():
+        raise ValueError(value)
+    return number
+
+
+def _whole(value: Any) -> int:
+    """Converts numbers without a fraction, of at most 18 digits."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    number = _number(value)
+    if number.is_infinite() or number.adjusted() > 17 or number != number.to_integral_value():
+        raise ValueError(value)
+    return int(number)
+
+
+def _real(value: Any) -> float:
+    """Converts numbers; those too large for a float become infinite."""
+    return float(_number(value))
+
+
+_SCALARS: dict[str, Callable[[Any], Any]] = {"int": _whole, "float": _real, "bool": _truth, "str": _text}
+
+
+def _is_valid(field: Field, item: Any) -> bool:
+    """Says whether one value is in the range and among the choices; infinity is valid where it is the default."""
+    if isinstance(item, float) and math.isinf(item) and item != field.default:
+        return False
+    if field.choices is not None and item not in field.choices:
+        return CUSTOM in field.choices and bool(_CUSTOM_NAME.fullmatch(str(item)))
+    return (
+        (field.low is None or item >= field.low)
+        and (field.high is None or item <= field.high)
+        and (field.above is None or item > field.above)
+        and (field.below is None or item < field.below)
+    )

@@ -1,0 +1,65 @@
+"""Reads presets, `SYSTEM/TASK.flags`: files of flags in which a comment above each flag says where it is from.
+
+The first paragraph of a file is its head: a sentence, the command, and what came of it. In the others, a comment is the
+source of all flags below it. So a preset is also a file for `--flagfile`.
+"""
+
+import functools
+import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxrl_dist import errors
+from jaxrl_dist.settings.fields import Cited
+
+_SUFFIX = ".flags"
+
+
+class Preset(NamedTuple):
+    """Holds a file's name, SYSTEM/TASK, the lines of its head, and flag name -> value with its source."""
+
+    name: str
+    head: tuple[str, ...]
+    settings: Mapping[str, Cited]
+
+
+NONE = Preset("", (), {})
+
+
+def names(folder: pathlib.Path) -> tuple[str, ...]:
+    """Returns the names of all presets below a folder."""
+    return tuple(path.relative_to(folder).with_suffix("").as_posix() for path in sorted(folder.glob(f"*/*{_SUFFIX}")))
+
+
+def load(name: str, folder: pathlib.Path) -> Preset:
+    """Returns a preset; `NONE` for an empty name.
+
+    Raises:
+        ValueError: there is none of that name, or its file is not as a preset's should be.
+    """
+    if not name:
+        return NONE
+    valid = names(folder)
+    if name not in valid:
+        hint = errors.nearest(name, valid) or errors.nearest(name.partition("/")[0], valid)
+        raise ValueError(f"expected one of {', '.join(valid) or 'none'}{hint}")
+    return _read(folder / f"{name}{_SUFFIX}", name)
+
+
+@functools.cache
+def _read(path: pathlib.Path, name: str) -> Preset:
+    head, *paragraphs = path.read_text(encoding="utf-8").strip().split("\n\n")
+    settings: dict[str, Cited] = {}
+    for paragraph in paragraphs:
+        source = ""
+        for line in paragraph.splitlines():
+            if line.startswith("#"):
+                source = line.lstrip("# ")
+                continue
+            flag, separator, value = line.removeprefix("--").partition("=")
+            if not line.startswith("--") or not separator or not source or flag in settings:
+                raise ValueError(f"{path}: {line!r} should be --name=value, once, below a comment with its source")
+            settings[flag] = Cited(value.strip(), source)
+    if not {"system", "env"} <= set(settings) or not head.startswith("#"):
+        raise ValueError(f"{path}: a preset has a head, --system and --env")
+    return Preset(name, tuple(line.lstrip("# ") for line in head.splitlines()), settings)

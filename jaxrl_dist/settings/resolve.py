@@ -1,0 +1,185 @@
+"""Gives every setting of a run its value, with its origin, from layers of rising rank; compares configurations.
+
+It knows no setting: which layers there are, `systems.catalogue` says.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from jaxrl_dist import errors
+from jaxrl_dist.settings import fields
+
+PARAMS = "env.params."
+FLAG, AUTO = "flag", "auto"
+
+ConfigT = TypeVar("ConfigT")
+# Flag name -> value, and where it comes from.
+Layer = Mapping[str, tuple[Any, str]]
+
+
+class Change(NamedTuple):
+    """A setting that differs between two configurations; `None` where one of them lacks it."""
+
+    name: str
+    old: Any
+    new: Any
+
+
+class Difference(NamedTuple):
+    """Settings that changed: those that make another run, and those that a resumed run may change."""
+
+    identity: tuple[Change, ...]
+    tunable: tuple[Change, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """Every setting of a run with its origin.
+
+    Attributes:
+        family: task family of the environment, None while it is unknown.
+        settings: flag name -> value.
+        origins: flag name -> where the value comes from.
+        fields: flag name -> declaration (none for `env.params.*`).
+    """
+
+    family: str | None
+    settings: Mapping[str, Any]
+    origins: Mapping[str, str]
+    fields: Mapping[str, fields.Field]
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns the value of a flag."""
+        return self.settings[name]
+
+    @property
+    def env_params(self) -> dict[str, str]:
+        """The environment's own parameters, as text."""
+        return {name[len(PARAMS) :]: value for name, value in self.settings.items() if name.startswith(PARAMS)}
+
+    def group(self, owner: str, config_class: type[ConfigT]) -> ConfigT:
+        """Builds the Config of an owner ("" for the run's own settings)."""
+        prefix = f"{owner}." if owner else ""
+        names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
+        return config_class(**{name: self.settings[prefix + name] for name in names})
+
+    def replaced(self, values: Mapping[str, Any]) -> "Resolved":
+        """Returns these settings with other values, whatever their type."""
+        return dataclasses.replace(self, settings={**self.settings, **values})
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what `config.json` holds; `entries` reads it back.
+
+        Beside value and origin stands the setting's tag, and its default where the value is another, so that whoever
+        compares runs needs none of the code that they ran.
+        """
+        found = {}
+        for name, value in self.settings.items():
+            entry = {"value": plain(value), "origin": self.origins[name], "tag": "identity"}
+            if name in self.fields:
+                entry["tag"], default = self.fields[name].tag, plain(self.fields[name].default)
+                entry |= {"default": default} if default != entry["value"] else {}
+            found[name] = entry
+        return {"family": self.family, "settings": found}
+
+    def difference(self, old: Mapping[str, Any]) -> Difference:
+        """Compares with the contents of another run's `config.json`.
+
+        A setting that the file does not know yet had its present default.
+
+        Raises:
+            UsageError: the contents are not those of a `config.json`.
+        """
+        return difference(entries(old), entries(self.as_json()))
+
+
+def layered(
+    layers: Sequence[Layer],
+    parse: Callable[[str, Any], Any],
+    declared: Mapping[str, fields.Field],
+    family: str | None,
+) -> Resolved:
+    """Gives every setting the value of the last layer that has it.
+
+    Args:
+        layers: in rising rank.
+        parse: (name, value of any type) -> valid value; raises a UsageError for what cannot be.
+        declared: flag name -> declaration.
+        family: task family of the environment.
+    """
+    settings, origins = {}, {}
+    for name, (value, origin) in ((name, entry) for layer in layers for name, entry in layer.items()):
+        settings[name], origins[name] = parse(name, value), origin
+    return Resolved(family, settings, origins, declared)
+
+
+def difference(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], always: Collection[str] = ()
+) -> Difference:
+    """Compares two configurations.
+
+    Args:
+        before: name -> entry of `config.json`; a setting that is missing had its default.
+        after: likewise; a setting that is missing is None.
+        always: names of settings that count as identity whatever their tag.
+    """
+    changes, tunable = [], set()
+    for name in dict.fromkeys((*after, *before)):
+        old, new = before.get(name, {}), after.get(name, {})
+        value = new.get("value")
+        if "tunable" in (old.get("tag"), new.get("tag")) and name not in always:
+            tunable.add(name)
+        changes.append(Change(name, old["value"] if name in before else _default(name, new), value))
+    changes = [change for change in changes if change.old != change.new]
+    return Difference(
+        tuple(change for change in changes if change.name not in tunable),
+        tuple(change for change in changes if change.name in tunable),
+    )
+
+
+def _default(name: str, entry: Mapping[str, Any]) -> Any:
+    """Returns what a setting was before it was recorded; an environment's own parameter was not there."""
+    return None if name.startswith(PARAMS) else entry.get("default", entry["value"])
+
+
+def describe(changes: Sequence[Change], limit: int = 6) -> str:
+    """Lists changes in words, such as "seed 0 -> 1, agent.discount 0.99 -> 0.9"."""
+    words = [f"{change.name} {change.old} -> {change.new}" for change in changes[:limit]]
+    more = [f"and {len(changes) - limit} more"] if len(changes) > limit else []
+    return ", ".join(words + more)
+
+
+def origin_of(source: str) -> str:
+    """Says where the value of a Config class or of a system's row is from: its paper, this project, or no one's."""
+    return f"paper: {source}" if source and not source.startswith(fields.OURS) else source or "default"
+
+
+def from_row(values: Mapping[str, fields.Cited]) -> dict[str, tuple[Any, str]]:
+    """Returns the layer of a system's own values: their origin is the source alone."""
+    return {name: (value, origin_of(source)) for name, (value, source) in values.items()}
+
+
+def published(origin: str, values: Mapping[str, fields.Cited]) -> dict[str, tuple[Any, str]]:
+    """Returns the layer of a family's or a preset's values, which name it and their source."""
+    return {name: (value, f"{origin}: {source}") for name, (value, source) in values.items()}
+
+
+def plain(value: Any) -> Any:
+    """Returns the value as JSON has it: tuples as lists, infinities as text."""
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
+
+
+def entries(contents: Any) -> dict[str, dict[str, Any]]:
+    """Returns the settings of a `config.json`'s contents, checked in form.
+
+    Raises:
+        UsageError: the contents are not those of a `config.json`.
+    """
+    found = contents.get("settings") if isinstance(contents, Mapping) else None
+    if not isinstance(found, dict) or not all(isinstance(item, dict) and "value" in item for item in found.values()):
+        raise errors.UsageError("config.json is not that of a run: it needs settings with values")
+    return found

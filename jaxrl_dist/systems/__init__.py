@@ -1,0 +1,66 @@
+"""The systems: which agent, replay and layouts make each one, and its published settings with their sources.
+
+A row is a `System` in the `SYSTEMS` of a file of this room; a user's own row, `--system=my_module:SYSTEM`, is the same
+record.
+"""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+
+from jaxrl_dist import replay
+from jaxrl_dist.agents import base as agents
+from jaxrl_dist.parallel import base as parallel
+from jaxrl_dist.settings import Cited
+from jaxrl_dist.systems.families import ANY, FAMILIES, Families
+
+__all__ = ["ANY", "FAMILIES", "SYSTEMS", "Families", "System"]
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """One row of the table.
+
+    Attributes:
+        name: as in `--system`.
+        agent: (config, `types.EnvironmentSpec`, `networks.Config`) -> `agents.Agent`.
+        config: dataclass of the agent's settings, `--agent.*`.
+        replay: where experience is kept.
+        layouts: that it can run in, its own first.
+        actions: kinds of actions that the agent takes: `discrete`, and `bounded` or `unbounded` real vectors.
+        settings: flag name -> value of the system's paper, above the defaults of the Config classes.
+        families: task family -> flag name -> value, above `settings`.
+        by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> value that only this layout has or
+            needs, above `families`.
+        summary: one line for `--help`.
+    """
+
+    name: str
+    agent: Callable[..., agents.Agent]
+    config: type
+    replay: replay.Kind
+    layouts: tuple[parallel.LayoutSpec, ...]
+    actions: tuple[str, ...]
+    settings: Mapping[str, Cited] = dataclasses.field(default_factory=dict)
+    families: Families = dataclasses.field(default_factory=dict)
+    by_layout: Mapping[str, Families] = dataclasses.field(default_factory=dict)
+    summary: str = ""
+
+    def settings_in(self, layout: str, family: str | None) -> Mapping[str, Cited]:
+        """Returns what only this layout has or needs, for tasks of a family (None while it is unknown)."""
+        own = self.by_layout.get(layout, {})
+        return {**own.get(ANY, {}), **own.get(family or ANY, {})}
+
+    def layout(self, name: str) -> parallel.LayoutSpec:
+        """Returns one of its layouts by name."""
+        return next(one for one in self.layouts if one.name == name)
+
+
+def _rows() -> dict[str, System]:
+    """Collects the rows of all files of this room."""
+    files = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return {row.name: row for file in files for row in getattr(file, "SYSTEMS", ())}
+
+
+SYSTEMS: Mapping[str, System] = _rows()

@@ -1,0 +1,31 @@
+"""Settings that systems need in `async_gradient` alone: one gradient per unroll, and no running statistics."""
+
+from jaxrl_dist.settings import OURS, cited
+from jaxrl_dist.systems.families import ANY, Families
+
+_ONCE = cited(f"{OURS}: one gradient per unroll", {"learner.epochs": 1, "learner.minibatches": 1})
+_NO_STATISTICS = cited(
+    f"{OURS}: async_gradient keeps no running statistics",
+    {"agent.normalise_observations": False, "agent.scale_rewards": False},
+)
+_ONE_EACH = cited(f"{OURS}: one for each worker", {"env.num_envs": 4})
+# With as many taught rows per row as in the system's own layout, an unroll of a worker's then gives one batch.
+_PACE = f"{OURS}: one gradient per unroll, at the system's own pace"
+_TWO_EACH = cited(_PACE, {"env.num_envs": 8, "layout.unroll_length": 5})
+
+A3C: Families = {ANY: _NO_STATISTICS}
+PPO: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, "continuous": _ONE_EACH}
+IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}}
+IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS}
+PQN: Families = {ANY: _ONCE}
+DQN: Families = {ANY: _ONE_EACH, "classic": _TWO_EACH}
+R2D2: Families = {"atari": cited(f"{OURS}: one gradient per unroll", {"replay.samples_per_insert": 2.0})}
+APE_X: Families = {
+    ANY: cited(_PACE, {"layout.unroll_length": 10}),
+    "classic": cited(_PACE, {"layout.unroll_length": 2}),
+    "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
+}
+DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
+APE_X_DPG: Families = {
+    ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})}
+}

@@ -1,0 +1,432 @@
+"""Which settings a system has, their values and where these come from, and the texts of `--help` and `--list`.
+
+A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
+family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's.
+"""
+
+import dataclasses
+import importlib.resources
+import itertools
+import math
+import pathlib
+import textwrap
+from collections.abc import Container, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from jaxrl_dist import checkpoint, errors, learner, loggers, networks, systems
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting
+from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
+
+ALIASES = {"network": "network.torso"}
+PRESETS = pathlib.Path(str(importlib.resources.files("jaxrl_dist.systems"))) / "presets"
+
+# Rows are counted and permuted in 32 bits.
+_MOST_ROWS = 2**31
+# What `--layout=auto` may choose of any run, as nothing that is learned depends on it.
+_FOR_SPEED = (
+    *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
+    *("layout.num_actors", "layout.ready_envs"),
+)
+_WIDTH = 110
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Settings of a run as a whole; their flags have no prefix."""
+
+    system: str = setting("ppo", "System to train; --list names them.")
+    env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
+    layout: str = setting(
+        "",
+        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
+        "the same, measured.",
+    )
+    preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
+    steps: int = setting(
+        1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
+    )
+    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
+    num_seeds: int = setting(1, "Independent runs in one program.", low=1)
+    sweep: str = setting(
+        "",
+        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
+        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
+    )
+    stop_at_return: float = setting(
+        1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
+    )
+    out: str = setting("", "Run folder; empty names it after system, environment and seed, under runs.", tag="tunable")
+    init_from: str = setting("", "Run folder whose final parameters this run starts from.")
+    precision: str = setting(
+        "default",
+        "Precision of matrix products; default is the platform's own, and CPUs know none but float32.",
+        choices=("default", "bfloat16", "tensorfloat32", "float32"),
+    )
+    profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+    """Settings of the evaluations during training."""
+
+    episodes: int = setting(32, "Whole episodes per evaluation and seed, one environment each.", low=1, tag="tunable")
+    interval_steps: int = setting(
+        0, "Environment steps between evaluations; 0 is a twentieth of the run.", low=0, tag="tunable"
+    )
+    max_steps: int = setting(
+        27_000,
+        "Longest evaluated episode where the environment has no time limit of its own.",
+        low=1,
+        tag="tunable",
+        source="Mnih et al. 2015, methods (5 minutes at 18,000 frames; 30 minutes since Wang et al. 2016)",
+    )
+
+
+class Choice(NamedTuple):
+    """What the other settings depend on: the row of the table, the environment, and the layout's name."""
+
+    system: systems.System
+    env: str
+    layout: str
+
+
+def declared(system: systems.System, layout: str) -> dict[str, Field]:
+    """Returns the settings of a system in a layout: flag name (`owner.name`, or `name` of the run's own) -> `Field`."""
+    owners = {
+        "": RunConfig,
+        "agent.": system.config,
+        "learner.": learner.Config,
+        "replay.": system.replay.config,
+        "layout.": system.layout(layout).config,
+        "network.": networks.Config,
+        "env.": envs.Config,
+        "evaluation.": EvaluationConfig,
+        "checkpoint.": checkpoint.Config,
+        "log.": loggers.Config,
+    }
+    return {prefix + field.name: field for prefix, config in owners.items() for field in fields.of(config)}
+
+
+def choose(flags: Mapping[str, Any], preset: presets.Preset) -> Choice:
+    """Returns what flags name, or else a preset, or else the defaults.
+
+    Raises:
+        UsageError: there is no such system or layout, or the preset is of another system.
+    """
+    named = {name: str(flags.get(name) or "") for name in ("system", "env", "layout")}
+    beneath = {name: str(preset.settings[name].value) for name in named if name in preset.settings}
+    if beneath and named["system"] not in ("", beneath["system"]):
+        raise errors.UsageError(
+            f"--system={named['system']}: --preset={preset.name} is of {beneath['system']}; leave out one of them"
+        )
+    system, _, layout = (named[name] or beneath.get(name, "") for name in named)
+    row = find_system(system or RunConfig.system)
+    # One that is named without text is refused where environments are checked.
+    env = named["env"] if "env" in flags else beneath.get("env", RunConfig.env)
+    return Choice(row, env, choose_layout(row, "" if layout == AUTO else layout, env))
+
+
+def find_preset(name: str) -> presets.Preset:
+    """Returns the preset of a name; one without settings for none.
+
+    Raises:
+        UsageError: there is no such preset.
+    """
+    try:
+        return presets.load(name, PRESETS)
+    except ValueError as error:
+        raise errors.UsageError(f"--preset={name}: {error}") from None
+
+
+def choose_layout(system: systems.System, name: str, env: str) -> str:
+    """Returns the layout that was named, or else the system's first that serves the environment natively.
+
+    Args:
+        system: row of the table.
+        name: of the layout; empty for none.
+        env: suite:name.
+
+    Raises:
+        UsageError: the system does not run in it, or it cannot serve the environment.
+    """
+    names = [one.name for one in system.layouts]
+    if name and name not in names:
+        hint = errors.nearest(name, (*names, AUTO))
+        raise errors.UsageError(f"--layout={name}: {system.name} runs in {', '.join(names)} or {AUTO}{hint}")
+    suite = envs.suites().get(env.partition(":")[0])
+    if suite is None:
+        return name or names[0]
+    able = [one.name for one in system.layouts if suite.runs_on in one.serves]
+    if name and name not in able:
+        raise errors.UsageError(
+            f"--layout={name}: {env} runs on the {'CPU' if suite.runs_on == 'host' else suite.runs_on} only; valid: "
+            f"{', '.join(able) or 'none'}"
+        )
+    natively = [one.name for one in system.layouts if one.serves[0] == suite.runs_on]
+    return name or (natively or able or names)[0]
+
+
+def find_system(name: str) -> systems.System:
+    """Returns the row of the table.
+
+    Raises:
+        UsageError: there is no such system.
+    """
+    if name not in systems.SYSTEMS:
+        valid = ", ".join(systems.SYSTEMS)
+        raise errors.UsageError(f"--system={name}: expected one of {valid}{errors.nearest(name, systems.SYSTEMS)}")
+    return systems.SYSTEMS[name]
+
+
+def systems_for(actions: str) -> str:
+    """Names the systems whose agents take such actions: `discrete`, or `bounded` or `unbounded` real vectors."""
+    return ", ".join(row.name for row in systems.SYSTEMS.values() if actions in row.actions)
+
+
+def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces short flag names by the full ones.
+
+    Raises:
+        UsageError: both the short and the full name are given.
+    """
+    for short, full in ALIASES.items():
+        if short in flags and full in flags:
+            raise errors.UsageError(f"--{short} is short for --{full}: give one of them")
+    return {ALIASES.get(name, name): value for name, value in flags.items()}
+
+
+def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
+    """Explains that a system has no such flag, and names the nearest that it has."""
+    others = [one.name for one in system.layouts if name in declared(system, one.name) and name not in catalogue]
+    if others:
+        return errors.UsageError(
+            f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have"
+        )
+    owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layouts[0].name)]
+    if owners:
+        return errors.UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
+    candidates = (*catalogue, *ALIASES)
+    # A setting given without its owner, or with the wrong one, is nearest to its namesake.
+    namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
+    hint = f"; did you mean --{namesakes[0]}?" if namesakes else errors.nearest_flag(name, candidates)
+    return errors.UsageError(f"--{name}: {system.name} has no such flag{hint} (--help lists them)")
+
+
+def resolved(
+    flags: Mapping[str, Any],
+    family: str | None = None,
+    preset: presets.Preset | None = None,
+    measured: resolve.Layer = MappingProxyType({}),
+) -> Resolved:
+    """Gives every setting its value: default < paper < family < layout < preset < measured < flag.
+
+    Args:
+        flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them choose the
+            others.
+        family: task family of the environment; None before its spec is known (to check flags only).
+        preset: instead of the one that the flags name.
+        measured: flag name -> value and origin of what `--layout=auto` has chosen; before that, the layout is the
+            system's own.
+
+    Raises:
+        UsageError: a flag is unknown, or a value is not valid.
+    """
+    flags = canonical(flags)
+    preset = find_preset(str(flags.get("preset") or "")) if preset is None else preset
+    is_auto = flags.get("layout") == AUTO
+    named = {**flags, "layout": measured["layout"][0]} if is_auto and "layout" in measured else flags
+    system, _, layout = choose(named, preset)
+    catalogue = declared(system, layout)
+    needed = resolve.from_row(system.settings_in(layout, family))
+    is_elsewhere = choose({**flags, "layout": ""}, preset).layout != layout
+    above = _in_layout(preset, layout, catalogue, needed if is_elsewhere else ())
+
+    def parse(name: str, value: Any) -> Any:
+        return _value(system, catalogue, name, value)
+
+    layers: tuple[resolve.Layer, ...] = (
+        {name: (field.default, resolve.origin_of(field.source)) for name, field in catalogue.items()},
+        {"layout": (layout, f"system {system.name}")},
+        resolve.from_row(system.settings),
+        resolve.published(f"family {family}", system.families.get(family or "", {})),
+        needed,
+        resolve.published(f"preset {preset.name}", above),
+        measured if is_auto else {},
+        {name: (value, FLAG) for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
+    )
+    found = resolve.layered(layers, parse, catalogue, family)
+    _check_seeds(found, system.layout(layout).seeds_together)
+    _check_rows(found.settings)
+    return found
+
+
+def restored(contents: Mapping[str, Any]) -> Resolved:
+    """Rebuilds the settings of a run from its `config.json`, origins included.
+
+    Raises:
+        UsageError: the contents are not those of a `config.json` that this version can read.
+    """
+    entries = resolve.entries(contents)
+    values = {name: entry["value"] for name, entry in entries.items()}
+    found = resolved(values, contents.get("family"), presets.NONE)
+    origins = {**found.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
+    return dataclasses.replace(found, origins=origins)
+
+
+def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
+    """Returns what `--layout=auto` has chosen in an earlier session, or would have: flag name -> value and origin.
+
+    A run that was begun without it goes on in its own layout, on its own devices.
+
+    Args:
+        contents: of a `config.json`, of whatever form.
+        asked: settings now; a run of another system or environment says nothing about them.
+    """
+    try:
+        read = resolve.entries(contents)
+    except errors.UsageError:
+        return {}
+    entries = {name: (entry["value"], str(entry.get("origin"))) for name, entry in read.items()}
+    if any(entries.get(name, ("", ""))[0] != asked[name] for name in ("system", "env")):
+        return {}
+    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO) or name in _FOR_SPEED}
+
+
+def resolved_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked: Resolved) -> Resolved:
+    """Gives every setting its value as in a run: in the family of its environment, with what auto means there.
+
+    Args:
+        contents: of the run's `config.json`.
+        flags: flag name -> text or value.
+        asked: settings that these give before the environment is known.
+
+    Raises:
+        UsageError: a flag is not valid in that family.
+    """
+    return resolved(flags, contents["family"], measured=measured_in(contents, asked))
+
+
+def preset_names() -> tuple[str, ...]:
+    """Returns the names of all presets."""
+    return presets.names(PRESETS)
+
+
+def help_text(
+    system: systems.System,
+    layout: str,
+    usage: str,
+    preset: presets.Preset = presets.NONE,
+    actions: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Describes every flag of a system in a layout: default, range and origin, the values of families and preset.
+
+    Args:
+        system: row of the table.
+        layout: name of one of its layouts.
+        usage: how the command is called.
+        preset: whose values are shown too.
+        actions: other flags of the command -> what each does.
+    """
+    catalogue = declared(system, layout)
+    lines = [
+        f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
+        f"{system.name}: {system.summary} Layouts: {', '.join(one.name for one in system.layouts)}.",
+        "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
+        *preset.head,
+        "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
+    ]
+    for owner, names in itertools.groupby(catalogue, key=lambda name: name.rpartition(".")[0]):
+        lines += ["", f"{owner or 'run'}:"]
+        lines += [line for name in names for line in _flag_lines(system, layout, name, catalogue[name], preset)]
+        if owner == "env":
+            lines += [f"  --{PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
+    lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in actions.items())]
+    return "\n".join(lines)
+
+
+def list_text() -> str:
+    """Lists the systems, the environments of each suite, the layouts, and the presets."""
+    by_name = systems.SYSTEMS.values()
+    rows = [f"{row.name}: {row.summary} Layouts: {', '.join(one.name for one in row.layouts)}." for row in by_name]
+    names = [f"{suite.name}: {', '.join(suite.environments) or 'any name'}" for suite in envs.suites().values()]
+    layouts = {one.name: f"{one.name}: {one.summary}" for row in by_name for one in row.layouts}
+    ways = [*layouts.values(), f"{AUTO}: The fastest of those above that learn the same, measured when the run begins."]
+    ready = [f"{name}: {find_preset(name).head[0]}" for name in preset_names()]
+    groups = {"systems": rows, "environments": names, "layouts": ways, "presets": ready}
+    return "\n".join(line for title, items in groups.items() for line in (f"{title}:", *map(_wrapped, items)))
+
+
+def _check_seeds(found: Resolved, seeds_together: bool) -> None:
+    """Refuses several seeds, or a sweep, of a layout that trains one at a time."""
+    if found["num_seeds"] > 1 and not seeds_together:
+        raise errors.UsageError(
+            f"--num_seeds={found['num_seeds']}: {found['layout']} trains one seed at a time; valid: 1 "
+            "(scripts/study.py runs several, one after the other)"
+        )
+    if found["sweep"] and not seeds_together:
+        raise errors.UsageError(
+            f"--sweep={found['sweep']}: {found['layout']} trains one seed at a time; valid: --layout=anakin, or "
+            "scripts/study.py with --search"
+        )
+
+
+def _check_rows(settings: Mapping[str, Any]) -> None:
+    """Refuses iterations of more rows than an int32 counts."""
+    names = [name for name in ("env.num_envs", "layout.unroll_length") if name in settings]
+    if math.prod(settings[name] for name in names) >= _MOST_ROWS:
+        given = " × ".join(f"--{name}={settings[name]}" for name in names)
+        raise errors.UsageError(f"{given}: expected fewer than {_MOST_ROWS} rows per iteration")
+
+
+def _in_layout(
+    preset: presets.Preset, layout: str, catalogue: Container[str], needed: Container[str]
+) -> dict[str, Cited]:
+    """Returns the settings of a preset; in another layout than its own, without those of its own or that this needs."""
+    kept = {
+        name: value
+        for name, value in preset.settings.items()
+        if name not in needed and (name in catalogue or not name.startswith("layout."))
+    }
+    if "layout" in kept and kept["layout"].value != layout:
+        del kept["layout"]
+    return kept
+
+
+def _value(system: systems.System, catalogue: Mapping[str, Field], name: str, value: Any) -> Any:
+    """Checks one value; parameters of the environment's own stay text."""
+    if name.startswith(PARAMS) and name[len(PARAMS) :].isidentifier():
+        return str(value)
+    if name not in catalogue:
+        raise unknown_flag(system, catalogue, name)
+    try:
+        return fields.parse(catalogue[name], value)
+    except ValueError as error:
+        raise errors.UsageError(f"--{name}={value}: {error}") from None
+
+
+def _flag_lines(system: systems.System, layout: str, name: str, field: Field, preset: presets.Preset) -> list[str]:
+    """Describes one flag: its value where no family or flag sets it, then the families' values and the preset's."""
+    known = {**system.settings, **system.settings_in(layout, None)}
+    paper = known.get(name, Cited(field.default, field.source))
+    lines = [
+        f"  --{name}={fields.shown(paper.value)}",
+        _wrapped(f"{field.help} ({fields.valid_values(field)}; {resolve.origin_of(paper.source)})"),
+    ]
+    for family, settings in system.families.items():
+        own = {**settings, **system.settings_in(layout, family)}.get(name, paper)
+        if own != paper:
+            lines.append(_wrapped(f"{family}: {fields.shown(own.value)} ({own.source})"))
+    if name in preset.settings:
+        own = preset.settings[name]
+        lines.append(_wrapped(f"preset {preset.name}: {fields.shown(own.value)} ({own.source})"))
+    return lines
+
+
+def _wrapped(text: str) -> str:
+    """Wraps text to indented lines."""
+    indent = " " * 6
+    return textwrap.fill(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

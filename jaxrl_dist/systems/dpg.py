@@ -1,0 +1,187 @@
+"""Settings of agents that replay real actions: DDPG, TD3, D4PG and Ape-X's form of it."""
+
+from jaxrl_dist import ring
+from jaxrl_dist.agents import dpg
+from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.settings import OURS, Cited, cited
+from jaxrl_dist.systems import System
+from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems.families import Families
+
+_DDPG = "Lillicrap et al. 2016 (DDPG), section 7"
+_TD3 = "Fujimoto et al. 2018 (TD3), section 6.1"
+# Published after the paper, which has a step size of 1e-3, batches of 100, and layers of 400 and 300.
+_TD3_CODE = "sfujim/TD3, TD3.py and main.py (the authors' code)"
+_D4PG = "Barth-Maron et al. 2018 (D4PG), section 4"
+_APE_X = "Horgan et al. 2018 (Ape-X), appendix D"
+
+COMMON = {
+    **cited(
+        OURS,
+        {
+            "env.num_envs": 8,
+            "layout.unroll_length": 4,
+            "replay.min_size": 1_000,
+            "learner.optimizer": "adam",
+            "learner.anneal": False,
+            "learner.max_grad_norm": 0.0,
+            "learner.epsilon": 1e-8,
+            "network.torso": "mlp",
+            "network.activation": "relu",
+            "network.orthogonal": False,
+        },
+    ),
+    "replay.capacity": Cited(1_000_000, _DDPG),
+    "network.hidden_sizes": Cited((256, 256), f"{_TD3_CODE}; the papers have 400 and 300"),
+}
+
+DDPG = {
+    **COMMON,
+    **cited(
+        _DDPG,
+        {
+            "learner.learning_rate": 1e-3,
+            "learner.policy_learning_rate": 1e-4,
+            "learner.target_period": 1,
+        },
+    ),
+    **cited(
+        f"{_TD3}, its DDPG",
+        {
+            "learner.target_rate": 0.005,
+            "agent.exploration_noise": 0.1,
+        },
+    ),
+    "replay.batch_size": Cited(256, _TD3_CODE),
+    "replay.samples_per_insert": Cited(256.0, f"{_TD3_CODE}: an update of 256 rows per step"),
+}
+
+TD3 = {
+    **DDPG,
+    **cited(
+        _TD3,
+        {
+            "learner.policy_period": 2,
+            "learner.target_period": 2,
+            "agent.num_critics": 2,
+            "agent.target_noise": 0.2,
+        },
+    ),
+    **cited(_TD3_CODE, {"learner.learning_rate": 3e-4, "learner.policy_learning_rate": 3e-4}),
+    "agent.random_share": Cited(0.01, f"{_TD3} (10,000 steps of 1M)"),
+}
+
+D4PG = {
+    **COMMON,
+    **cited(
+        _D4PG,
+        {
+            "replay.batch_size": 256,
+            "learner.learning_rate": 1e-4,
+            "learner.policy_learning_rate": 1e-4,
+            "learner.target_period": 100,
+            "agent.n_step": 5,
+            "agent.num_atoms": 51,
+            "agent.exploration_noise": 0.3,
+        },
+    ),
+    **cited(OURS, {"replay.samples_per_insert": 256.0, "replay.priority_exponent": 0.6}),
+}
+
+APE_X_DPG = {
+    **COMMON,
+    **cited(
+        _APE_X,
+        {
+            "env.num_envs": 32,
+            "replay.batch_size": 256,
+            "replay.priority_exponent": 0.6,
+            "learner.learning_rate": 1e-4,
+            "learner.policy_learning_rate": 1e-4,
+            "learner.target_period": 100,
+            "agent.n_step": 5,
+            "agent.exploration_noise": 0.3,
+            "agent.actor_errors": True,
+        },
+    ),
+    **cited(
+        "as Ape-X DQN, Horgan et al. 2018, section 4.1",
+        {"replay.importance_exponent": 0.4, "replay.importance_exponent_end": 0.4},
+    ),
+    **cited(OURS, {"replay.samples_per_insert": 64.0}),
+    "replay.capacity": Cited(999_936, f"{_APE_X} (1M), in whole unrolls of 32 environments"),
+}
+
+# What has real actions is of these families; the papers' settings serve both.
+REAL_FAMILIES: Families = {"continuous": {}, "physics": {}}
+
+# A small task gives too few rows for the few updates per row of a large machine.
+APE_X_DPG_FAMILIES: Families = {
+    "continuous": cited(OURS, {"env.num_envs": 8, "replay.samples_per_insert": 256.0, "learner.learning_rate": 1e-3}),
+    "physics": {},
+}
+
+SYSTEMS = (
+    System(
+        name="ddpg",
+        agent=dpg.make,
+        config=dpg.Config,
+        replay=ring.UNIFORM,
+        layouts=(
+            anakin.LAYOUT,
+            sebulba.LAYOUT,
+            async_gradient.LAYOUT,
+        ),
+        actions=dpg.ACTIONS,
+        settings=DDPG,
+        families=REAL_FAMILIES,
+        by_layout={"async_gradient": by_worker.DPG},
+        summary="Deep deterministic policy gradient (Lillicrap et al. 2016) for real actions.",
+    ),
+    System(
+        name="td3",
+        agent=dpg.make,
+        config=dpg.Config,
+        replay=ring.UNIFORM,
+        layouts=(
+            anakin.LAYOUT,
+            sebulba.LAYOUT,
+        ),
+        actions=dpg.ACTIONS,
+        settings=TD3,
+        families=REAL_FAMILIES,
+        summary="DDPG with two critics, a delayed policy and smoothed targets (Fujimoto et al. 2018).",
+    ),
+    System(
+        name="d4pg",
+        agent=dpg.make,
+        config=dpg.Config,
+        replay=ring.PRIORITISED,
+        layouts=(
+            sebulba.LAYOUT,
+            anakin.LAYOUT,
+            async_gradient.LAYOUT,
+        ),
+        actions=dpg.ACTIONS,
+        settings=D4PG,
+        families=REAL_FAMILIES,
+        by_layout={"async_gradient": by_worker.DPG},
+        summary="DDPG with a distribution of returns of n steps and many actors (Barth-Maron et al. 2018).",
+    ),
+    System(
+        name="apex_dpg",
+        agent=dpg.make,
+        config=dpg.Config,
+        replay=ring.PRIORITISED,
+        layouts=(
+            sebulba.LAYOUT,
+            anakin.LAYOUT,
+            async_gradient.LAYOUT,
+        ),
+        actions=dpg.ACTIONS,
+        settings=APE_X_DPG,
+        families=APE_X_DPG_FAMILIES,
+        by_layout={"async_gradient": by_worker.APE_X_DPG},
+        summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
+    ),
+)

@@ -1,0 +1,214 @@
+"""Settings of IMPALA and of SEED RL's form of it.
+
+The loss is summed, so gradients are as much larger as there are rows, and with them the ε of RMSProp that tells noise
+from signal: of 160 rows, .5 is what 2e-5 is of their mean. With 1e-5 CartPole was learned and lost again. MinAtar's
+Breakout plays alike each time, and summed losses settled on the first five or six bricks: means, more rows and entropy
+go on.
+"""
+
+from jaxrl_dist import mixed
+from jaxrl_dist import replay as replays
+from jaxrl_dist.agents import impala
+from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.settings import OURS, Cited, cited
+from jaxrl_dist.systems import System
+from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems.families import ANY, Families
+
+_IMPALA = "Espeholt et al. 2018 (IMPALA), appendix (Atari)"
+_IMPALA_CODE = "IMPALA's released code, experiment.py (2018)"
+_SEED = "SEED RL's released code, dmlab/vtrace_main.py and agents/vtrace/learner.py (2020)"
+_PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
+
+_CLASSIC = cited(
+    OURS,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 10,
+        "learner.learning_rate": 2e-3,
+        "learner.epsilon": 0.5,
+        "agent.entropy_cost": 0.0,
+        "agent.value_cost": 1.0,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+_MINATAR = {
+    **cited(
+        OURS,
+        {
+            "env.num_envs": 128,
+            "layout.unroll_length": 20,
+            "learner.optimizer": "adam",
+            "learner.learning_rate": 4e-3,
+            "learner.momentum": 0.9,
+            "learner.decay": 0.999,
+            "learner.epsilon": 1e-5,
+            "learner.max_grad_norm": 0.5,
+            "learner.reduction": "mean",
+            "agent.trace_decay": 0.95,
+            "agent.entropy_cost": 0.05,
+        },
+    ),
+    **cited(
+        _PUREJAXRL_MINATAR,
+        {
+            "network.torso": "mlp",
+            "network.hidden_sizes": (64, 64),
+            "network.activation": "relu",
+            "network.shared": False,
+        },
+    ),
+}
+
+_ATARI = {
+    **cited(_IMPALA, {"agent.clip_rewards": 1.0}),
+    **cited(
+        "Espeholt et al. 2018 (IMPALA), figure 3 and section 5.3 (deep, feed-forward)",
+        {
+            "network.torso": "impala_resnet",
+            "network.core": "frame_stack",
+            "network.num_frames": 4,
+            "network.shared": True,
+        },
+    ),
+}
+
+_CONTINUOUS = cited(
+    OURS,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 32,
+        "learner.learning_rate": 7e-4,
+        "learner.epsilon": 0.5,
+        "agent.entropy_cost": 0.0,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 10.0,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 10.0,
+        "network.torso": "mlp",
+        "network.hidden_sizes": (64, 64),
+        "network.activation": "tanh",
+        "network.shared": False,
+    },
+)
+
+IMPALA = {
+    **cited(
+        _IMPALA,
+        {
+            "env.num_envs": 32,
+            "layout.unroll_length": 20,
+            "learner.optimizer": "rmsprop",
+            "learner.learning_rate": 6e-4,
+            "learner.anneal": True,
+            "learner.decay": 0.99,
+            "learner.epsilon": 0.01,
+            "learner.max_grad_norm": 40.0,
+        },
+    ),
+    **cited(f"{_IMPALA_CODE}: losses are summed", {"learner.reduction": "sum"}),
+}
+
+# What samples a replay goes over each batch once.
+IMPALA_REPLAY_FAMILIES: Families = {
+    "classic": _CLASSIC,
+    "minatar": _MINATAR,
+    "atari": _ATARI,
+    "continuous": _CONTINUOUS,
+    "physics": {**_CONTINUOUS, **cited(OURS, {"env.num_envs": 256, "layout.unroll_length": 16})},
+}
+
+IMPALA_FAMILIES: Families = {
+    **IMPALA_REPLAY_FAMILIES,
+    "minatar": {**_MINATAR, "learner.minibatches": Cited(4, OURS)},
+}
+
+SEED = {
+    **IMPALA,
+    **cited(
+        _SEED,
+        {
+            "layout.unroll_length": 100,
+            "learner.optimizer": "adam",
+            "learner.learning_rate": 4.8e-4,
+            "learner.momentum": 0.0,
+            "learner.decay": 0.999,
+            "learner.epsilon": 3.125e-7,
+            "learner.max_grad_norm": 0.0,
+            "learner.reduction": "mean",
+            "agent.entropy_cost": 2.5e-4,
+        },
+    ),
+}
+
+_AS_IMPALA = cited(
+    OURS,
+    {
+        "learner.optimizer": "rmsprop",
+        "learner.decay": 0.99,
+        "learner.max_grad_norm": 40.0,
+        "learner.reduction": "sum",
+    },
+)
+SEED_FAMILIES: Families = {
+    **{name: {**_AS_IMPALA, **family} for name, family in IMPALA_FAMILIES.items()},
+    "atari": _ATARI,
+}
+
+SEED_IN_SEBULBA: Families = {
+    ANY: {
+        "layout.inference": Cited("central", "Espeholt et al. 2020 (SEED RL), section 3"),
+        "layout.policy_lag": Cited("free", "Espeholt et al. 2020 (SEED RL), section 3"),
+    }
+}
+
+SYSTEMS = (
+    System(
+        name="impala",
+        agent=impala.make,
+        config=impala.Config,
+        replay=replays.LATEST,
+        layouts=(
+            sebulba.LAYOUT,
+            anakin.LAYOUT,
+            async_gradient.LAYOUT,
+        ),
+        actions=impala.ACTIONS,
+        settings=IMPALA,
+        families=IMPALA_FAMILIES,
+        by_layout={"async_gradient": by_worker.IMPALA},
+        summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
+    ),
+    System(
+        name="impala_replay",
+        agent=impala.make,
+        config=impala.Config,
+        replay=mixed.MIXED,
+        layouts=(
+            sebulba.LAYOUT,
+            anakin.LAYOUT,
+            async_gradient.LAYOUT,
+        ),
+        actions=impala.ACTIONS,
+        settings=IMPALA,
+        families=IMPALA_REPLAY_FAMILIES,
+        by_layout={"async_gradient": by_worker.IMPALA_REPLAY},
+        summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
+    ),
+    System(
+        name="seed_impala",
+        agent=impala.make,
+        config=impala.Config,
+        replay=replays.LATEST,
+        layouts=(sebulba.LAYOUT,),
+        actions=impala.ACTIONS,
+        settings=SEED,
+        families=SEED_FAMILIES,
+        by_layout={"sebulba": SEED_IN_SEBULBA},
+        summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
+    ),
+)

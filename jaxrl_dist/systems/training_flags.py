@@ -1,0 +1,85 @@
+"""Reads the command line of training, and checks all that can be checked before an environment is made."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxrl_dist import errors, software, systems
+from jaxrl_dist.envs import base as envs
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import Field, command_line, sweep
+from jaxrl_dist.settings.resolve import PARAMS, Resolved
+from jaxrl_dist.systems import catalogue
+
+_ACTIONS = {
+    "help": "Print the flags of the chosen system, and exit.",
+    "list": "Print the systems, the environments, the layouts and the presets, and exit.",
+    "dry_run": "Compile everything, train for some seconds, print memory, placement, schedules and speed, and exit.",
+    "version": "Print versions, and exit.",
+}
+
+
+class Command(NamedTuple):
+    """Holds what the user asks for: text to print, or flags (name -> value) to run with and their checked settings.
+
+    With `dry_run`, only what such a run would be is wanted.
+    """
+
+    text: str
+    flags: dict[str, Any]
+    settings: Resolved | None
+    dry_run: bool = False
+
+
+def parse(argv: Sequence[str], usage: str = "") -> Command:
+    """Reads and checks a command line.
+
+    Args:
+        argv: arguments without the program's name.
+        usage: how the command is called, for `--help`.
+
+    Raises:
+        UsageError: a flag, a value or a name is not valid.
+    """
+    arguments = command_line.with_flag_files(argv)
+    actions = {name: Field(name, "bool", False, about) for name, about in _ACTIONS.items()}
+    chosen = {name: Field(name, "str", "", "") for name in ("system", "env", "layout", "preset")}
+    first = command_line.read(arguments, {**actions, **chosen}).values
+    if first.get("version"):
+        return Command("\n".join(software.versions()), {}, None)
+    if first.get("list"):
+        return Command(catalogue.list_text(), {}, None)
+    preset = catalogue.find_preset(first.get("preset", ""))
+    system, env, layout = catalogue.choose(first, preset)
+    envs.find_suite(env)
+    if first.get("help"):
+        return Command(catalogue.help_text(system, layout, usage, preset, _ACTIONS), {}, None)
+    declared = catalogue.declared(system, layout)
+    if "undefok" in command_line.names(arguments):
+        # Absl would silently drop the flags it names.
+        raise catalogue.unknown_flag(system, declared, "undefok")
+    values, rest = command_line.read(arguments, {**_flags(arguments, declared), "dry_run": actions["dry_run"]})
+    dry_run = values.pop("dry_run", False)
+    if rest:
+        raise _unexpected(system, declared, rest[0])
+    settings = catalogue.resolved(values)
+    software.check_trackers(settings)
+    sweep.check_once(settings, values)
+    origin = settings["init_from"]
+    if origin and not (pathlib.Path(origin) / "config.json").is_file() and folders.held(folders.of(settings)) is None:
+        raise errors.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
+    return Command("", catalogue.canonical(values), settings, dry_run)
+
+
+def _flags(arguments: Sequence[str], declared: Mapping[str, Field]) -> dict[str, Field]:
+    """Returns every flag that the arguments may use."""
+    params = [name for name in command_line.names(arguments) if name.startswith(PARAMS)]
+    short = {name: declared[full]._replace(name=name) for name, full in catalogue.ALIASES.items()}
+    return {**declared, **short, **{name: Field(name, "str", "", "") for name in params}}
+
+
+def _unexpected(system: systems.System, declared: Mapping[str, Field], argument: str) -> errors.UsageError:
+    """Explains an argument that is no flag of the system."""
+    if not argument.startswith("-") or not argument.strip("-"):
+        return errors.UsageError(f"unexpected argument {argument!r}: flags are given as --flag=value")
+    return catalogue.unknown_flag(system, declared, argument.lstrip("-").partition("=")[0])

@@ -1,0 +1,1 @@
+"""What drives runs: one, a study of several, a search of settings."""
