@@ -26,6 +26,7 @@ from jaxrl_dist.envs import base as envs
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
+PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
 # What ends by itself has ended by then, on a busy machine too; what hangs takes longer.
 SOON_S = 45.0
 
@@ -75,27 +76,6 @@ SMALL["r2d2"] = SMALL["dqn"] | {
     "network.head_size": 8,
     "replay.batch_size": 8,
 }
-
-
-PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
-LONG = pathlib.Path(__file__).with_name("long.txt")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow what `long.txt` names, and refuses names there of tests that are no more."""
-    lines = LONG.read_text(encoding="utf-8").splitlines()
-    named = {line for line in lines if line and not line.startswith("#")}
-    found = set()
-    for item in items:
-        name = item.nodeid.removeprefix("tests/")
-        for candidate in {name, name.partition("[")[0]} & named:
-            item.add_marker(pytest.mark.slow)
-            found.add(candidate)
-    files = {item.nodeid.removeprefix("tests/").partition("::")[0] for item in items if "::" in item.nodeid}
-    # Only a run of many files is one of all tests.
-    if len(files) > 40 and named - found:
-        raise pytest.UsageError(f"{LONG.name} names no test: {sorted(named - found)[0]}")
-
 
 SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
 SMALL["sac"] = SMALL["ddpg"]

@@ -1,11 +1,13 @@
 """A2C: its loss against a slow loop in float64, its gradient as PPO's without clipping, and whose rows it takes."""
 
 import functools
+import itertools
 from typing import Any
 
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -151,9 +153,12 @@ def test_the_loss_is_that_of_a_slow_loop(network: networks.Config, spec: Any, ch
     assert not taught[4, :2].any() and taught[3, :2].all()
 
 
-@pytest.mark.parametrize(("network", "spec"), [(FLAT, SPEC), (LSTM, SPEC), (FLAT, BOX), (LSTM, BOX)])
-@pytest.mark.parametrize("gae_lambda", [1.0, 0.8])
-def test_the_gradient_is_that_of_ppo_without_clipping(network: networks.Config, spec: Any, gae_lambda: float) -> None:
+AGENTS = {"flat": (FLAT, SPEC), "lstm": (LSTM, SPEC), "flat-box": (FLAT, BOX), "lstm-box": (LSTM, BOX)}
+
+
+@pytest.mark.parametrize(("gae_lambda", "name"), marks.some(itertools.product([1.0, 0.8], AGENTS), slow={"1.0-lstm"}))
+def test_the_gradient_is_that_of_ppo_without_clipping(gae_lambda: float, name: str) -> None:
+    network, spec = AGENTS[name]
     """With the policy that acted the ratio is 1, and its gradient is that of the logarithm."""
     common = {**COSTS, "gae_lambda": gae_lambda, "clip_rewards": 1.0}
     off = {"clip_epsilon": 0.0, "clip_value": 0.0, "normalise_advantage": "none"}
@@ -172,6 +177,7 @@ def test_the_gradient_is_that_of_ppo_without_clipping(network: networks.Config, 
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[0].sums)) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [FLAT, LSTM], ids=["flat", "lstm"])
 def test_an_episode_s_end_splits_an_unroll_in_two(network: networks.Config) -> None:
     """The first column ends at row 4: its gradient is the sum of those of rows 0 to 4 and of rows 5 to T."""
@@ -238,6 +244,7 @@ def test_epsilon_bounds_the_gradient_of_what_the_policy_no_longer_does() -> None
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[0])) > 0.01
 
 
+@pytest.mark.slow
 def test_ga3c_learns_from_rows_of_older_policies(tmp_path: Any) -> None:
     """One loop acts on whatever is ready, and rows may be old; without ε that is refused."""
     settings = {**conftest.SMALL["a2c"], "layout.ready_envs": 2}

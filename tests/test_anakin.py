@@ -1,6 +1,9 @@
 """Anakin on virtual devices: no replica drifts, chunks and seeds are exact (T2, T5, T9, T11)."""
 
+import itertools
+
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -41,14 +44,13 @@ def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _variants(quick):
-    """All variants; those that are not named run with the long tests."""
-    for variant in VARIANTS:
-        yield pytest.param(variant, marks=() if variant in quick else pytest.mark.slow)
+SHORT = ("ppo", "ppo-stack", "a2c", "a2c-continuous", "impala", "impala_replay", "impala-stack", "pqn", "dqn")
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "num_devices"),
+    marks.some(itertools.product(VARIANTS, [1, 2]), fast={f"{variant}-2" for variant in SHORT}),
+)
 def test_three_iterations_move_finite_parameters_and_compile_once(small, variant, num_devices, caplog):
     system, env, settings = VARIANTS[variant]
     run = small(system, env, num_devices, settings)
@@ -60,7 +62,7 @@ def test_three_iterations_move_finite_parameters_and_compile_once(small, variant
     assert sum(record.getMessage().startswith("Compiling jit(run)") for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("system", ["ppo", "a2c", "rainbow"])
+@pytest.mark.parametrize("system", marks.some(["ppo", "a2c", "rainbow"], slow={"rainbow"}))
 def test_replicas_stay_bitwise_equal(small, system):
     run = small(system, CARTPOLE, 4, {}).run(6)
     for leaf in jax.tree.leaves(run.state.learner):
@@ -69,7 +71,8 @@ def test_replicas_stay_bitwise_equal(small, system):
         assert all(np.array_equal(shards[0], shard) for shard in shards[1:])
 
 
-@pytest.mark.parametrize("variant", _variants(quick={"ppo", "ppo-lstm", "a2c", "dqn", "r2d2"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_chunks_of_any_length_give_the_same_run(small, variant):
     system, env, settings = VARIANTS[variant]
     whole = small(system, env, 2, settings).run(7)
@@ -77,6 +80,7 @@ def test_chunks_of_any_length_give_the_same_run(small, variant):
     assert _equal(whole.params, parts.params)
 
 
+@pytest.mark.slow
 def test_seeds_on_several_devices_are_the_seeds_alone(small):
     together = small("ppo", CARTPOLE, 2, {"num_seeds": 4}).run(3)
     assert dict(together.layout.mesh.shape) == {"seeds": 2, "devices": 1}
@@ -86,6 +90,7 @@ def test_seeds_on_several_devices_are_the_seeds_alone(small):
         np.testing.assert_allclose(a[3], b[0], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatch):
     for system in ("ppo", "rainbow"):
         loop = small(system, CARTPOLE, 1, {"num_seeds": 3}).run(4)
@@ -97,8 +102,16 @@ def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatc
             np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("platform", [pytest.param("cpu", marks=pytest.mark.slow), "cuda", "tpu"])
-@pytest.mark.parametrize("variant", VARIANTS)
+LONG_TO_LOWER = {"pqn-lstm-cuda", "pqn-lstm-tpu", "pqn-stack-cuda", "pqn-stack-tpu", "r2d2-cuda"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "platform"),
+    marks.some(
+        itertools.product(VARIANTS, ["cpu", "cuda", "tpu"]),
+        slow={f"{variant}-cpu" for variant in VARIANTS} | LONG_TO_LOWER,
+    ),
+)
 def test_programs_lower_for_every_platform(small, variant, platform):
     system, env, settings = VARIANTS[variant]
     run = small(system, env, 2, settings)

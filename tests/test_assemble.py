@@ -1,6 +1,7 @@
 """The choice of devices: accelerators all, CPU devices as many as the work keeps busy; every system's settings fit."""
 
 import jax
+import marks
 import pytest
 
 from jaxrl_dist import assemble, errors, systems
@@ -20,6 +21,8 @@ OWN = [
     for family in TASKS
     if family in system.families and (family != "physics" or layout == system.layouts[0])
 ]
+# In the second synchronous layout the parts are those of the first.
+SECOND = {"-".join(own) for own in OWN if own[1] not in (systems.SYSTEMS[own[0]].layouts[0], "async_gradient")}
 # The atoms of a task whose rewards have no bounds.
 NEEDED = {("d4pg", "physics"): {"agent.value_low": 0.0, "agent.value_high": 1000.0}}
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
@@ -57,7 +60,7 @@ def test_more_devices_than_there_are_is_refused():
         assemble.choose_devices(resolved, jax.devices()[:2])
 
 
-@pytest.mark.parametrize(("system", "layout", "family"), OWN)
+@pytest.mark.parametrize(("system", "layout", "family"), marks.some(OWN, slow=SECOND))
 def test_a_system_s_own_settings_fit_together(system, layout, family):
     settings, environment = assemble.resolve(
         {"system": system, "layout": layout, "env": TASKS[family], **NEEDED.get((system, family), {})}

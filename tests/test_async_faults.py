@@ -10,6 +10,7 @@ from typing import Any
 import conftest
 import fake_host
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -28,6 +29,7 @@ def training(walk: fake_host.Walk) -> bool:
     return threading.current_thread().name.startswith("worker")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["round_robin", "free"])
 def test_a_raising_environment_ends_the_run_with_its_own_exception(
     schedule: str, tmp_path: pathlib.Path, plays: Any
@@ -49,7 +51,7 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
     assert train(tmp_path, steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("workers", marks.some([1, 4], slow={"4"}))
 def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_path: pathlib.Path, plays: Any) -> None:
     hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers}
 
@@ -67,6 +69,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_pat
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
 
 
+@pytest.mark.slow
 def test_gradients_that_go_on_being_broken_end_the_run_in_one_line(tmp_path: pathlib.Path) -> None:
     script = pathlib.Path(__file__).resolve().parents[1] / "scripts" / "train.py"
     flags = ["--system=a3c", "--env=gymnax:CartPole-v1", "--steps=64_000", f"--out={tmp_path / 'run'}"]
@@ -79,6 +82,7 @@ def test_gradients_that_go_on_being_broken_end_the_run_in_one_line(tmp_path: pat
     assert "--learner.learning_rate" in error[-1] and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     unrolls: list[types.Unroll] = []
     play = worker.Worker._play_on_host
@@ -103,6 +107,7 @@ def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkey
         np.testing.assert_array_equal(step_type[1:][~goes_on], types.FIRST)
 
 
+@pytest.mark.slow
 def test_workers_and_actors_are_as_precise_as_asked(tmp_path: pathlib.Path, plays: Any) -> None:
     seen = set()
 

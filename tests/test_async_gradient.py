@@ -7,6 +7,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -18,12 +19,7 @@ LSTM = {**ONCE, "network.core": "lstm", "network.core_size": 8}
 # 32 windows per unroll of 8 × 4 rows.
 DQN = {"replay.samples_per_insert": 1.0}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
-SYSTEMS = [
-    pytest.param("ppo", ONCE, id="ppo"),
-    pytest.param("ppo", LSTM, id="lstm"),
-    pytest.param("dqn", DQN, id="dqn"),
-    pytest.param("rainbow", {**DQN, **RANGE}, id="rainbow", marks=pytest.mark.slow),
-]
+SYSTEMS = {"ppo": ("ppo", ONCE), "lstm": ("ppo", LSTM), "dqn": ("dqn", DQN), "rainbow": ("rainbow", {**DQN, **RANGE})}
 
 
 def make(
@@ -40,7 +36,7 @@ def equal(one: conftest.Small, other: conftest.Small, atol: float = 0.0) -> None
         np.testing.assert_allclose(x, y, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_one_worker_learns_what_anakin_learns(system: str, settings: dict[str, Any]) -> None:
     one = conftest.Small(system, "toy:walk", 1, {"layout": "anakin", **settings}).run(6)
     other = make(system, settings, 1).run(6)
@@ -57,7 +53,8 @@ LADDER = {**DQN, "agent.exploration": "ladder", "agent.ladder_base": 0.9, "agent
 
 
 @pytest.mark.parametrize(
-    ("system", "settings"), [("ppo", ONCE), ("dqn", DQN), ("dqn", LADDER)], ids=["ppo", "dqn", "ladder"]
+    ("system", "settings"),
+    marks.some({"ppo": ("ppo", ONCE), "dqn": ("dqn", DQN), "ladder": ("dqn", LADDER)}, fast={"ladder"}),
 )
 def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, settings: dict[str, Any]) -> None:
     settings = {**settings, "learner.anneal": False}
@@ -76,13 +73,18 @@ def test_as_many_gradients_as_workers_are_synchronous_learning(system: str, sett
 
 
 @pytest.mark.parametrize(
-    ("schedule", "exchange"),
-    [pytest.param("round_robin", "unroll", marks=pytest.mark.slow), ("virtual", "unroll"), ("virtual", "episode")],
+    ("name", "schedule", "exchange"),
+    marks.some(
+        [
+            (name, *when)
+            for name in ("lstm", "dqn")
+            for when in (("round_robin", "unroll"), ("virtual", "unroll"), ("virtual", "episode"))
+        ],
+        fast={"dqn-virtual-unroll"},
+    ),
 )
-@pytest.mark.parametrize(("system", "settings"), [("ppo", LSTM), ("dqn", DQN)], ids=["lstm", "dqn"])
-def test_a_resumed_run_is_the_same_bit_by_bit(
-    system: str, settings: dict[str, Any], schedule: str, exchange: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_resumed_run_is_the_same_bit_by_bit(name: str, schedule: str, exchange: str, tmp_path: pathlib.Path) -> None:
+    system, settings = SYSTEMS[name]
     settings = {**settings, "layout.schedule": schedule, "layout.gradients_per_apply": 2, "layout.max_gradient_age": 0}
     settings |= {"layout.durations": "1,2.5,1.3", "layout.jitter": 0.1, "layout.exchange": exchange}
     whole = make(system, settings, 4).run(9).run(8)
@@ -101,6 +103,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_a_snapshot_changes_nothing() -> None:
     one, other = make("dqn", DQN, 4).run(6), make("dqn", DQN, 4).run(6)
     one.layout.snapshot(one.state)
@@ -109,6 +112,7 @@ def test_a_snapshot_changes_nothing() -> None:
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_gradients_in_turn_are_as_old_as_there_are_others() -> None:
     run = make("ppo", ONCE, 4).run(12)
     counts = run.metrics.layout["lag_counts"][0]
@@ -118,6 +122,7 @@ def test_gradients_in_turn_are_as_old_as_there_are_others() -> None:
     run.layout.close()
 
 
+@pytest.mark.slow
 def test_old_gradients_are_dropped() -> None:
     run = make("ppo", {**ONCE, "layout.max_gradient_age": 0}, 4).run(16)
     dropped, updates = run.metrics.layout["stale"][0], run.metrics.updates[0]
@@ -129,6 +134,7 @@ def test_old_gradients_are_dropped() -> None:
         each.layout.close()
 
 
+@pytest.mark.slow
 def test_the_server_may_be_spread_over_devices() -> None:
     one, four = (make("ppo", {**ONCE, "network.hidden_sizes": (16,)}, 2, devices=n).run(6) for n in (1, 4))
     equal(one, four, 1e-6)
@@ -164,6 +170,7 @@ def test_a_stop_while_a_worker_is_waited_for_leaves_it_its_turn(monkeypatch: pyt
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_samples_count_whatever_became_of_their_gradients() -> None:
     """Sixteen unrolls of two gradients an update, and as many whose gradients are all too old."""
     for settings in ({"layout.gradients_per_apply": 2}, {"layout.max_gradient_age": 0}):
@@ -222,6 +229,7 @@ def test_a_rollback_ends_what_is_held_for_an_episode() -> None:
     assert not any(np.asarray(x).any() for one in back.kept for x in jax.tree.leaves(one.gradient))
 
 
+@pytest.mark.slow
 def test_an_episode_s_gradient_is_the_sum_of_its_unrolls() -> None:
     """With plain steps, and few enough of them, a sum is what several would have been."""
     plain = {**ONCE, "learner.optimizer": "sgd", "learner.reduction": "sum", "learner.max_grad_norm": 0.0}

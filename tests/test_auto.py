@@ -115,6 +115,7 @@ def test_simulators_that_come_by_themselves_are_refused() -> None:
         auto.choose(flags, catalogue.resolved(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_run_that_was_begun_without_it_goes_on_as_it_was(
         jaxrl_dist.train("dqn", CARTPOLE, layout="auto", out=str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_probe_of_a_replay_measures_learning_from_early_on() -> None:
     flags = flags_of("dqn", **{"replay.min_size": 1024, "replay.capacity": 2**20}) | {"layout": "anakin"}
     settings, environment = assemble.resolve(flags)
@@ -176,6 +178,7 @@ def test_a_probe_of_a_replay_measures_learning_from_early_on() -> None:
     probed.close()
 
 
+@pytest.mark.slow
 def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "_SLICE_S", 0.01)
     flags = flags_of("ppo")

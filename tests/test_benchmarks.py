@@ -87,6 +87,7 @@ def test_worker_that_never_gets_ready_is_an_error(pairs):
         pairs.Worker(pairs.Side("chatty", (sys.executable, "-c", "print('hello'); input()")))
 
 
+@pytest.mark.slow
 def test_hanging_worker_is_an_error_within_its_timeout(pairs, toy):
     started = time.perf_counter()
     with pytest.raises(pairs.WorkerError, match="B said nothing for 0.5 s"):

@@ -25,7 +25,8 @@ def enough(record: dict[str, Any]) -> object:
     return "bored" if record["env_steps"] >= 512 else None
 
 
-@pytest.mark.parametrize("kind", ["eval", pytest.param("train", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eval", "train"])
 def test_a_run_that_callbacks_end_goes_on(tmp_path: pathlib.Path, kind: str) -> None:
     def wrong(record: dict[str, Any]) -> None:
         if record["kind"] == kind and record["env_steps"] >= 640:

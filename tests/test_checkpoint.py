@@ -11,6 +11,7 @@ import checkpoints
 import flax.struct
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import optax
 import pytest
@@ -186,7 +187,7 @@ def save_on_all_devices(folder: pathlib.Path) -> pathlib.Path:
     return checkpoint.save(folder, 1, tree, {})
 
 
-@pytest.mark.parametrize("count", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", marks.some([1, 2, 4], slow={"4"}))
 def test_saved_on_eight_devices_and_restored_in_a_process_with_fewer(tmp_path: pathlib.Path, count: int) -> None:
     result = checkpoints.run(DEVICES_CODE, save_on_all_devices(tmp_path), count, devices=count)
     assert result.stdout == f"restored on {count}\n", result.stderr

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import played
 import pytest
@@ -64,7 +65,7 @@ def loss(agent: Any, params: types.Params, target: Any, rows: transitions.Batch)
     return agent.loss(params, target, rows, jax.random.key(0), jnp.float32(0), types.LOCAL)
 
 
-@pytest.mark.parametrize("num_critics", [1, 2])
+@pytest.mark.parametrize("num_critics", marks.some([1, 2], slow={"1"}))
 def test_the_loss_is_that_of_numpy(num_critics: int) -> None:
     agent, params, target = build(num_critics=num_critics)
     rows = batch()
@@ -81,6 +82,7 @@ def test_the_loss_is_that_of_numpy(num_critics: int) -> None:
     np.testing.assert_array_equal(output.unweighted, output.metrics["policy_loss"])
 
 
+@pytest.mark.slow
 def test_the_loss_of_distributions_is_rlax_s() -> None:
     agent, params, target = build(**ATOMS)
     rows, atoms = batch(), jnp.linspace(-2.0, 2.0, 11)
@@ -96,7 +98,7 @@ def test_the_loss_of_distributions_is_rlax_s() -> None:
     np.testing.assert_allclose(output.metrics["policy_loss"], -value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_critics": 2}, ATOMS], ids=["one", "two", "atoms"])
+@pytest.mark.parametrize("settings", marks.some({"one": {}, "two": {"num_critics": 2}, "atoms": ATOMS}, slow={"one"}))
 def test_each_part_learns_from_its_own_loss(settings: dict[str, Any]) -> None:
     agent, params, target = build(**settings)
     rows = batch(taught=False)

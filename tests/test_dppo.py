@@ -56,6 +56,7 @@ def test_its_gradient_is_that_of_the_divergence(target: float) -> None:
         np.testing.assert_allclose(a - b, c, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_a_large_step_is_held_back() -> None:
     settings = {"learner.learning_rate": 0.02, "learner.anneal": False, "learner.epochs": 8}
     found = []

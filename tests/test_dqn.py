@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import played
 import pytest
@@ -47,7 +48,7 @@ def test_the_loss_is_that_of_rlax(double, dueling):
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("dueling", marks.some([False, True], slow={"False"}))
 def test_the_loss_of_distributions_is_that_of_rlax_less_the_target_s_entropy(double, dueling):
     settings = dqn.Config(double=double, dueling=dueling, num_atoms=21, value_low=-2.0, value_high=2.0)
     agent = dqn.make(settings, SPEC, NETWORK)

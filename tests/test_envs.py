@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -139,7 +140,7 @@ def test_environments_of_brax_are_those_it_registers() -> None:
     assert set(envs._envs) == {*brax.ENVIRONMENTS, "swimmer"}
 
 
-@pytest.mark.parametrize("backend", ["generalized", "mjx", "positional", "spring"])
+@pytest.mark.parametrize("backend", marks.some(["generalized", "mjx", "positional", "spring"], slow={"generalized"}))
 def test_every_backend_of_brax_can_be_made_in_silence(
     backend: str, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:

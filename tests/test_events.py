@@ -38,9 +38,10 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert len(events.read(tmp_path)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "schedule"),
-    [("ppo", "free"), ("ppo", "round_robin"), pytest.param("dqn", "free", marks=pytest.mark.slow)],
+    [("ppo", "free"), ("ppo", "round_robin"), ("dqn", "free")],
 )
 def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.Path) -> None:
     settings = {"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2, "layout.schedule": schedule}
@@ -60,6 +61,7 @@ def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.
             assert "was not at work" in str(error)
 
 
+@pytest.mark.slow
 def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: pathlib.Path) -> None:
     train(tmp_path / "before", "ppo", steps=640)
     train(tmp_path / "after", "ppo", steps=640, init_from=str(tmp_path / "before"))
@@ -70,6 +72,7 @@ def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: path
     assert record["match"] and record["events"] == whole
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
     """Its step size falls towards another end since."""
     train(tmp_path, "ppo", steps=640)
@@ -90,6 +93,7 @@ def test_a_run_that_was_resumed_without_its_replay_repeats(tmp_path: pathlib.Pat
     assert record["match"] and record["events"] == len(events.read(tmp_path)) == 1600 // 8
 
 
+@pytest.mark.slow
 def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) -> None:
     def rollback(*arguments: str) -> Any:
         command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
@@ -135,6 +139,7 @@ def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
     assert "is in use" in lines[0] or "another" in lines[0]
 
 
+@pytest.mark.slow
 def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:
     flags = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "steps": 128}
     runner.train("ppo", "toy:walk", out=str(tmp_path), settings=flags, devices=jax.devices()[:1])

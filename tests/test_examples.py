@@ -55,6 +55,7 @@ def test_training_and_loading(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     assert names.output.action.shape == (4,) and names.output.action.dtype == jnp.int32
 
 
+@pytest.mark.slow
 def test_the_parts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     names = module(block("README.md", "device_unroll("), "parts_alone", monkeypatch)
     assert names.sequences.steps.action.shape == (33, 8)
@@ -87,6 +88,7 @@ def test_an_environment_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> Non
     assert environment.spec.name == "custom:corridor:make" and environment.spec.time_limit == 5
 
 
+@pytest.mark.slow
 def test_a_simulator_that_owns_its_loop() -> None:
     code = block("docs/external_simulators.md", "session.begin(")
     with socket.socket() as probe:

@@ -46,6 +46,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator, "_AGAIN_S", 0.5)
 
 
+@pytest.mark.slow
 def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     tmp_path: pathlib.Path, example: None
 ) -> None:
@@ -64,6 +65,7 @@ def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
     simulators.assert_gone(before)
 
 
+@pytest.mark.slow
 def test_cartpole_is_learned(tmp_path: pathlib.Path, example: None) -> None:
     settings = {"layout.unroll_length": 64, "learner.epochs": 4, "learner.learning_rate": 3e-3}
     often = {"evaluation.interval_steps": 1_280, "evaluation.episodes": 8}
@@ -94,6 +96,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
         assert program.wait(conftest.SOON_S) == 0
 
 
+@pytest.mark.slow
 def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Path, example: None) -> None:
     port, failures = peers.free_port(), []
     external_simulator = importlib.import_module("external_simulator")

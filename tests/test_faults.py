@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import checkpoints
 import conftest
+import marks
 import pytest
 
 from jaxrl_dist import checkpoint, faults, metrics
@@ -137,6 +138,7 @@ def finish(folder: pathlib.Path, reference: Reference) -> None:
     assert_is_the_whole_run(folder, reference)
 
 
+@pytest.mark.slow
 def test_a_run_killed_three_times_ends_as_if_it_had_not_been(tmp_path: pathlib.Path, reference: Reference) -> None:
     rng = random.Random(1)
     hits = [kill(tmp_path, rng.uniform(0.0, 0.25 * reference.train_s), "compiled in") for _ in range(3)]
@@ -161,7 +163,10 @@ def test_twenty_kills_at_any_time_lose_nothing(tmp_path: pathlib.Path, reference
     raise AssertionError(f"{hits} kills of 80 hit a living process")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    marks.some({"terminate": (signal.SIGTERM, 143), "interrupt": (signal.SIGINT, 130)}, fast={"interrupt"}),
+)
 def test_a_signal_saves_and_leaves_at_once(
     number: int, code: int, tmp_path: pathlib.Path, reference: Reference
 ) -> None:
@@ -181,6 +186,7 @@ def test_a_signal_saves_and_leaves_at_once(
     assert summary_of(tmp_path)["resumed_from"] == stopped["env_steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_compiling_does_not_wait_for_the_compiler(
     number: int, code: int, tmp_path: pathlib.Path, reference: Reference
@@ -195,6 +201,7 @@ def test_a_signal_while_compiling_does_not_wait_for_the_compiler(
     assert "stopped while compiling; there was nothing new to save" in out
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_aborts_at_once_and_no_child_is_left(tmp_path: pathlib.Path) -> None:
     code = """
         import sys, time
@@ -239,6 +246,7 @@ def test_of_two_trainers_on_one_folder_the_second_is_refused(tmp_path: pathlib.P
     assert error.startswith(f"train.py: --out={tmp_path} is in use by a running trainer") and error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_divergence_is_one_line_and_exit_code_one(tmp_path: pathlib.Path) -> None:
     process = start(tmp_path, "--learner.learning_rate=1e38", "--nolearner.anneal")
     _, error = process.communicate(timeout=60)
@@ -247,6 +255,7 @@ def test_divergence_is_one_line_and_exit_code_one(tmp_path: pathlib.Path) -> Non
     assert (tmp_path / "failure" / "state").is_dir()
 
 
+@pytest.mark.slow
 def test_corrupt_checkpoints_are_one_line_each_and_exit_code_one(tmp_path: pathlib.Path, reference: Reference) -> None:
     folder = tmp_path / "run"
     shutil.copytree(reference.folder, folder)
@@ -268,6 +277,7 @@ def tiny_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         yield folder
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_loud_and_the_run_goes_on_once_there_is_room(
     tiny_disk: pathlib.Path, reference: Reference
 ) -> None:
@@ -321,6 +331,7 @@ def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
     assert (process.returncode, error) == (code, "")
 
 
+@pytest.mark.slow
 def test_an_evaluation_ends_silently_at_an_interrupt(reference: Reference) -> None:
     script = ROOT / "scripts" / "evaluate.py"
     for delay_s in (0.1, 0.6, 2.6):

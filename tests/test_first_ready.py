@@ -153,6 +153,7 @@ def test_a_replay_over_several_devices_is_refused() -> None:
         conftest.Small("dqn", "toy:walk", 2, SETTINGS)
 
 
+@pytest.mark.slow
 def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -> None:
     settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.learner_devices": "cpu:1"}
 
@@ -175,6 +176,7 @@ def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -
     assert copies(**{"layout.inference": "central", "layout.ready_envs": 1}) == (0, 1)
 
 
+@pytest.mark.slow
 def test_central_inference_keeps_the_recurrent_state_of_each_environment(paced: list[Any]) -> None:
     settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.inference": "central"}
     run = conftest.Small("r2d2", "fake:walk", 1, {**settings, "replay.capacity": 4096, "replay.min_size": 4096}).run(20)

@@ -50,6 +50,7 @@ def poisoned(field: str, at_step: int) -> envs.Environment:
     return wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "field", "at_step"), [("ppo", "reward", 37), ("dqn", "observation", 37)])
 def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     system: str, field: str, at_step: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +140,7 @@ def test_what_is_acted_out_begins_with_the_parameters_that_were_given(tmp_path: 
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_parameters_are_looked_at_although_every_metric_is_finite(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -13,11 +14,7 @@ from jaxrl_dist.parallel import host_tier
 
 HOST = {"layout": "sebulba", "replay.storage": "host"}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
-SYSTEMS = [
-    pytest.param("dqn", {}, id="dqn"),
-    pytest.param("rainbow", RANGE, id="rainbow", marks=pytest.mark.slow),
-    pytest.param("r2d2", {}, id="r2d2"),
-]
+SYSTEMS = {"dqn": ("dqn", {}), "rainbow": ("rainbow", RANGE), "r2d2": ("r2d2", {})}
 
 
 def make(system: str, settings: dict[str, Any], num_devices: int = 1) -> conftest.Small:
@@ -116,8 +113,9 @@ def too_large(*_: Any) -> None:
     raise errors.UsageError("too large")
 
 
-@pytest.mark.parametrize("num_devices", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
+@pytest.mark.slow
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS))
 def test_without_prefetch_it_learns_what_the_device_tier_learns(
     system: str, settings: dict[str, Any], num_devices: int
 ) -> None:
@@ -134,7 +132,7 @@ def test_without_prefetch_it_learns_what_the_device_tier_learns(
         run.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS)
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
     settings = {**settings, "layout.num_actors": 2, "replay.samples_per_insert": 1.5}
     whole = make(system, settings).run(4).run(3)
@@ -152,6 +150,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, A
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_prefetch_teaches_by_priorities_of_an_update_before() -> None:
     settings = {**RANGE, "replay.samples_per_insert": 4.0, "learner.learning_rate": 0.01}
     ahead, present = (make("rainbow", {**settings, "replay.prefetch": n}).run(8) for n in (1, 0))

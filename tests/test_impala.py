@@ -5,6 +5,7 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, _log_prob_and_entropy, _params, _played, _stepped
@@ -110,7 +111,10 @@ def test_the_loss_under_a_lag_is_that_of_a_slow_loop(network: networks.Config, s
 
 
 @pytest.mark.parametrize("correction", ["vtrace", "one_step", "none"])
-@pytest.mark.parametrize(("network", "spec"), [(FLAT, SPEC), (LSTM, SPEC), (FLAT, BOX)])
+@pytest.mark.parametrize(
+    ("network", "spec"),
+    marks.some({"flat": (FLAT, SPEC), "lstm": (LSTM, SPEC), "flat-box": (FLAT, BOX)}, fast={"flat-box"}),
+)
 def test_without_a_lag_the_gradient_is_that_of_a2c(network: networks.Config, spec: Any, correction: str) -> None:
     """Ratios are 1, V-trace with λ = 1 is the sum of all rewards, and no gradient flows through the weights."""
     agents = [
@@ -131,7 +135,8 @@ def test_rows_of_four_versions_before_are_weighed(tmp_path: Any) -> None:
     assert run.summary["policy_lag_p99"] == 4 and run.summary["learner_steps"] == 10
 
 
-@pytest.mark.parametrize("core", ["identity", pytest.param("lstm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["identity", "lstm"])
 def test_seed_acts_on_what_is_ready_also_with_a_memory(core: str, tmp_path: Any) -> None:
     settings = {**conftest.SMALL["impala"], "layout.ready_envs": 2, "network.core": core, "network.core_size": 8}
     run = runner.train("seed_impala", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])

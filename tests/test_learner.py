@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import optax
 import pytest
@@ -115,7 +116,9 @@ def _reductions():
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
 
 
-@pytest.mark.parametrize(("case", "num_devices", "reduction"), _reductions())
+@pytest.mark.parametrize(
+    ("case", "num_devices", "reduction"), marks.some(_reductions(), fast={"ppo-2-mean", "dqn-2-mean"})
+)
 def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devices, reduction):
     agent, sample = _sample(case)
     settings = learner.Config(**{**vars(SGD), "reduction": reduction, "epochs": 2 if agent.taught == 0 else 1})
@@ -163,7 +166,7 @@ def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marks.some(CASES.keys(), fast={"ppo-batch-advantage", "ppo-gaussian", "pqn", "dqn"}))
 def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
     agent, sample = _sample(case, seed=3)
     step_type = np.asarray(sample.sequences.steps.timestep.step_type)
@@ -208,6 +211,7 @@ def test_ppo_ratio_is_one_on_the_first_minibatch():
     assert int(output.valid.sum()) == int((sample.sequences.steps.timestep.step_type[:-1] != types.LAST).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_the_largest_ratio_is_that_of_one_row_of_one_minibatch(num_devices):
     agent, sample = _sample("ppo")

@@ -38,6 +38,7 @@ print(estimate, gained[1][0])
 """
 
 
+@pytest.mark.slow
 def test_parts_are_those_of_the_arrays(small):
     for num_devices in (1, 2):
         run = small("r2d2", CARTPOLE, num_devices, {})
@@ -75,6 +76,7 @@ def test_a_million_frames_take_seven_gigabytes():
     assert memory.replay_parts(state) == {"observations": 7_056_000_000}
 
 
+@pytest.mark.slow
 def test_replays_of_workers_count_on_their_devices(small):
     shared, apart = (
         small("gorila", CARTPOLE, 1, {"layout.worker_devices": devices}) for devices in ("cpu:0", "cpu:0,cpu:1")

@@ -122,6 +122,7 @@ def test_the_first_update_is_that_of_impala_and_the_second_is_not(small: Any) ->
     np.testing.assert_array_equal(counts[0], counts[1])
 
 
+@pytest.mark.slow
 def test_it_trains_from_a_free_lag(tmp_path: Any) -> None:
     settings = {**conftest.SMALL["impala_replay"], "layout": "sebulba", "layout.policy_lag": "free"}
     settings["layout.ready_envs"] = 2

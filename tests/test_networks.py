@@ -5,6 +5,7 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -106,6 +107,7 @@ def test_layer_normalisation_is_that_of_numpy():
     np.testing.assert_allclose(net.apply(params, x)["value"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_of_bytes_are_scaled_to_the_unit_interval():
     net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
     params = jax.jit(net.init)(jax.random.key(0))
@@ -114,7 +116,7 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
     np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("core", ["identity", "lstm", "frame_stack", "frame_stack_lstm"])
+@pytest.mark.parametrize("core", marks.some(["identity", "lstm", "frame_stack", "frame_stack_lstm"], slow={"identity"}))
 def test_unrolling_equals_stepping_and_forgets_at_first(core):
     settings = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, core_size=6, num_frames=3)
     net = networks.make(settings, _spec((5,)), HEADS)

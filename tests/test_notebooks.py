@@ -57,6 +57,7 @@ def test_all_install_in_the_same_way() -> None:
     assert all('\nREPOSITORY = ""' in found[0].source for found in cells), "no address but the reader's own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_from_the_first_cell_to_the_last(
     path: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,13 @@
 """PQN: its loss against a slow loop in float64, the same numbers in every layout, and whose rows it takes."""
 
+import itertools
 import pathlib
 from typing import Any
 
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
@@ -78,20 +80,32 @@ def oracle(settings: pqn.Config, made: np.ndarray, taught: np.ndarray, sequences
     return found
 
 
+NETWORKS = {"flat": FLAT, "normalised": NORMALISED, "stack": STACK, "lstm": LSTM}
+CHANGES: dict[str, dict[str, float]] = {
+    "own": {},
+    "all": {"trace_decay": 1.0},
+    "none": {"trace_decay": 0.0},
+    "rewards": {"clip_rewards": 0.5, "reward_scale": 0.3},
+}
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"trace_decay": 1.0}, {"trace_decay": 0.0}, {"clip_rewards": 0.5, "reward_scale": 0.3}]
+    ("network", "changes"),
+    marks.some(
+        itertools.product(NETWORKS, CHANGES),
+        fast={*(f"flat-{name}" for name in CHANGES), *(f"{name}-own" for name in NETWORKS)},
+    ),
 )
-@pytest.mark.parametrize("network", [FLAT, NORMALISED, STACK, LSTM], ids=["flat", "normalised", "stack", "lstm"])
-def test_the_loss_is_that_of_a_slow_loop(network: networks.Config, changes: dict[str, float]) -> None:
-    settings = pqn.Config(**{"discount": 0.9, **changes})
-    agent = pqn.make(settings, SPEC, network)
+def test_the_loss_is_that_of_a_slow_loop(network: str, changes: str) -> None:
+    settings = pqn.Config(**{"discount": 0.9, **CHANGES[changes]})
+    agent = pqn.make(settings, SPEC, NETWORKS[network])
     params = _params(agent)
     sequences = played(agent, params)
     batch = agent.prepare(params, sequences, types.LOCAL)
     # After the first minibatch the targets are still those of the parameters that acted.
     later = moved(params)
     output = agent.loss(later, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
-    expected = oracle(settings, *(stepped(network, p, sequences) for p in (params, later)), sequences)
+    expected = oracle(settings, *(stepped(NETWORKS[network], p, sequences) for p in (params, later)), sequences)
     got = {"loss": output.loss, **output.metrics}
     assert got.keys() == expected.keys() and output.maxima == {}
     for name, rows in expected.items():
@@ -133,6 +147,7 @@ def test_exploration_falls_in_its_share_of_training_and_evaluation_is_greedy() -
     assert float((acted != greedy).mean()) == pytest.approx(0.4, abs=0.06)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["identity", "lstm"])
 @pytest.mark.parametrize("layout", ["sebulba", "async_gradient"])
 def test_every_layout_learns_what_anakin_learns(layout: str, core: str) -> None:
@@ -165,6 +180,7 @@ def test_traces_over_the_actions_of_older_policies_are_refused(tmp_path: pathlib
     assert resolved["layout.policy_lag"] == "0" and resolved["learner.epochs"] == 4
 
 
+@pytest.mark.slow
 def test_returns_of_one_step_may_be_learned_from_any_policy_s_rows() -> None:
     settings = {"layout": "sebulba", "layout.policy_lag": "1", "agent.trace_decay": 0.0}
     run = conftest.Small("pqn", "toy:walk", 1, settings).run(4)

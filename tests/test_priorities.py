@@ -24,6 +24,7 @@ def _check_sums(tree, leaves):
     np.testing.assert_allclose(priorities.totals(tree), leaves.sum(1, dtype=np.float64), rtol=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data(), columns=st.integers(1, 4), items=st.sampled_from([1, 2, 15, 16, 17, 37, 256, 257, 600]))
 def test_sums_hold_after_any_writes(data, columns, items):
@@ -71,6 +72,7 @@ def test_items_are_drawn_in_proportion(columns, items):
     assert np.abs(np.bincount(flat, minlength=leaves.size) - expected).max() <= 1 + 2e-7 * count
 
 
+@pytest.mark.slow
 def test_rounding_never_leads_to_an_item_without_priority():
     """Sums of f32 leave targets beyond the last item, and zeros stand at both ends of every node."""
     items = 4096

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 import rings
@@ -111,6 +112,7 @@ def _prioritised(sizes, num_shards=1, batch=4, axis=types.LOCAL, **changes):
     return shard, states
 
 
+@pytest.mark.slow
 def test_priorities_are_the_error_to_the_power_once():
     error = np.array([0.0, 0.5, 2.0, 7.0, 1.0, 1e-3])
     shard, (state,) = _prioritised([error])
@@ -138,7 +140,7 @@ def test_probabilities_and_weights_are_those_of_the_paper():
     np.testing.assert_allclose(sample.weights, (weights / weights.max())[row], rtol=1e-4)
 
 
-@pytest.mark.parametrize("num_shards", [1, 4])
+@pytest.mark.parametrize("num_shards", marks.some([1, 4], slow={"1"}))
 def test_weighted_sums_are_unbiased_for_any_number_of_shards(num_shards):
     """Shards of quite unequal priorities: at β = 1 every row counts the same in expectation."""
     rng = np.random.default_rng(1)
@@ -191,6 +193,7 @@ def test_exponents_lie_between_zero_and_one(name):
         catalogue.resolved({"system": "rainbow", f"replay.{name}": 1.5})
 
 
+@pytest.mark.slow
 def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():
     shard = rings.make(16, 2, 4, priority_exponent=1.0, smallest_error=1e-6)
     state = rings.filled(shard, 2, 4, 2)

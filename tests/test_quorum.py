@@ -9,6 +9,7 @@ from typing import Any
 import conftest
 import fake_host
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -95,7 +96,7 @@ def own(items: list[arrivals.Item]) -> list[arrivals.Item]:
     return [item for item in items if item.number >= 0]
 
 
-@pytest.mark.parametrize("lag", [0, 2])
+@pytest.mark.parametrize("lag", marks.some([0, 2], slow={"2"}))
 def test_late_unrolls_are_dropped_and_their_actor_goes_on(lag: int, gates: Gates, taken: Any, played: Any) -> None:
     # One plays at a fifth of the learner's own pace, neither faster nor slower: without a quorum nothing would go on.
     gates.held[0] = lambda step: len(taken) < 5 * step / LENGTH
@@ -135,6 +136,7 @@ def test_late_unrolls_are_dropped_and_their_actor_goes_on(lag: int, gates: Gates
     )
 
 
+@pytest.mark.slow
 def test_a_quorum_of_all_is_none_bit_for_bit() -> None:
     settings = {**SETTINGS, "layout.policy_lag": "1"}
     one, other = (conftest.Small("ppo", "toy:walk", 1, {**settings, "layout.quorum": k}).run(4) for k in (0, 4))
@@ -147,7 +149,9 @@ def test_a_quorum_of_all_is_none_bit_for_bit() -> None:
         run.layout.close()
 
 
-@pytest.mark.parametrize(("num_devices", "core"), [(1, {}), (2, {}), (1, LSTM)], ids=["one", "two", "lstm"])
+@pytest.mark.parametrize(
+    ("num_devices", "core"), marks.some({"one": (1, {}), "two": (2, {}), "lstm": (1, LSTM)}, fast={"two"})
+)
 def test_updates_are_means_over_what_is_in(num_devices: int, core: Any, gates: Gates, taken: Any) -> None:
     gates.held[1] = lambda step: True
     run = conftest.Small("ppo", "fake:walk", num_devices, {**SETTINGS, **PLAIN, **core}).run(2)
@@ -187,6 +191,7 @@ def test_an_actor_that_raises_ends_the_run_though_a_quorum_is_left(gates: Gates,
     assert time.monotonic() - raised_s[0] < conftest.SOON_S
 
 
+@pytest.mark.slow
 def test_a_stop_waits_for_no_late_actor_and_the_summary_counts_all_sessions(
     gates: Gates, taken: Any, tmp_path: pathlib.Path
 ) -> None:

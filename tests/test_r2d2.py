@@ -1,9 +1,11 @@
 """R2D2: its loss against a slow loop in float64, burn-in, stored state, and the priorities of new sequences."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -100,13 +102,23 @@ def _oracle(settings, network, params, target, sequences):
     return td_errors
 
 
-@pytest.mark.parametrize("network", [NETWORK, STACKED])
+NETWORKS = {"lstm": NETWORK, "stacked": STACKED}
+CHANGES = {
+    "own": {},
+    "zero state": {"stored_state": False},
+    "plain": {"double": False, "dueling": False},
+    "unscaled": {"rescale_values": False},
+    "no burn-in": {"burn_in": 0},
+}
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [{}, {"stored_state": False}, {"double": False, "dueling": False}, {"rescale_values": False}, {"burn_in": 0}],
+    ("changes", "network"),
+    marks.some(itertools.product(CHANGES, NETWORKS), fast={"own-lstm", "zero state-lstm", "plain-lstm"}),
 )
 def test_loss_and_priority_are_those_of_a_slow_loop(changes, network):
-    settings = r2d2.Config(**{**LENGTHS, "discount": 0.9, "max_error_share": 0.7, **changes})
+    settings = r2d2.Config(**{**LENGTHS, "discount": 0.9, "max_error_share": 0.7, **CHANGES[changes]})
+    network = NETWORKS[network]
     agent = r2d2.make(settings, SPEC, network)
     params, target = agent.init(jax.random.key(0)), agent.init(jax.random.key(1))
     sequences = _played(agent, params)
@@ -120,6 +132,7 @@ def test_loss_and_priority_are_those_of_a_slow_loop(changes, network):
     assert np.isnan(td_errors).any() and (valid < settings.taught).sum() > 3
 
 
+@pytest.mark.slow
 def test_burn_in_moves_the_state_and_teaches_nothing():
     """The gradient is that of windows which begin after the burn-in, from the state that it leaves."""
     settings = r2d2.Config(**LENGTHS, discount=0.9)

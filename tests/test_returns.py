@@ -171,6 +171,7 @@ def test_n_step_transitions_rebuild_the_n_step_returns(seed, n):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_estimates_equal_rlax(seed):
     """rlax knows no inner truncation, so one episode at a time; inner terminations it does know."""
@@ -199,6 +200,7 @@ def test_estimates_equal_rlax(seed):
             close(got.advantage, want.pg_advantage)
 
 
+@pytest.mark.slow
 def test_an_inner_end_equals_the_split_sequences():
     """Sequences of many lengths, end to end and batched along axis 1, equal each one alone."""
     lengths = (2, 5, 1, 9, 3)

@@ -70,6 +70,7 @@ def test_the_loss_is_that_of_numpy() -> None:
     np.testing.assert_allclose(output.loss, sum(parts), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_part_learns_from_its_own_loss() -> None:
     agent, params, target = build()
     rows = batch(taught=False)

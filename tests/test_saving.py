@@ -7,6 +7,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import pytest
 
 from jaxrl_dist import checkpoint, runner
@@ -27,7 +28,7 @@ def learner_steps(folder: pathlib.Path) -> dict[int, int]:
 
 @pytest.mark.parametrize(
     ("layout", "storage"),
-    [("anakin", "device"), pytest.param("sebulba", "device", marks=pytest.mark.slow), ("sebulba", "host")],
+    marks.some([("anakin", "device"), ("sebulba", "device"), ("sebulba", "host")], fast={"sebulba-host"}),
 )
 def test_a_replay_that_is_not_saved_is_filled_anew(layout: str, storage: str, tmp_path: pathlib.Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"

@@ -8,6 +8,7 @@ import conftest
 import fake_host
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -17,17 +18,16 @@ from jaxrl_dist.envs import base as envs
 from jaxrl_dist.parallel import channels, unroll
 
 LSTM = {"network.core": "lstm", "network.core_size": 8, "learner.minibatches": 2}
-SYSTEMS = [("ppo", {}), ("ppo", LSTM), ("a2c", {}), ("dqn", {})]
-IDS = ["ppo", "lstm", "a2c", "dqn"]
+SYSTEMS: dict[str, Any] = {"ppo": ("ppo", {}), "lstm": ("ppo", LSTM), "a2c": ("a2c", {}), "dqn": ("dqn", {})}
 RANGE = {"agent.value_low": -5.0, "agent.value_high": 5.0}
-PRIORITISED = [("rainbow", RANGE), ("r2d2", {})]
+PRIORITISED = {"rainbow": ("rainbow", RANGE), "r2d2": ("r2d2", {})}
 
 
 def sebulba(system: str, settings: dict[str, Any], env: str = "toy:walk", num_devices: int = 1) -> conftest.Small:
     return conftest.Small(system, env, num_devices, {"layout": "sebulba", **settings})
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS + PRIORITISED, ids=[*IDS, "rainbow", "r2d2"])
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS | PRIORITISED, fast={"ppo"}))
 def test_without_lag_it_learns_what_anakin_learns(small: Any, system: str, settings: dict[str, Any]) -> None:
     one = small(system, "toy:walk", 1, settings).run(4)
     other = sebulba(system, {**settings, "layout.policy_lag": "0", "layout.num_actors": 1}).run(4)
@@ -39,7 +39,7 @@ def test_without_lag_it_learns_what_anakin_learns(small: Any, system: str, setti
     other.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, slow={"ppo"}))
 def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict[str, Any]) -> None:
     flags = {"system": system, "env": "toy:walk", **conftest.SMALL[system], **settings}
     resolved, environment = assemble.resolve(flags)
@@ -66,7 +66,7 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     assert sums.episodes > 0
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("lag", marks.some([0, 1, 3], fast={"3"}))
 def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[int, set[int]] = {}
     run = sebulba("ppo", {"layout.policy_lag": str(lag), "layout.num_actors": 2})
@@ -85,7 +85,7 @@ def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.Mo
     run.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), SYSTEMS, ids=IDS)
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> None:
     plain = {"learner.shuffle": False, "learner.optimizer": "sgd", "learner.minibatches": 1, "learner.epochs": 1}
     settings = {**settings, **plain, "layout.num_actors": 2}
@@ -106,7 +106,7 @@ def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("system", "lag"), [("ppo", 1), ("dqn", 2), ("ppo", 0), ("a2c", 0), pytest.param("r2d2", 1, marks=pytest.mark.slow)]
+    ("system", "lag"), marks.some([("ppo", 1), ("dqn", 2), ("ppo", 0), ("a2c", 0), ("r2d2", 1)], fast={"ppo-1"})
 )
 def test_a_resumed_run_is_the_same_bit_by_bit(system: str, lag: int, tmp_path: pathlib.Path) -> None:
     settings = {"layout.policy_lag": str(lag), "layout.num_actors": 2}
@@ -133,6 +133,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, lag: int, tmp_path: p
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_a_snapshot_changes_nothing() -> None:
     settings = {"layout.num_actors": 2}
     one, other = sebulba("ppo", settings).run(2), sebulba("ppo", settings).run(2)
@@ -143,6 +144,7 @@ def test_a_snapshot_changes_nothing() -> None:
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_each_version_and_each_unroll_crosses_once() -> None:
     actor_devices = "cpu:1,cpu:2"
     run = sebulba("ppo", {"layout.num_actors": 4, "layout.actor_devices": actor_devices, "layout.policy_lag": "0"})
@@ -160,6 +162,7 @@ def test_each_version_and_each_unroll_crosses_once() -> None:
     layout.close()
 
 
+@pytest.mark.slow
 def test_published_parameters_outlive_the_updates_after_them() -> None:
     run = sebulba("ppo", {"layout.policy_lag": "3", "layout.num_actors": 1})
     layout = run.layout.run.__self__
@@ -214,6 +217,7 @@ def test_two_actors_of_unequal_speed_fill_the_ring_with_whole_histories(monkeypa
     assert all(walk.is_closed for walk in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "storage"), [("ppo", ""), ("dqn", "device"), ("dqn", "host")])
 def test_a_learner_that_is_not_finite_is_kept_and_never_published(
     system: str, storage: str, tmp_path: pathlib.Path

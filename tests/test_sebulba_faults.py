@@ -100,6 +100,7 @@ def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before
     assert resumed.reason == "finished" and 0 < resumed.summary["resumed_from"] < resumed.summary["env_steps"]
 
 
+@pytest.mark.slow
 def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
     tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     assert policy.load(tmp_path).env_steps > 0
 
 
+@pytest.mark.slow
 def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_is_saved(
     tmp_path: pathlib.Path, plays: Any
 ) -> None:
@@ -178,6 +180,7 @@ def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_i
     assert policy.load(tmp_path).env_steps == 640
 
 
+@pytest.mark.slow
 def test_a_hanging_environment_is_replaced(tmp_path: pathlib.Path, plays: Any) -> None:
     hung = threading.Event()
 
@@ -209,6 +212,7 @@ def test_a_number_that_cannot_be_names_environment_field_and_step(
         train(tmp_path, steps=64_000)
 
 
+@pytest.mark.slow
 def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made, before = plays(lambda walk: None), actors()
     settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.num_actors": 2}
@@ -226,6 +230,7 @@ def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.Monkey
     assert actors() <= before
 
 
+@pytest.mark.slow
 def test_a_resumed_run_plays_other_environments_and_joins_nothing(
     tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

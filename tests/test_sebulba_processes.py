@@ -43,6 +43,7 @@ def break_off(folder: pathlib.Path, number: int, delay_s: float) -> int:
     return process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_last_finished_update(
     number: int, code: int, tmp_path: pathlib.Path, whole: tuple[str, float]
@@ -72,6 +73,7 @@ def test_signals_at_any_time_lose_nothing(number: int, tmp_path: pathlib.Path, w
     assert broken >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_process_of_an_environment_outlives_the_trainer(number: int, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("gymnasium")

@@ -9,6 +9,7 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -80,7 +81,7 @@ def assert_same_records(left: pathlib.Path, right: pathlib.Path) -> None:
                 np.testing.assert_allclose(a[name], b[name], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", marks.some(VARIANTS.keys(), fast={"ppo"}))
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
     variant: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_stopped_run_resumes_to_what_it_would_have_been(
     assert_same_records(tmp_path / "whole", tmp_path / "halves")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["compiling", "rolling out", "evaluating", "saving"])
 def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
     phase: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
@@ -148,6 +150,7 @@ def finished(reference: runner.Run, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(reference.folder, tmp_path / "finished"))
 
 
+@pytest.mark.slow
 def test_a_reached_return_ends_the_run_also_when_it_is_started_again(tmp_path: pathlib.Path) -> None:
     run = train(tmp_path, stop_at_return=5.0)
     assert (run.reason, run.summary["reason"], run.summary["env_steps"]) == ("return reached", "return reached", 256)
@@ -178,6 +181,7 @@ def test_fewer_steps_than_there_are_leave_nothing_to_train(
     assert not any("resumed" in text or "schedule" in text for text in said)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_parameters_of_another(
     reference: runner.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +199,7 @@ def test_a_run_starts_from_the_parameters_of_another(
         train(tmp_path / "other", init_from=str(tmp_path / "nothing"))
 
 
+@pytest.mark.slow
 def test_precision_reaches_every_program(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
 ) -> None:
@@ -237,12 +242,14 @@ def test_a_profile_is_of_learning(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     assert len(before) == 1 and 0 < before[0] < run.summary["learner_steps"]
 
 
+@pytest.mark.slow
 def test_a_profile_holds_a_trace(tmp_path: pathlib.Path, reference: runner.Run) -> None:
     run = train(tmp_path, profile=True)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survives(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,9 +278,10 @@ def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survive
     assert checkpoint.params_sha256(jax.tree.map(lambda x: x[None], loaded.params)) == evaluated[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sessions",
-    [((2, 640), (1, 1280)), pytest.param(((8, 384), (1, 640), (2, 896), (4, 1280)), marks=pytest.mark.slow)],
+    [((2, 640), (1, 1280)), ((8, 384), (1, 640), (2, 896), (4, 1280))],
     ids=["two then one", "eight then one, two, four"],
 )
 def test_a_run_goes_on_with_another_number_of_devices(
@@ -309,6 +317,7 @@ def test_a_corrupt_newest_checkpoint_is_passed_over(
     assert_same_records(tmp_path, reference.folder)
 
 
+@pytest.mark.slow
 def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.Path) -> None:
     for path in checkpoint.latest(finished / "checkpoints"):
         _damage(path)
@@ -330,6 +339,7 @@ def test_a_folder_in_use_is_refused(finished: pathlib.Path) -> None:
         train(finished)
 
 
+@pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
 ) -> None:

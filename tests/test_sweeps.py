@@ -235,6 +235,7 @@ def test_what_decides_what_is_compiled_is_refused(name: str) -> None:
     assert {"agent.entropy_cost", "agent.discount", "learner.learning_rate"} <= valid and name not in valid
 
 
+@pytest.mark.slow
 def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> None:
     settings = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False}
     settings["steps"] = 512

@@ -244,6 +244,7 @@ def test_no_switch_is_missing_from_the_test_above():
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["ppo", "a2c"])
 @pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])
 def test_switches_of_continuous_control_bite(small, name, value, system):

@@ -58,6 +58,7 @@ def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, tmp_path: pathlib.P
     assert train(tmp_path).summary["params_sha256"] == run.summary["params_sha256"]
 
 
+@pytest.mark.slow
 def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> None:
     first, second, other = (policy.evaluate(run.folder, 8, seed, "best", {}) for seed in (3, 3, 4))
     assert json.dumps(first) == json.dumps(second) != json.dumps(other)
@@ -187,6 +188,7 @@ for name, seeds in (("together", dict(seed=5, num_seeds=3)), *((str(seed), dict(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["ppo", "dqn"])
 def test_seed_i_of_three_is_that_seed_alone(tmp_path: pathlib.Path, system: str) -> None:
     """To the bit in programs compiled as users do; the tests' quick way rounds by what stands around a sum."""
@@ -200,6 +202,7 @@ def test_seed_i_of_three_is_that_seed_alone(tmp_path: pathlib.Path, system: str)
     assert hashes[:3] == hashes[3:]
 
 
+@pytest.mark.slow
 def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.Path) -> None:
     halves = {"ppo": jax.devices()[:4], "dqn": jax.devices()[4:]}
     four = {"layout.num_devices": 4}

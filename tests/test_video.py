@@ -6,6 +6,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import numpy as np
 import pytest
 from PIL import Image
@@ -39,19 +40,20 @@ def actions(spec: types.EnvironmentSpec, steps: int) -> list[np.ndarray]:
     return list(rng.uniform(-1, 1, (steps, 1, *space.shape)).astype(np.float32))
 
 
-@pytest.mark.parametrize(
-    ("name", "library", "shape", "frames_per_second"),
-    [
-        ("gymnax:CartPole-v1", "pygame", (400, 600, 3), 50.0),
-        ("gymnax:Pendulum-v1", "pygame", (500, 500, 3), 30.0),
-        ("gymnax:Breakout-MinAtar", "gymnax", (10, 10, 3), 10.0),
-        ("brax:inverted_pendulum", "brax", (240, 320, 3), 50.0),
-        ("envpool:Pong-v5", "envpool", (210, 160, 3), 15.0),
-        ("envpool:CartPole-v1", "envpool", (400, 600, 3), 30.0),
-        ("gymnasium:CartPole-v1", "pygame", (400, 600, 3), 50.0),
-    ],
-)
-def test_each_suite_draws(name: str, library: str, shape: tuple[int, ...], frames_per_second: float) -> None:
+DRAWN = {
+    "gymnax:CartPole-v1": ("pygame", (400, 600, 3), 50.0),
+    "gymnax:Pendulum-v1": ("pygame", (500, 500, 3), 30.0),
+    "gymnax:Breakout-MinAtar": ("gymnax", (10, 10, 3), 10.0),
+    "brax:inverted_pendulum": ("brax", (240, 320, 3), 50.0),
+    "envpool:Pong-v5": ("envpool", (210, 160, 3), 15.0),
+    "envpool:CartPole-v1": ("envpool", (400, 600, 3), 30.0),
+    "gymnasium:CartPole-v1": ("pygame", (400, 600, 3), 50.0),
+}
+
+
+@pytest.mark.parametrize("name", marks.some(DRAWN.keys(), slow={"gymnax:Pendulum-v1", "brax:inverted_pendulum"}))
+def test_each_suite_draws(name: str) -> None:
+    library, shape, frames_per_second = DRAWN[name]
     pytest.importorskip(library)
     params = {"backend": "spring"} if name.startswith("brax") else {}
     frames, _, speed = play(name, 8, **params)
