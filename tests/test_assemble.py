@@ -17,12 +17,12 @@ TASKS = {
 OWN = [
     (system.name, layout, family)
     for system in systems.SYSTEMS.values()
-    for layout in system.layouts
+    for layout in system.layout_names
     for family in TASKS
-    if family in system.families and (family != "physics" or layout == system.layouts[0])
+    if family in system.families and (family != "physics" or layout == system.layout_names[0])
 ]
 # In the second synchronous layout the parts are those of the first.
-SECOND = {"-".join(own) for own in OWN if own[1] not in (systems.SYSTEMS[own[0]].layouts[0], "async_gradient")}
+SECOND = {"-".join(own) for own in OWN if own[1] not in (systems.SYSTEMS[own[0]].layout_names[0], "async_gradient")}
 # The atoms of a task whose rewards have no bounds.
 NEEDED = {("d4pg", "physics"): {"agent.value_low": 0.0, "agent.value_high": 1000.0}}
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
@@ -77,8 +77,8 @@ def test_a_system_s_own_settings_fit_together(system, layout, family):
 def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name):
     system = systems.SYSTEMS[name]
     task = next(task for family, task in TASKS.items() if family in system.families)
-    given = {"system": name, "layout": system.layouts[0], "env": task}
-    for flag, field in catalogue.declared(system, system.layouts[0]).items():
+    given = {"system": name, "layout": system.layout_names[0], "env": task}
+    for flag, field in catalogue.declared(system, system.layout_names[0]).items():
         for value in {field.low, field.high, *(field.choices or ())} - {None}:
             try:
                 settings, environment = assemble.resolve({flag: value, **given})

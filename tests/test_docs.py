@@ -25,11 +25,11 @@ START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- e
 def table() -> str:
     """Returns the table of systems × layouts in Markdown."""
     rows = systems.SYSTEMS.values()
-    layouts = list(dict.fromkeys(layout.name for row in rows for layout in row.layouts))
+    layouts = list(dict.fromkeys(layout for row in rows for layout in row.layout_names))
     lines = [["system", "agent", "replay", *layouts, "what it is"]]
     lines.append(["---"] * len(lines[0]))
     for row in rows:
-        own, *others = [layout.name for layout in row.layouts]
+        own, *others = row.layout_names
         marks = ["own" if name == own else "yes" if name in others else "–" for name in layouts]
         agent = row.agent.__module__.rpartition(".")[2]
         lines.append([f"`{row.name}`", agent, row.replay.name, *marks, row.summary])

@@ -10,7 +10,7 @@ import pytest
 from jaxrl_dist import runner, systems
 from jaxrl_dist.systems import catalogue
 
-PAIRS = [(system.name, layout) for system in systems.SYSTEMS.values() for layout in system.layouts]
+PAIRS = [(system.name, layout) for system in systems.SYSTEMS.values() for layout in system.layout_names]
 
 
 @pytest.mark.slow

@@ -136,6 +136,7 @@ def tiny(system: str, settings: resolve.Resolved) -> dict[str, Any]:
     return {k: v for k, v in small.items() if k in settings.fields}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     system = name.partition("/")[0]

@@ -18,15 +18,15 @@ def test_a_row_names_its_agent_s_own_settings_and_actions(system: systems.System
     assert systems.SYSTEMS[system.name] is system
     agent = inspect.getmodule(system.agent)
     assert agent is not None and system.config is agent.Config and system.actions == agent.ACTIONS
-    assert [layout.name for layout in system.layouts] == list(dict.fromkeys(layout.name for layout in system.layouts))
+    assert len(set(system.layout_names)) == len(system.layout_names)
     assert set(system.families) <= set(systems.FAMILIES)
     assert system.summary.endswith(".")
 
 
 @pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
 def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
-    assert set(system.by_layout) <= {layout.name for layout in system.layouts}
-    for layout in [layout.name for layout in system.layouts]:
+    assert set(system.by_layout) <= set(system.layout_names)
+    for layout in system.layout_names:
         settings = {**(system.families[family] if family else system.settings), **system.settings_in(layout, family)}
         known = catalogue.declared(system, layout)
         for name, (value, source) in settings.items():

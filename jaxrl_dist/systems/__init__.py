@@ -52,6 +52,11 @@ class System:
         own = self.by_layout.get(layout, {})
         return {**own.get(ANY, {}), **own.get(family or ANY, {})}
 
+    @property
+    def layout_names(self) -> tuple[str, ...]:
+        """The names of its layouts, its own first."""
+        return tuple(one.name for one in self.layouts)
+
     def layout(self, name: str) -> parallel.LayoutSpec:
         """Returns one of its layouts by name."""
         return next(one for one in self.layouts if one.name == name)

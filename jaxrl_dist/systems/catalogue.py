@@ -151,7 +151,7 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
     Raises:
         UsageError: the system does not run in it, or it cannot serve the environment.
     """
-    names = [one.name for one in system.layouts]
+    names = system.layout_names
     if name and name not in names:
         hint = errors.nearest(name, (*names, AUTO))
         raise errors.UsageError(f"--layout={name}: {system.name} runs in {', '.join(names)} or {AUTO}{hint}")
@@ -199,12 +199,12 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
-    others = [one.name for one in system.layouts if name in declared(system, one.name) and name not in catalogue]
+    others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
     if others:
         return errors.UsageError(
             f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have"
         )
-    owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layouts[0].name)]
+    owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layout_names[0])]
     if owners:
         return errors.UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
     candidates = (*catalogue, *ALIASES)
@@ -332,7 +332,7 @@ def help_text(
     catalogue = declared(system, layout)
     lines = [
         f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
-        f"{system.name}: {system.summary} Layouts: {', '.join(one.name for one in system.layouts)}.",
+        f"{system.name}: {system.summary} Layouts: {', '.join(system.layout_names)}.",
         "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
         *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
@@ -349,7 +349,7 @@ def help_text(
 def list_text() -> str:
     """Lists the systems, the environments of each suite, the layouts, and the presets."""
     by_name = systems.SYSTEMS.values()
-    rows = [f"{row.name}: {row.summary} Layouts: {', '.join(one.name for one in row.layouts)}." for row in by_name]
+    rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layout_names)}." for row in by_name]
     names = [f"{suite.name}: {', '.join(suite.environments) or 'any name'}" for suite in envs.suites().values()]
     layouts = {one.name: f"{one.name}: {one.summary}" for row in by_name for one in row.layouts}
     ways = [*layouts.values(), f"{AUTO}: The fastest of those above that learn the same, measured when the run begins."]
