@@ -22,10 +22,10 @@ train: setup
 	$(RUN) scripts/train.py --system=ppo --env=gymnax:CartPole-v1 --steps=$(STEPS) --out=runs/cartpole
 
 test: setup lint
-	$(RUN) -m pytest -n 2 --dist=worksteal -m "not slow"
+	$(RUN) -m pytest -n 2 --dist=worksteal --durations=50 -m "not slow"
 
 test-all: setup lint
-	$(RUN) -m pytest -n 2 --dist=worksteal
+	$(RUN) -m pytest -n 2 --dist=worksteal --durations=50
 
 golden: setup
 	$(RUN) tests/golden/compare.py --base=$(BASE) --head=$(HEAD) --runs=$(RUNS)

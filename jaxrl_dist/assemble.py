@@ -142,7 +142,7 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, layouts.Layout]:
     for name in combinations[0]:
         if not builder.can_vary(name):
             marked = [one for one, field in builder.settings.fields.items() if field.sweep]
-            raise sweep.refused(name, [one for one in marked if builder.can_vary(one)])
+            raise sweep.refused(builder.settings["sweep"], name, [one for one in marked if builder.can_vary(one)])
     agent, learns = swept.over(list(combinations[0]), builder.agent_and_learner)
     layout = builder.layout(agent, learns)
 

@@ -1,9 +1,11 @@
 """Eight virtual CPU devices for every test, quick compilation, and ready-made parts of small runs."""
 
+import contextlib
 import functools
 import importlib.metadata
 import os
 import pathlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # Small programs spend their time in the compiler, not in the code that it optimises. The second flag ends a process of
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import assemble, session
+from jaxrl_dist import assemble, errors, faults, runner, session
 from jaxrl_dist.envs import base as envs
 
 jax.config.update("jax_platforms", "cpu")
@@ -60,9 +62,11 @@ SMALL["a2c"] = {
     "network.torso": "mlp",
     "steps": 1280,
 }
+SMALL["ga3c"] = SMALL["a3c"] = SMALL["a2c"]
 SMALL["dppo"] = SMALL["ppo"]
 SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
+SMALL["seed_impala"] = SMALL["impala"]
 SMALL["impala_replay"] = SMALL["impala"] | {"replay.capacity": 512}
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
@@ -76,7 +80,7 @@ SMALL["r2d2"] = SMALL["dqn"] | {
     "network.head_size": 8,
     "replay.batch_size": 8,
 }
-
+SMALL["seed_r2d2"] = SMALL["r2d2"] | {"layout": "sebulba"}
 SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
 SMALL["sac"] = SMALL["ddpg"]
 SMALL["td3"] = SMALL["ddpg"]
@@ -109,6 +113,56 @@ class Small:
     @property
     def params(self) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.learner.params)]
+
+
+Train = Callable[..., runner.Run]
+
+
+def train_in(
+    root: pathlib.Path,
+    system: str = "ppo",
+    env: str = "toy:walk",
+    *,
+    folder: str | pathlib.Path = ".",
+    devices: Sequence[jax.Device] | None = None,
+    stop: faults.StopToken | None = None,
+    callbacks: Sequence[session.Callback] = (),
+    **settings: Any,
+) -> runner.Run:
+    """Trains a small run, or goes on with one, as a library does; as a script does where a token may stop it.
+
+    Args:
+        root: the folder of the test.
+        system: row of the table of systems; its sizes are those in `SMALL`.
+        env: environment as suite:name.
+        folder: of the run, in `root`.
+        devices: to choose from; by default the first.
+        stop: ends the run where it is requested.
+        callbacks: as `jaxrl_dist.train` takes them.
+        **settings: by flag name, above those in `SMALL`.
+    """
+    out, devices = str(root / folder), devices or jax.devices()[:1]
+    named = {**SMALL[system], **settings}
+    if stop is None:
+        return jaxrl_dist.train(system, env, devices=devices, settings=named, callbacks=callbacks, out=out)
+    named |= {"system": system, "env": env, "out": out}
+    return runner.drive(named, devices, stop, display=False, callbacks=callbacks)
+
+
+@pytest.fixture
+def train(tmp_path: pathlib.Path) -> Train:
+    """The function `train(system, env, folder=, devices=, stop=, callbacks=, **settings)`, in the test's folder."""
+    return functools.partial(train_in, tmp_path)
+
+
+@contextlib.contextmanager
+def refused(*words: str) -> Iterator[None]:
+    """Checks that a usage error of one line is raised which has these words: flags and values, as "--seed=-1"."""
+    with pytest.raises(errors.UsageError) as error:
+        yield
+    text = str(error.value)
+    assert "\n" not in text
+    assert all(word in text for word in words), text
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import marks
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors, learner, networks, runner, types
+from jaxrl_dist import learner, networks, types
 from jaxrl_dist.agents import a2c, impala, ppo
 from jaxrl_dist.systems import catalogue, training_flags
 
@@ -209,17 +209,15 @@ def test_acting_remembers_no_more_than_learning_needs() -> None:
     assert sample.shape == (T + 1, B, 2)
 
 
-def test_rows_of_another_policy_are_refused(tmp_path: Any) -> None:
-    for settings, message in (
-        ({"layout": "sebulba", "layout.policy_lag": "1"}, "learns from its own rows only; valid: 0"),
-        ({"layout": "sebulba", "layout.policy_lag": "free"}, "learns from its own rows only; valid: 0"),
-        ({"learner.epochs": 2}, "rows are not the policy's own, as a2c needs; valid: 1 and 1"),
-        ({"learner.minibatches": 2}, "rows are not the policy's own, as a2c needs; valid: 1 and 1"),
+def test_rows_of_another_policy_are_refused(train: conftest.Train) -> None:
+    for settings, flag in (
+        ({"layout": "sebulba", "layout.policy_lag": "1"}, "--layout.policy_lag=1"),
+        ({"layout": "sebulba", "layout.policy_lag": "free"}, "--layout.policy_lag=free"),
+        ({"learner.epochs": 2}, "--learner.epochs=2"),
+        ({"learner.minibatches": 2}, "--learner.minibatches=2"),
     ):
-        with pytest.raises(errors.UsageError, match=message) as error:
-            named = {**conftest.SMALL["a2c"], **settings}
-            runner.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=named)
-        assert "\n" not in str(error.value)
+        with conftest.refused(flag):
+            train("a2c", **settings)
 
 
 def test_epsilon_bounds_the_gradient_of_what_the_policy_no_longer_does() -> None:
@@ -245,15 +243,15 @@ def test_epsilon_bounds_the_gradient_of_what_the_policy_no_longer_does() -> None
 
 
 @pytest.mark.slow
-def test_ga3c_learns_from_rows_of_older_policies(tmp_path: Any) -> None:
+def test_ga3c_learns_from_rows_of_older_policies(train: conftest.Train) -> None:
     """One loop acts on whatever is ready, and rows may be old; without ε that is refused."""
-    settings = {**conftest.SMALL["a2c"], "layout.ready_envs": 2}
-    run = runner.train("ga3c", "toy:walk", out=str(tmp_path / "run"), settings=settings)
+    settings = {"layout.ready_envs": 2}
+    run = train("ga3c", folder="run", **settings)
     assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] == 10
     assert run.summary["policy_lag_p99"] > 0
     off = {**settings, "agent.correction_epsilon": 0.0}
-    with pytest.raises(errors.UsageError, match="learns from its own rows only; valid: 0"):
-        runner.train("ga3c", "toy:walk", out=str(tmp_path / "off"), settings=off)
+    with conftest.refused("--layout.policy_lag=free"):
+        train("ga3c", folder="off", **off)
 
 
 def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:

@@ -1,5 +1,6 @@
 """Faults under asynchronous gradients, each made to happen: what ends the run, and in which time."""
 
+import functools
 import pathlib
 import subprocess
 import sys
@@ -14,15 +15,16 @@ import marks
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors, runner, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.parallel import worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
 
 
-def train(folder: pathlib.Path, **settings: Any) -> runner.Run:
-    named = {**conftest.SMALL["ppo"], **ONCE, "layout": "async_gradient", "layout.num_workers": 4, **settings}
-    return runner.train("ppo", "fake:walk", out=str(folder), settings=named, devices=jax.devices()[:1])
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    layout = {"layout": "async_gradient", "layout.num_workers": 4}
+    return functools.partial(train, env="fake:walk", **ONCE, **layout)
 
 
 def training(walk: fake_host.Walk) -> bool:
@@ -32,7 +34,7 @@ def training(walk: fake_host.Walk) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["round_robin", "free"])
 def test_a_raising_environment_ends_the_run_with_its_own_exception(
-    schedule: str, tmp_path: pathlib.Path, plays: Any
+    schedule: str, plays: Any, train: conftest.Train
 ) -> None:
     raised_s = []
 
@@ -43,16 +45,16 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
 
     made = plays(fail)
     with pytest.raises(fake_host.Broken, match="the simulator fell over"):
-        train(tmp_path, steps=64_000, **{"layout.schedule": schedule})
+        train(steps=64_000, **{"layout.schedule": schedule})
     assert time.monotonic() - raised_s[0] < conftest.SOON_S
     assert all(walk.is_closed for walk in made)
     # What was learned until then is saved, and the same command goes on from there.
     plays(lambda walk: None)
-    assert train(tmp_path, steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
+    assert train(steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
 
 
 @pytest.mark.parametrize("workers", marks.some([1, 4], slow={"4"}))
-def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_path: pathlib.Path, plays: Any) -> None:
+def test_a_hanging_environment_is_named_within_its_timeout(workers: int, plays: Any, train: conftest.Train) -> None:
     hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers}
 
     def hang(walk: fake_host.Walk) -> None:
@@ -62,10 +64,10 @@ def test_a_hanging_environment_is_named_within_its_timeout(workers: int, tmp_pat
 
     plays(hang)
     with pytest.raises(errors.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
-        train(tmp_path, steps=64_000, **settings)
+        train(steps=64_000, **settings)
     assert time.monotonic() - hung_s[0] < conftest.SOON_S
     plays(lambda walk: None)
-    resumed = train(tmp_path, steps=3_200, **settings)
+    resumed = train(steps=3_200, **settings)
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
 
 
@@ -83,7 +85,7 @@ def test_gradients_that_go_on_being_broken_end_the_run_in_one_line(tmp_path: pat
 
 
 @pytest.mark.slow
-def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_joins_no_lives(plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train) -> None:
     unrolls: list[types.Unroll] = []
     play = worker.Worker._play_on_host
 
@@ -94,9 +96,9 @@ def test_a_resumed_run_joins_no_lives(tmp_path: pathlib.Path, plays: Any, monkey
 
     monkeypatch.setattr(worker.Worker, "_play_on_host", spied)
     plays(lambda walk: None)
-    train(tmp_path, steps=640)
+    train(steps=640)
     before = len(unrolls)
-    train(tmp_path, steps=1_280)
+    train(steps=1_280)
     assert 0 < before < len(unrolls)
     for unroll in unrolls:
         seed, _, step = np.moveaxis(unroll.steps.timestep.observation, -1, 0)
@@ -117,8 +119,7 @@ def test_workers_and_actors_are_as_precise_as_asked(tmp_path: pathlib.Path, play
 
     plays(look)
     for layout in ("async_gradient", "sebulba"):
-        named = {**conftest.SMALL["ppo"], **ONCE, "layout": layout, "steps": 640, "precision": "float32"}
-        runner.train("ppo", "fake:walk", out=str(tmp_path / layout), settings=named, devices=jax.devices()[:1])
+        conftest.train_in(tmp_path / layout, env="fake:walk", layout=layout, steps=640, precision="float32", **ONCE)
     assert {precision for name, precision in seen if name in ("worker", "actor")} == {"float32"}
     assert {"worker", "actor"} <= {name for name, _ in seen}
 

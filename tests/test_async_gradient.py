@@ -11,7 +11,7 @@ import marks
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, errors, records, types
+from jaxrl_dist import checkpoint, records, types
 from jaxrl_dist.parallel import base, crowd, gauges, server, unroll, worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
@@ -249,23 +249,18 @@ def test_an_episode_s_gradient_is_the_sum_of_its_unrolls() -> None:
 
 
 REFUSED = [
-    (
-        "ppo",
-        {**ONCE, "layout.num_workers": 3},
-        "--layout.num_workers=3 does not divide --env.num_envs=8; nearest valid: 2",
-    ),
-    ("ppo", {**ONCE, "layout.gradients_per_apply": 3}, "--layout.gradients_per_apply=3: there are 2 workers"),
-    ("ppo", {"learner.epochs": 2}, "async_gradient takes one gradient per unroll; valid: 1 and 1"),
-    ("ppo", {**ONCE, "agent.normalise_observations": True}, "async_gradient keeps no running statistics"),
-    ("dqn", {"replay.samples_per_insert": 2.0}, "one gradient per unroll, these settings 2; multiply"),
-    ("dqn", {**DQN, "replay.storage": "host"}, "--replay.storage=host: workers keep"),
-    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,-1"}, "--layout.durations=1,-1: expected"),
-    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,2,3"}, "expected at most 2 positive"),
+    ("ppo", {**ONCE, "layout.num_workers": 3}, ["--layout.num_workers=3", "--env.num_envs=8", "nearest valid: 2"]),
+    ("ppo", {**ONCE, "layout.gradients_per_apply": 3}, ["--layout.gradients_per_apply=3"]),
+    ("ppo", {"learner.epochs": 2}, ["--learner.epochs=2"]),
+    ("ppo", {**ONCE, "agent.normalise_observations": True}, ["--agent.normalise_observations=false"]),
+    ("dqn", {"replay.samples_per_insert": 2.0}, ["--replay.samples_per_insert", "0.5"]),
+    ("dqn", {**DQN, "replay.storage": "host"}, ["--replay.storage=host"]),
+    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,-1"}, ["--layout.durations=1,-1"]),
+    ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,2,3"}, ["--layout.durations=1,2,3"]),
 ]
 
 
-@pytest.mark.parametrize(("system", "settings", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+@pytest.mark.parametrize(("system", "settings", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], words: list[str]) -> None:
+    with conftest.refused(*words):
         make(system, settings, settings.pop("layout.num_workers", 2))
-    assert "\n" not in str(error.value)

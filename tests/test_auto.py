@@ -1,6 +1,7 @@
 """`--layout=auto` takes the fastest option, touches nothing that is learned, and asks only once; probes measure."""
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -117,21 +118,17 @@ def test_simulators_that_come_by_themselves_are_refused() -> None:
 
 @pytest.mark.slow
 def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     tried = measure_as(monkeypatch, lambda s: 100.0 + 10 * (s.settings.get("layout.num_devices") == 2))
-    small = {**conftest.SMALL["ppo"], "steps": 256, "evaluation.episodes": 2, "log.tensorboard": False}
-
-    def train() -> jaxrl_dist.Run:
-        return jaxrl_dist.train("ppo", CARTPOLE, settings=small, layout="auto", out=str(tmp_path))
-
-    first = train()
+    small = {"steps": 256, "layout": "auto", "evaluation.episodes": 2}
+    first = train(env=CARTPOLE, devices=jax.devices(), **small)
     saved = json.loads((tmp_path / "config.json").read_text())["settings"]
     assert first.summary["num_devices"] == 2 and saved["layout.num_devices"]["value"] == 2
     assert saved["layout"] == {"value": "anakin", "origin": saved["layout"]["origin"]}
     assert saved["layout"]["origin"].startswith("auto: ") and saved["layout.num_devices"]["origin"].startswith("auto: ")
     tried.clear()
-    second = train()
+    second = train(env=CARTPOLE, devices=jax.devices(), **small)
     assert not tried and second.summary["resumed_from"] == 256 and second.summary["num_devices"] == 2
     again = json.loads((tmp_path / "config.json").read_text())["settings"]
     assert again["layout.num_devices"] == saved["layout.num_devices"]
@@ -141,23 +138,20 @@ def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
     "begun", [{"layout": ""}, {"layout": "sebulba", "layout.num_actors": 2}], ids=["own", "sebulba"]
 )
 def test_a_run_that_was_begun_without_it_goes_on_as_it_was(
-    begun: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    begun: dict[str, Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     tried = measure_as(monkeypatch, lambda s: 100.0 + 10 * (s.settings.get("layout.num_devices") == 2))
-    small = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False, "out": str(tmp_path)}
-
-    def train(steps: int, **settings: Any) -> jaxrl_dist.Run:
-        return jaxrl_dist.train("ppo", CARTPOLE, settings={**small, "steps": steps, **settings})
+    train = functools.partial(train, env=CARTPOLE, devices=jax.devices(), **{"evaluation.episodes": 2})
 
     def saved() -> dict[str, Any]:
         return json.loads((tmp_path / "config.json").read_text())["settings"]
 
-    first, before = train(256, **begun), saved()
-    second, after = train(512, layout="auto"), saved()
+    first, before = train(steps=256, **begun), saved()
+    second, after = train(steps=512, layout="auto"), saved()
     assert not tried and second.summary["resumed_from"] == 256
     assert second.summary["num_devices"] == first.summary["num_devices"]
     assert after == {**before, "steps": after["steps"]}
-    assert train(768, **begun).summary["resumed_from"] == 512
+    assert train(steps=768, **begun).summary["resumed_from"] == 512
     # Whose layouts these are, and what serves them, is another matter.
     with pytest.raises(errors.UsageError, match=r"another configuration \(system ppo -> dqn"):
         jaxrl_dist.train("dqn", CARTPOLE, layout="auto", out=str(tmp_path))

@@ -54,7 +54,7 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
         ("own_world", {}, "expected custom:module:function"),
         ("nowhere:make", {}, "importing nowhere: ModuleNotFoundError"),
         ("broken_world:make", {}, "ModuleNotFoundError at broken_world.py:1: No module named 'no_such_library'"),
-        ("own_world:fails", {}, r"ZeroDivisionError at own_world.py:9"),
+        ("own_world:fails", {}, r"ZeroDivisionError at own_world.py:10"),
         ("own_world:nothing", {}, "returned a int, expected a BareEnvironment or Environment"),
         ("own_world:make", {"lenght": "3"}, r"takes length, wraps, observe; did you mean length\?"),
         ("own_world:make", {"length": "long"}, "expected a whole number"),

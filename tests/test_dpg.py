@@ -164,11 +164,11 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("spec", "network", "message"),
     [
-        (SPEC._replace(action=types.DiscreteSpace(3)), NETWORK, "actions are discrete, .*valid: --system=ppo, .*r2d2"),
+        (SPEC._replace(action=types.DiscreteSpace(3)), NETWORK, "actions are discrete"),
         (
             SPEC._replace(action=types.BoxSpace((2,), -np.inf, np.inf)),
             NETWORK,
-            "no bounds, .*valid: --system=ppo, .*seed_impala$",
+            "have no bounds",
         ),
         (SPEC._replace(action=types.BoxSpace((2, 2), -1, 1)), NETWORK, r"of shape \[A\], not \[2, 2\]"),
         (SPEC._replace(observation=jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8)), NETWORK, "takes observations that are"),

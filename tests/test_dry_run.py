@@ -21,7 +21,9 @@ def command_of(system: str, folder: pathlib.Path, **settings: Any) -> training_f
 
 
 def told(command: training_flags.Command) -> str:
-    return "\n".join(dry_run.describe(command, jax.devices()[:1], probe_s=0.01))
+    assert command.settings is not None
+    lines = dry_run.describe(command.flags, command.settings, jax.devices()[:1], probe_s=0.01)
+    return "\n".join(lines)
 
 
 def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> None:

@@ -7,21 +7,24 @@ import sys
 from typing import Any
 
 import conftest
-import jax
 import pytest
 import written_runs
 
-from jaxrl_dist import errors, events, faults, histories, runner
+from jaxrl_dist import errors, events, faults, histories
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
 
 
-def train(folder: pathlib.Path, system: str, **settings: Any) -> None:
-    more = {"learner.epochs": 1, "learner.minibatches": 1} if system == "ppo" else {}
-    more |= {"replay.samples_per_insert": 1.0, "replay.batch_size": 8} if system == "dqn" else {}
-    flags = {**conftest.SMALL[system], **SETTINGS, **more, **settings}
-    runner.train(system, "toy:walk", out=str(folder), settings=flags, devices=jax.devices()[:1])
+OWN = {
+    "ppo": {"learner.epochs": 1, "learner.minibatches": 1},
+    "dqn": {"replay.samples_per_insert": 1.0, "replay.batch_size": 8},
+}
+
+
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return lambda system, **settings: train(system, **{**SETTINGS, **OWN[system], **settings})
 
 
 def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
@@ -43,9 +46,9 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     ("system", "schedule"),
     [("ppo", "free"), ("ppo", "round_robin"), ("dqn", "free")],
 )
-def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.Path) -> None:
+def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.Path, train: conftest.Train) -> None:
     settings = {"layout.max_gradient_age": 2, "layout.gradients_per_apply": 2, "layout.schedule": schedule}
-    train(tmp_path, system, **settings)
+    train(system, **settings)
     log = events.read(tmp_path)
     assert {event.worker for event in log} == set(range(4))
     record = histories.replay_schedule(tmp_path)
@@ -62,9 +65,11 @@ def test_a_run_repeats_by_its_log(system: str, schedule: str, tmp_path: pathlib.
 
 
 @pytest.mark.slow
-def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: pathlib.Path) -> None:
-    train(tmp_path / "before", "ppo", steps=640)
-    train(tmp_path / "after", "ppo", steps=640, init_from=str(tmp_path / "before"))
+def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    train("ppo", folder="before", steps=640)
+    train("ppo", folder="after", steps=640, init_from=str(tmp_path / "before"))
     whole = len(events.read(tmp_path / "after"))
     # As a run leaves it that was killed after its last checkpoint.
     events.append(tmp_path / "after", events.encode(0, 3, [True]) * 5)
@@ -73,11 +78,11 @@ def test_a_run_from_given_parameters_repeats_up_to_its_checkpoint(tmp_path: path
 
 
 @pytest.mark.slow
-def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
+def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     """Its step size falls towards another end since."""
-    train(tmp_path, "ppo", steps=640)
+    train("ppo", steps=640)
     first = (tmp_path / events.FILE_NAME).read_bytes()
-    train(tmp_path, "ppo", steps=1280)
+    train("ppo", steps=1280)
     assert (tmp_path / events.FILE_NAME).read_bytes().startswith(first)
     command = [sys.executable, str(ROOT / "scripts" / "replay_schedule.py"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -85,22 +90,22 @@ def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path) -> None:
     assert json.loads(done.stdout)["match"]
 
 
-def test_a_run_that_was_resumed_without_its_replay_repeats(tmp_path: pathlib.Path) -> None:
+def test_a_run_that_was_resumed_without_its_replay_repeats(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     settings = {"checkpoint.replay": False, "agent.epsilon_end": 0.5}
     for steps in (640, 1280, 1600):
-        train(tmp_path, "dqn", steps=steps, **settings)
+        train("dqn", steps=steps, **settings)
     record = histories.replay_schedule(tmp_path)
     assert record["match"] and record["events"] == len(events.read(tmp_path)) == 1600 // 8
 
 
 @pytest.mark.slow
-def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) -> None:
+def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     def rollback(*arguments: str) -> Any:
         command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     settings = {"learner.anneal": False, "layout.kept_versions": 3, "layout.kept_every": 2}
-    train(tmp_path, "ppo", steps=640, **settings)
+    train("ppo", steps=640, **settings)
     refused = rollback(str(tmp_path), "7")
     assert refused.returncode == 2 and "version 7 is not kept; valid: 16, 18, 20" in refused.stderr
     done = rollback(str(tmp_path), "16")
@@ -108,14 +113,14 @@ def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path) 
     record = json.loads(done.stdout)
     assert (record["updates_before"], record["updates"]) == (20, 16)
     assert histories.replay_schedule(tmp_path)["match"]
-    train(tmp_path, "ppo", steps=1280, **settings)
+    train("ppo", steps=1280, **settings)
     log = events.read(tmp_path)
     assert [event.age for event in log if event.worker == events.ROLLBACK] == [0]
     record = histories.replay_schedule(tmp_path)
     assert record["match"] and record["events"] == len(log)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [([], "required: RUN, UPDATES"), (["here", "1"], "no run folder")])
+@pytest.mark.parametrize(("arguments", "message"), [([], "RUN UPDATES"), (["here", "1"], "here")])
 def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "rollback.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -124,9 +129,9 @@ def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> Non
 
 @pytest.mark.parametrize("script", ["rollback.py", "replay_schedule.py"])
 def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
-    script: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    script: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], train: conftest.Train
 ) -> None:
-    train(tmp_path, "ppo", steps=128)
+    train("ppo", steps=128)
     call, arguments = written_runs.script(f"scripts/{script}"), [str(tmp_path), *["0"] * (script == "rollback.py")]
     with faults.lock(tmp_path):
         assert call(arguments) == 2
@@ -141,7 +146,6 @@ def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
 
 @pytest.mark.slow
 def test_runs_without_a_log_are_refused(tmp_path: pathlib.Path) -> None:
-    flags = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "steps": 128}
-    runner.train("ppo", "toy:walk", out=str(tmp_path), settings=flags, devices=jax.devices()[:1])
+    conftest.train_in(tmp_path, steps=128, **{"evaluation.episodes": 2})
     with pytest.raises(errors.UsageError, match="has no event log: anakin keeps none"):
         histories.replay_schedule(tmp_path)

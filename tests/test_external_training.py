@@ -1,13 +1,13 @@
 """Training and evaluation with external simulators: whole runs, over a port and in threads, and what ends them."""
 
 import contextlib
+import functools
 import importlib
 import pathlib
 import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import conftest
 import jax
@@ -15,7 +15,7 @@ import peers
 import pytest
 import simulators
 
-from jaxrl_dist import assemble, errors, policy, runner, session
+from jaxrl_dist import assemble, errors, policy, session
 from jaxrl_dist.envs import simulator
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "external_simulator.py"
@@ -27,11 +27,14 @@ CARTPOLE = {
 }
 
 
-def train(out: pathlib.Path, env: str, port: int = 0, **settings: Any) -> runner.Run:
-    listen = {"env.params.listen": str(port)} if port else {}
-    small = {**conftest.SMALL["ppo"], "env.num_envs": 2, "evaluation.episodes": 2, "steps": 256}
-    named = {**small, **CARTPOLE, **listen, **settings}
-    return runner.train("ppo", env, out=str(out), settings=named, devices=jax.devices()[:1])
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    small = {"env.num_envs": 2, "evaluation.episodes": 2, "steps": 256}
+    return functools.partial(train, "ppo", **small, **CARTPOLE)
+
+
+def at(port: int) -> dict[str, str]:
+    return {"env.params.listen": str(port)}
 
 
 def start_program(port: int, count: int) -> subprocess.Popen[bytes]:
@@ -48,15 +51,15 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
-    tmp_path: pathlib.Path, example: None
+    tmp_path: pathlib.Path, example: None, train: conftest.Train
 ) -> None:
     before, port = simulators.threads(), peers.free_port()
     started = [start_program(port, 2) for _ in range(2)]
-    over_port = train(tmp_path / "port", "external:cartpole", port)
+    over_port = train("external:cartpole", folder="port", **at(port))
     digests = [over_port.summary["params_sha256"]]
     for program in started:
         assert program.wait(conftest.SOON_S) == 0
-    in_threads = train(tmp_path / "threads", "external:external_simulator:play")
+    in_threads = train("external:external_simulator:play", folder="threads")
     digests.append(in_threads.summary["params_sha256"])
     assert digests[0] == digests[1]
     assert over_port.summary["eval_return_mean"] == in_threads.summary["eval_return_mean"] > 5
@@ -66,15 +69,15 @@ def test_programs_and_functions_train_the_same_policy_which_can_be_evaluated(
 
 
 @pytest.mark.slow
-def test_cartpole_is_learned(tmp_path: pathlib.Path, example: None) -> None:
+def test_cartpole_is_learned(example: None, train: conftest.Train) -> None:
     settings = {"layout.unroll_length": 64, "learner.epochs": 4, "learner.learning_rate": 3e-3}
     often = {"evaluation.interval_steps": 1_280, "evaluation.episodes": 8}
-    run = train(tmp_path, "external:external_simulator:play", steps=3_840, **settings, **often)
+    run = train("external:external_simulator:play", steps=3_840, **settings, **often)
     # Random play gives 22.
     assert run.summary["best_return"] > 100
 
 
-def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path) -> None:
+def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     port, killed_s = peers.free_port(), []
     program = start_program(port, 2)
 
@@ -87,17 +90,17 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path)
     threading.Thread(target=kill_once_it_learns, daemon=True).start()
     settings = {"log.interval_steps": 32, "evaluation.interval_steps": 10_000_000}
     with pytest.raises(errors.EnvironmentFault, match=rf"cartpole: training simulator \d \(pid {program.pid}\) closed"):
-        train(tmp_path, "external:cartpole", port, steps=10_000_000, **settings)
+        train("external:cartpole", steps=10_000_000, **at(port), **settings)
     assert time.monotonic() - killed_s[0] < conftest.SOON_S
     program.wait()
     with start_program(port, 4) as program:
-        run = train(tmp_path, "external:cartpole", port, steps=64, **settings)
+        run = train("external:cartpole", steps=64, **at(port), **settings)
         assert run.reason == "finished" and run.summary["resumed_from"] > 0
         assert program.wait(conftest.SOON_S) == 0
 
 
 @pytest.mark.slow
-def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Path, example: None) -> None:
+def test_an_actor_is_replaced_with_the_simulators_that_wait(example: None, train: conftest.Train) -> None:
     port, failures = peers.free_port(), []
     external_simulator = importlib.import_module("external_simulator")
 
@@ -121,7 +124,7 @@ def test_an_actor_is_replaced_with_the_simulators_that_wait(tmp_path: pathlib.Pa
     with pytest.warns(
         RuntimeWarning, match=r"actor 0 is started anew \(1 of 1\).*stopped with ZeroDivisionError: the wo"
     ):
-        run = train(tmp_path, "external:cartpole", port, **settings)
+        run = train("external:cartpole", **at(port), **settings)
     assert run.reason == "finished" and len(failures) == 1
     for thread in threads:
         thread.join(conftest.SOON_S)

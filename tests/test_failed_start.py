@@ -1,47 +1,51 @@
 """A start that fails ends in one line and leaves its folder to the corrected command."""
 
+import functools
 import pathlib
 from typing import Any
 
 import conftest
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_dist import checkpoint, commands, errors, faults, guard, memory, run_view, runner
+from jaxrl_dist import checkpoint, commands, errors, guard, memory, run_view, runner
 from jaxrl_dist.commands import train as train_command
 
 CARTPOLE = "gymnax:CartPole-v1"
 
 
-def train(folder: pathlib.Path, **settings: Any) -> runner.Run:
-    named = {"system": "ppo", "env": CARTPOLE, **conftest.SMALL["ppo"], **settings, "out": str(folder)}
-    return runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE)
 
 
-def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once(tmp_path: pathlib.Path) -> None:
+def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
     with pytest.raises(guard.NonFiniteError):
-        train(tmp_path, **{"learner.learning_rate": 1e38, "learner.anneal": False})
+        train(**{"learner.learning_rate": 1e38, "learner.anneal": False})
     assert list((tmp_path / "failure").iterdir()) and (tmp_path / "config.json").exists()
-    run = train(tmp_path)
+    run = train()
     assert run.reason == "finished" and not (tmp_path / "failure").exists()
     assert run_view.read(tmp_path).state == "finished"
     with pytest.raises(errors.UsageError, match="another configuration"):
-        train(tmp_path, **{"learner.learning_rate": 1e38})
+        train(**{"learner.learning_rate": 1e38})
 
 
-def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(tmp_path: pathlib.Path) -> None:
-    train(tmp_path, steps=256)
+def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    train(steps=256)
     checkpoint.save(tmp_path / "failure", "state", (), {"iteration": 2})
     guard.forget_failure(tmp_path, 2)
     assert run_view.read(tmp_path).state == "failed"
-    train(tmp_path, steps=384)
+    train(steps=384)
     assert run_view.read(tmp_path).state == "finished" and not (tmp_path / "failure").exists()
 
 
 def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     def allocate(*_: Any) -> None:
         jnp.zeros((2**20, 2**20, 2**10)).block_until_ready()
@@ -49,8 +53,8 @@ def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
     with monkeypatch.context() as patch:
         patch.setattr(runner.session, "run", allocate)
         with pytest.raises(memory.OutOfMemoryError, match=r"^out of memory: 4194304.00 GiB more were wanted; take"):
-            train(tmp_path, **{"env.num_envs": 16})
-    assert train(tmp_path).reason == "finished"
+            train(**{"env.num_envs": 16})
+    assert train().reason == "finished"
 
 
 def test_missing_memory_of_the_host_is_named_too_and_other_errors_stay_what_they_are() -> None:
@@ -83,7 +87,9 @@ def test_what_could_not_be_saved_is_said_beside_the_error(
 
 
 @pytest.mark.parametrize("settings", [{"layout.unroll_length": 10**9}, {"env.num_envs": 10**9}])
-def test_more_rows_than_can_be_counted_are_refused(tmp_path: pathlib.Path, settings: dict[str, Any]) -> None:
+def test_more_rows_than_can_be_counted_are_refused(
+    tmp_path: pathlib.Path, settings: dict[str, Any], train: conftest.Train
+) -> None:
     with pytest.raises(errors.UsageError, match=r"expected fewer than 2147483648 rows per iteration$"):
-        train(tmp_path, **settings)
+        train(**settings)
     assert not list(tmp_path.iterdir())

@@ -205,14 +205,15 @@ def test_a_signal_while_compiling_does_not_wait_for_the_compiler(
 def test_a_second_interrupt_aborts_at_once_and_no_child_is_left(tmp_path: pathlib.Path) -> None:
     code = """
         import sys, time
-        from jaxrl_dist import checkpoint, runner
+        from jaxrl_dist import checkpoint
+        from jaxrl_dist.commands import train
         save = checkpoint.save
         def slow(*args):
             print("saving", flush=True)
             time.sleep(120)
         checkpoint.save = slow
         flags = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
-        sys.exit(runner.main(flags))
+        sys.exit(train.train(flags))
     """
     process = start_code(code, "--system=ppo", f"--env={TOY}", *FLAGS, f"--out={tmp_path}")
     assert wait_for(process, "saving")

@@ -95,7 +95,7 @@ def test_what_is_made_goes_again_where_it_is_empty(tmp_path: pathlib.Path) -> No
 def test_exactly_one_of_twenty_gets_the_lock(tmp_path: pathlib.Path) -> None:
     code = """
         import os, sys, time
-        from jaxrl_dist import faults
+        from jaxrl_dist import errors, faults
         folder, go = sys.argv[1:]
         while not os.path.exists(go):
             time.sleep(0.01)
@@ -103,7 +103,7 @@ def test_exactly_one_of_twenty_gets_the_lock(tmp_path: pathlib.Path) -> None:
             with faults.lock(folder):
                 print("won", os.getpid(), flush=True)
                 time.sleep(600)
-        except faults.LockError as error:
+        except errors.LockError as error:
             print("lost", error, flush=True)
     """
     go = tmp_path / "go"

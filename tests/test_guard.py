@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, errors, faults, guard, policy, runner, saving, types
+from jaxrl_dist import checkpoint, errors, guard, policy, runner, saving, types
 from jaxrl_dist.envs import base as envs
 from jaxrl_dist.envs import wrappers
 
@@ -21,16 +21,9 @@ CARTPOLE = "gymnax:CartPole-v1"
 RUN = {"log.interval_steps": 384, "evaluation.interval_steps": 256, "evaluation.episodes": 4}
 
 
-def train(
-    folder: pathlib.Path,
-    system: str = "ppo",
-    env: str = CARTPOLE,
-    num_devices: int = 1,
-    **settings: Any,
-) -> runner.Run:
-    """Runs a small run."""
-    named = {"system": system, "env": env, **conftest.SMALL[system], **RUN, **settings, "out": str(folder)}
-    return runner.drive(named, jax.devices()[:num_devices], faults.StopToken(), display=False)
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE, **RUN)
 
 
 def poisoned(field: str, at_step: int) -> envs.Environment:
@@ -53,7 +46,12 @@ def poisoned(field: str, at_step: int) -> envs.Environment:
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "field", "at_step"), [("ppo", "reward", 37), ("dqn", "observation", 37)])
 def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
-    system: str, field: str, at_step: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    system: str,
+    field: str,
+    at_step: int,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: conftest.Train,
 ) -> None:
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned(field, at_step))
     length = conftest.SMALL[system]["layout.unroll_length"]
@@ -61,7 +59,7 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     message = f"not finite in iteration {(at_step - 1) // length}, after .* steps: {source}"
     with pytest.raises(guard.NonFiniteError, match=message) as error:
         # An evaluation on the way, of whole episodes, would come upon the reward before training does.
-        train(tmp_path, system, "toy:walk", **{"checkpoint.interval_s": 0, "evaluation.interval_steps": 1280})
+        train(system, env="toy:walk", **{"checkpoint.interval_s": 0, "evaluation.interval_steps": 1280})
     assert "\n" not in str(error.value)
     assert checkpoint.latest(tmp_path / "checkpoints")
     assert_all_checkpoints_are_finite(tmp_path)
@@ -70,21 +68,21 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
 
 
 def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_is_saved(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     """Training plays 32 steps; a whole episode has 60."""
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
     message = r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not"
     for _ in range(2):
         with pytest.raises(errors.EnvironmentFault, match=message) as error:
-            train(tmp_path, env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
+            train(env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
         assert "\n" not in str(error.value)
     with pytest.raises(errors.EnvironmentFault, match=message):
         policy.evaluate(tmp_path, 8, 0, "latest", {})
     assert policy.load(tmp_path).env_steps == 256
 
 
-def test_a_reward_out_of_the_declared_range_is_named(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reward_out_of_the_declared_range_is_named(monkeypatch: pytest.MonkeyPatch, train: conftest.Train) -> None:
     def reset(key: jax.Array) -> tuple[Any, jax.Array]:
         return jnp.int32(0), jnp.zeros(2)
 
@@ -97,7 +95,7 @@ def test_a_reward_out_of_the_declared_range_is_named(tmp_path: pathlib.Path, mon
     monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
     source = "the reward of toy:walk, environment 0 of seed 0, at its step 37, is not finite or out of its range"
     with pytest.raises(guard.NonFiniteError, match=source):
-        train(tmp_path, "ppo", "toy:walk")
+        train(env="toy:walk")
 
 
 def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,19 +118,23 @@ def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.
     assert source == ("observation", 0, int(left[0].argmax()), 16)
 
 
-def test_diverging_parameters_are_found_and_the_iteration_runs_again(tmp_path: pathlib.Path) -> None:
+def test_diverging_parameters_are_found_and_the_iteration_runs_again(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
     settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "checkpoint.interval_s": 0}
     with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update; jaxrl_dist.replay_f"):
-        train(tmp_path, num_devices=2, **{"layout.num_devices": 2}, **settings)
+        train(devices=jax.devices()[:2], **{"layout.num_devices": 2}, **settings)
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(str(tmp_path))
     assert not all(np.isfinite(value).all() for value in broken.values())
     with pytest.raises(guard.NonFiniteError):
-        train(tmp_path, num_devices=2, **{"layout.num_devices": 2}, **settings)
+        train(devices=jax.devices()[:2], **{"layout.num_devices": 2}, **settings)
 
 
-def test_what_is_acted_out_begins_with_the_parameters_that_were_given(tmp_path: pathlib.Path) -> None:
-    train(tmp_path / "before")
+def test_what_is_acted_out_begins_with_the_parameters_that_were_given(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    train(folder="before")
     small = conftest.Small("ppo", CARTPOLE, 1, {"init_from": str(tmp_path / "before")})
     began = guard._state_at(small.parts, tmp_path / "after", small.keys, 20, 0).learner.params
     given, _ = saving.load_params(tmp_path / "before", "latest", small.layout.template(small.keys).learner.params)
@@ -142,7 +144,7 @@ def test_what_is_acted_out_begins_with_the_parameters_that_were_given(tmp_path: 
 
 @pytest.mark.slow
 def test_parameters_are_looked_at_although_every_metric_is_finite(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     make = runner.assemble.assemble
 
@@ -160,12 +162,12 @@ def test_parameters_are_looked_at_although_every_metric_is_finite(
 
     monkeypatch.setattr(runner.assemble, "assemble", assemble)
     with pytest.raises(guard.NonFiniteError, match="not finite in iteration 6, after 768 steps"):
-        train(tmp_path, **{"checkpoint.interval_s": 0})
+        train(**{"checkpoint.interval_s": 0})
     assert_all_checkpoints_are_finite(tmp_path)
 
 
 def test_what_is_finite_when_run_again_blames_the_hardware(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     original, calls = guard.is_sound, [0]
 
@@ -175,7 +177,7 @@ def test_what_is_finite_when_run_again_blames_the_hardware(
 
     monkeypatch.setattr(guard, "is_sound", is_sound)
     with pytest.raises(guard.NonFiniteError, match="finite when run again: suspect the hardware"):
-        train(tmp_path)
+        train()
 
 
 def assert_all_checkpoints_are_finite(folder: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ import marks
 import numpy as np
 import pytest
 
-from jaxrl_dist import blocks, checkpoint, errors, memory, runner
+from jaxrl_dist import blocks, checkpoint, errors, memory
 from jaxrl_dist.parallel import host_tier
 
 HOST = {"layout": "sebulba", "replay.storage": "host"}
@@ -90,21 +90,17 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
 
 
 def test_a_run_that_outgrows_the_memory_is_saved_as_it_was_before_and_goes_on(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
-    settings = {**conftest.SMALL["dqn"], **HOST, "layout.num_actors": 2, "evaluation.episodes": 2}
-
-    def train(name: str) -> runner.Run:
-        return runner.train("dqn", "toy:walk", out=str(tmp_path / name), settings=settings, devices=jax.devices()[:1])
-
-    whole = train("whole")
+    settings = {**HOST, "layout.num_actors": 2, "evaluation.episodes": 2}
+    whole = train("dqn", folder="whole", **settings)
     monkeypatch.setattr(host_tier, "_CHECK_EVERY", 5)
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "check", too_large)
         with pytest.raises(errors.UsageError, match="too large") as error:
-            train("cut")
+            train("dqn", folder="cut", **settings)
     assert not hasattr(error.value, "__notes__")
-    resumed = train("cut")
+    resumed = train("dqn", folder="cut", **settings)
     assert resumed.summary["resumed_from"] == 160
     assert resumed.summary["params_sha256"] == whole.summary["params_sha256"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, _log_prob_and_entropy, _params, _played, _stepped
 
-from jaxrl_dist import learner, networks, runner, types
+from jaxrl_dist import learner, networks, types
 from jaxrl_dist.agents import a2c, impala
 
 COSTS = {"discount": 0.9, "value_cost": 0.7, "entropy_cost": 0.2}
@@ -129,22 +129,19 @@ def test_without_a_lag_the_gradient_is_that_of_a2c(network: networks.Config, spe
     assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(found[0].sums)) > 0.1
 
 
-def test_rows_of_four_versions_before_are_weighed(tmp_path: Any) -> None:
-    settings = {**conftest.SMALL["impala"], "layout": "sebulba", "layout.policy_lag": "4", "steps": 1280}
-    run = runner.train("impala", "toy:walk", out=str(tmp_path / "run"), settings=settings, devices=jax.devices()[:1])
+def test_rows_of_four_versions_before_are_weighed(train: conftest.Train) -> None:
+    run = train("impala", layout="sebulba", **{"layout.policy_lag": "4"})
     assert run.summary["policy_lag_p99"] == 4 and run.summary["learner_steps"] == 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("core", ["identity", "lstm"])
-def test_seed_acts_on_what_is_ready_also_with_a_memory(core: str, tmp_path: Any) -> None:
-    settings = {**conftest.SMALL["impala"], "layout.ready_envs": 2, "network.core": core, "network.core_size": 8}
-    run = runner.train("seed_impala", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
+def test_seed_acts_on_what_is_ready_also_with_a_memory(core: str, train: conftest.Train) -> None:
+    run = train("seed_impala", **{"layout.ready_envs": 2, "network.core": core, "network.core_size": 8})
     assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] == 10
 
 
 @pytest.mark.slow
-def test_seed_r2d2_trains(tmp_path: Any) -> None:
-    settings = {**conftest.SMALL["r2d2"], "layout": "sebulba", "layout.ready_envs": 2}
-    run = runner.train("seed_r2d2", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
+def test_seed_r2d2_trains(train: conftest.Train) -> None:
+    run = train("seed_r2d2", **{"layout.ready_envs": 2})
     assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] > 0

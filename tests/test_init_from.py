@@ -1,5 +1,6 @@
 """Runs that start from the parameters of another: what they take over, and what stays their own."""
 
+import functools
 import pathlib
 from typing import Any
 
@@ -8,17 +9,16 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors, faults, runner, saving
+from jaxrl_dist import errors, saving
 from jaxrl_dist.systems import training_flags
 
 CARTPOLE = "gymnax:CartPole-v1"
 SHORT = {"steps": 64, "evaluation.interval_steps": 0, "checkpoint.interval_s": 0.0}
 
 
-def train(folder: pathlib.Path, system: str, **settings: Any) -> pathlib.Path:
-    named = {"system": system, "env": CARTPOLE, **conftest.SMALL[system], **SHORT, **settings, "out": str(folder)}
-    runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
-    return folder
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE, **SHORT)
 
 
 def started(origin: pathlib.Path, system: str, **settings: Any) -> tuple[conftest.Small, Any, Any]:
@@ -33,8 +33,8 @@ def assert_equal(left: Any, right: Any) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-def test_the_first_weight_of_a_divergence_is_that_of_the_settings(tmp_path: pathlib.Path) -> None:
-    origin = train(tmp_path / "before", "dppo", **{"agent.kl_penalty": 1.0, "agent.scale_rewards": True})
+def test_the_first_weight_of_a_divergence_is_that_of_the_settings(train: conftest.Train) -> None:
+    origin = train("dppo", folder="before", **{"agent.kl_penalty": 1.0, "agent.scale_rewards": True}).folder
     own = {"agent.kl_penalty": 7.0, "agent.scale_rewards": True}
     _, state, given = started(origin, "dppo", **own)
     params = state.learner.params
@@ -42,8 +42,8 @@ def test_the_first_weight_of_a_divergence_is_that_of_the_settings(tmp_path: path
     assert_equal(params._replace(statistics=params.statistics._replace(own=given.statistics.own)), given)
 
 
-def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(tmp_path: pathlib.Path) -> None:
-    origin = train(tmp_path / "before", "dppo", sweep="learner.learning_rate=1e-4,1e-3")
+def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(train: conftest.Train) -> None:
+    origin = train("dppo", folder="before", sweep="learner.learning_rate=1e-4,1e-3").folder
     _, state, given = started(origin, "dppo", sweep="learner.learning_rate=1e-2,1e-1", **{"agent.kl_penalty": 7.0})
     statistics = state.learner.params.statistics
     np.testing.assert_array_equal(statistics.own.own, np.float32([7.0, 7.0]))
@@ -51,8 +51,8 @@ def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(tmp_path: pathlib.Pat
     assert_equal(state.learner.params.network, given.network)
 
 
-def test_the_versions_to_go_back_to_are_of_what_was_given(tmp_path: pathlib.Path) -> None:
-    origin = train(tmp_path / "before", "dqn")
+def test_the_versions_to_go_back_to_are_of_what_was_given(train: conftest.Train) -> None:
+    origin = train("dqn", folder="before").folder
     asynchronous = {"layout": "async_gradient", "layout.kept_versions": 3}
     small, state, given = started(origin, "gorila", **asynchronous)
     assert len(state.versions) == 3

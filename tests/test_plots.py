@@ -215,7 +215,7 @@ def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> Non
         (["none"], "none is no run folder: there is no such folder"),
         (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
         (["a", "a"], "2 runs need as many different labels, not a, a"),
-        (["a", "--panels=steps,lagg"], f"lagg is none of {', '.join(plots.PANELS)}; did you mean lag?"),
+        (["a", "--panels=steps,lagg"], f"lagg: expected one of {', '.join(plots.PANELS)}; did you mean lag?"),
         (["a", "--panels=lag,shares"], "these runs record none of it; valid: steps, minutes, speed"),
         (["a", "--out=a.jpg"], "--out=a.jpg: expected a name that ends in one of .png, .pdf, .svg"),
         (["a", "--out=none/a.png"], "--out=none/a.png cannot be written: No such file or directory"),

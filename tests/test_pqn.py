@@ -1,7 +1,6 @@
 """PQN: its loss against a slow loop in float64, the same numbers in every layout, and whose rows it takes."""
 
 import itertools
-import pathlib
 from typing import Any
 
 import conftest
@@ -13,7 +12,7 @@ import pytest
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
 from test_impala import moved
 
-from jaxrl_dist import errors, networks, q_values, runner, types
+from jaxrl_dist import errors, networks, q_values, types
 from jaxrl_dist.agents import pqn
 from jaxrl_dist.systems import catalogue
 
@@ -162,18 +161,14 @@ def test_every_layout_learns_what_anakin_learns(layout: str, core: str) -> None:
     other.layout.close()
 
 
-def refuse(layout: str, settings: dict[str, Any], message: str, folder: pathlib.Path) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
-        named = {**conftest.SMALL["pqn"], "layout": layout, **settings}
-        runner.train("pqn", "toy:walk", out=str(folder / "run"), settings=named)
-    assert "\n" not in str(error.value)
-
-
-def test_traces_over_the_actions_of_older_policies_are_refused(tmp_path: pathlib.Path) -> None:
-    message = "learns from its own rows only; valid: 0"
-    for lag in ("1", "free"):
-        refuse("sebulba", {"layout.policy_lag": lag}, message, tmp_path)
-    refuse("async_gradient", {}, "takes one gradient per unroll; valid: 1 and 1", tmp_path)
+def test_traces_over_the_actions_of_older_policies_are_refused(train: conftest.Train) -> None:
+    for settings, flag in (
+        ({"layout": "sebulba", "layout.policy_lag": "1"}, "--layout.policy_lag=1"),
+        ({"layout": "sebulba", "layout.policy_lag": "free"}, "--layout.policy_lag=free"),
+        ({"layout": "async_gradient"}, "--learner.epochs=2"),
+    ):
+        with conftest.refused(flag):
+            train("pqn", **settings)
     for decay, staleness in ((0.0, "any"), (0.65, "own")):
         assert pqn.make(pqn.Config(trace_decay=decay), SPEC, FLAT).staleness == staleness
     resolved = catalogue.resolved({"system": "pqn", "layout": "sebulba"}, "classic")
@@ -190,5 +185,6 @@ def test_returns_of_one_step_may_be_learned_from_any_policy_s_rows() -> None:
 
 
 def test_real_actions_are_refused() -> None:
-    with pytest.raises(errors.UsageError, match="needs discrete ones; valid: --system=ppo, .*impala"):
+    with pytest.raises(errors.UnfitError, match="needs discrete ones") as caught:
         pqn.make(pqn.Config(), BOX, FLAT)
+    assert caught.value.actions == BOX.action.kind

@@ -8,7 +8,6 @@ import conftest
 import jax
 import pytest
 
-from jaxrl_dist import runner
 from jaxrl_dist.systems import training_flags
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
@@ -28,11 +27,10 @@ def test_a_row_is_a_command(name: str, text: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), ROWS, ids=[name for name, _ in ROWS])
-def test_a_row_trains(name: str, text: str, tmp_path: pathlib.Path) -> None:
+def test_a_row_trains(name: str, text: str, train: conftest.Train) -> None:
     del name
     given = dict(word[2:].split("=") for word in shlex.split(text))
     system = given.pop("system")
-    settings = {**conftest.SMALL["a2c" if system == "a3c" else system], "evaluation.episodes": 2, **given}
-    run = runner.train(system, "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:2])
+    run = train(system, devices=jax.devices()[:2], **{"evaluation.episodes": 2, **given})
     assert run.reason == "finished" and run.summary["learner_steps"] > 0
     assert run.summary["num_devices"] == (2 if "layout.num_devices" in given else 1)

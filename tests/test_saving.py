@@ -1,23 +1,22 @@
 """Checkpoints without the replay: small, and a resumed run collects anew before it learns."""
 
+import functools
 import json
 import pathlib
 import shutil
-from typing import Any
 
 import conftest
-import jax
 import marks
 import pytest
 
-from jaxrl_dist import checkpoint, runner
+from jaxrl_dist import checkpoint
 
 SETTINGS = {"checkpoint.replay": False, "replay.min_size": 128, "log.interval_steps": 32, "evaluation.episodes": 2}
 
 
-def train(folder: pathlib.Path, layout: str, steps: int, **settings: Any) -> None:
-    flags = {**conftest.SMALL["dqn"], **SETTINGS, "layout": layout, "steps": steps, **settings}
-    runner.train("dqn", "toy:walk", out=str(folder), settings=flags, devices=jax.devices()[:1])
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, "dqn", **SETTINGS)
 
 
 def learner_steps(folder: pathlib.Path) -> dict[int, int]:
@@ -30,14 +29,16 @@ def learner_steps(folder: pathlib.Path) -> dict[int, int]:
     ("layout", "storage"),
     marks.some([("anakin", "device"), ("sebulba", "device"), ("sebulba", "host")], fast={"sebulba-host"}),
 )
-def test_a_replay_that_is_not_saved_is_filled_anew(layout: str, storage: str, tmp_path: pathlib.Path) -> None:
+def test_a_replay_that_is_not_saved_is_filled_anew(
+    layout: str, storage: str, tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    train(one, layout, 320, **{"replay.storage": storage})
+    train(folder=one, layout=layout, steps=320, **{"replay.storage": storage})
     newest = checkpoint.latest(one / "checkpoints")[0]
     assert not any("replay/" in leaf.path for leaf in checkpoint._read_contents(newest)[0])
     shutil.copytree(one, other)
     for folder in (one, other):
-        train(folder, layout, 640, **{"replay.storage": storage})
+        train(folder=folder, layout=layout, steps=640, **{"replay.storage": storage})
     steps = learner_steps(one)
     # 128 rows are four iterations of 32: the fourth learns, of the first session and of the second.
     assert steps[96] == 0 < steps[128]

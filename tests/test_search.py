@@ -79,22 +79,21 @@ def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_c
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("learner.learning_rat=0..1", "no such flag; did you mean --learner.learning_rate"),
-        ("agent.discount=0.5..2", "--search=agent.discount=0.5..2: expected a number >= 0 and <= 1"),
-        ("agent.discount=0.9..0.8", "a range rises"),
-        ("learner.max_grad_norm=log:0..1", "logarithms lies above 0"),
-        ("network.core=a..b", "expected log:LOW..HIGH"),
-        ("network.core=lstm,lst", "expected one of identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm?"),
-        ("agent.discount", "expected log:LOW..HIGH"),
-        ("env.params.tau=1,2", "an environment's parameters make other tasks"),
+        ("learner.learning_rat=0..1", "--learner.learning_rate"),
+        ("agent.discount=0.5..2", "--search=agent.discount=0.5..2"),
+        ("agent.discount=0.9..0.8", "--search=agent.discount=0.9..0.8"),
+        ("learner.max_grad_norm=log:0..1", "--search=learner.max_grad_norm=log:0..1"),
+        ("network.core=a..b", "--search=network.core=a..b"),
+        ("network.core=lstm,lst", "did you mean lstm?"),
+        ("agent.discount", "--search=agent.discount"),
+        ("env.params.tau=1,2", "--search=env.params.tau=1,2"),
     ],
 )
-def test_a_wrong_range_is_one_line(text: str, message: str) -> None:
-    with pytest.raises(errors.UsageError) as caught:
+def test_a_wrong_range_is_one_line(text: str, named: str) -> None:
+    with conftest.refused(named):
         search.parse_range(text, COMMON)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_values_may_be_names_with_colons() -> None:

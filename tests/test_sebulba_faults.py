@@ -1,5 +1,6 @@
 """Faults under Sebulba, each made to happen: what ends the run, what is replaced; no sequence joins two lives."""
 
+import functools
 import pathlib
 import threading
 import time
@@ -7,17 +8,17 @@ from typing import Any
 
 import conftest
 import fake_host
-import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors, faults, policy, runner, session, types
+from jaxrl_dist import errors, faults, policy, session, types
 from jaxrl_dist.parallel import device_tier, running, sebulba
 
 
-def train(tmp_path: pathlib.Path, system: str = "dqn", **settings: Any) -> runner.Run:
-    named = {"layout": "sebulba", **conftest.SMALL[system], "layout.num_actors": 4, **settings}
-    return runner.train(system, "fake:walk", out=str(tmp_path), settings=named, devices=jax.devices()[:1])
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    layout = {"layout": "sebulba", "layout.num_actors": 4}
+    return functools.partial(train, system="dqn", env="fake:walk", **layout)
 
 
 def raise_once(walk: fake_host.Walk, at_step: int = 30) -> None:
@@ -36,7 +37,7 @@ def actors() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("actor")}
 
 
-def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.Path, plays: Any) -> None:
+def test_a_raising_actor_ends_the_run_with_its_own_exception(plays: Any, train: conftest.Train) -> None:
     raised_s, before = [], actors()
 
     def fail(walk: fake_host.Walk) -> None:
@@ -46,18 +47,18 @@ def test_a_raising_actor_ends_the_run_with_its_own_exception(tmp_path: pathlib.P
 
     made = plays(fail)
     with pytest.raises(fake_host.Broken, match="the simulator fell over") as error:
-        train(tmp_path, steps=64_000)
+        train(steps=64_000)
     assert time.monotonic() - raised_s[0] < conftest.SOON_S
     assert [entry.name for entry in error.traceback][-1] == "fail"
     assert all(walk.is_closed for walk in made) and actors() <= before
     # What was learned until then is saved, and the same command goes on from there.
     plays(lambda walk: None)
-    resumed = train(tmp_path, steps=3_200)
+    resumed = train(steps=3_200)
     assert resumed.summary["resumed_from"] > 0
 
 
 def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
-    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     plays(lambda walk: None)
     learn, calls = device_tier.DeviceTier.learn, [0]
@@ -70,12 +71,12 @@ def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
 
     monkeypatch.setattr(device_tier.DeviceTier, "learn", fail)
     with pytest.raises(fake_host.Broken, match="the learner fell over") as error:
-        train(tmp_path, "ppo")
+        train(system="ppo")
     assert "could not be saved" in error.value.__notes__[0]
 
 
 def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     learn, calls = device_tier.DeviceTier.learn, [0]
 
@@ -85,10 +86,8 @@ def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before
             raise fake_host.Broken("the learner fell over")
         return learn(*args)
 
-    settings = {**conftest.SMALL["ppo"], "layout": "sebulba", "layout.num_actors": 2, "checkpoint.interval_s": 0.0}
-
-    def go_on() -> runner.Run:
-        return runner.train("ppo", "toy:walk", out=str(tmp_path), settings=settings, devices=jax.devices()[:1])
+    settings = {"layout.num_actors": 2, "checkpoint.interval_s": 0.0}
+    go_on = functools.partial(train, system="ppo", env="toy:walk", **settings)
 
     monkeypatch.setattr(session, "_CHUNK_S", 0.0)
     with monkeypatch.context() as patch:
@@ -102,7 +101,7 @@ def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before
 
 @pytest.mark.slow
 def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
-    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     vars(raise_once).pop("done", None)
     made = plays(raise_once)
@@ -116,7 +115,7 @@ def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
 
     monkeypatch.setattr(sebulba._Sebulba, "_iterate", spied)
     with pytest.warns(RuntimeWarning, match="actor 2 is started anew .1 of 1. after Broken: the simulator fell over"):
-        run = train(tmp_path, steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
+        run = train(steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
     training = [walk for walk in made if walk.num_envs == 2]
     assert run.reason == "finished" and len(training) == 5
     lives = np.concatenate([walk.seeds for walk in training])
@@ -141,13 +140,15 @@ def check_ring(ring: Any) -> None:
     assert changes == 2
 
 
-def test_one_fault_more_than_allowed_ends_the_run(tmp_path: pathlib.Path, plays: Any) -> None:
+def test_one_fault_more_than_allowed_ends_the_run(plays: Any, train: conftest.Train) -> None:
     plays(raise_always)
     with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(fake_host.Broken):
-        train(tmp_path, steps=64_000, **{"layout.max_actor_restarts": 2})
+        train(steps=64_000, **{"layout.max_actor_restarts": 2})
 
 
-def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Path, plays: Any) -> None:
+def test_a_hanging_environment_is_named_within_its_timeout(
+    tmp_path: pathlib.Path, plays: Any, train: conftest.Train
+) -> None:
     def hang(walk: fake_host.Walk) -> None:
         if fake_host.in_actor(1) and walk.total_steps == 30:
             fake_host.sleep_forever()
@@ -156,14 +157,14 @@ def test_a_hanging_environment_is_named_within_its_timeout(tmp_path: pathlib.Pat
     started_s = time.monotonic()
     message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     with pytest.raises(errors.EnvironmentFault, match=message):
-        train(tmp_path, steps=64_000, **{"layout.timeout_s": 1.0})
+        train(steps=64_000, **{"layout.timeout_s": 1.0})
     assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps > 0
 
 
 @pytest.mark.slow
 def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_is_saved(
-    tmp_path: pathlib.Path, plays: Any
+    tmp_path: pathlib.Path, plays: Any, train: conftest.Train
 ) -> None:
     def hang(walk: fake_host.Walk) -> None:
         if threading.current_thread().name == "watched" and walk.total_steps == 3:
@@ -175,13 +176,13 @@ def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_i
     with pytest.raises(
         errors.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
     ):
-        train(tmp_path, steps=64_000, **settings)
+        train(steps=64_000, **settings)
     assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps == 640
 
 
 @pytest.mark.slow
-def test_a_hanging_environment_is_replaced(tmp_path: pathlib.Path, plays: Any) -> None:
+def test_a_hanging_environment_is_replaced(plays: Any, train: conftest.Train) -> None:
     hung = threading.Event()
 
     def hang(walk: fake_host.Walk) -> None:
@@ -191,12 +192,12 @@ def test_a_hanging_environment_is_replaced(tmp_path: pathlib.Path, plays: Any) -
 
     plays(hang)
     with pytest.warns(RuntimeWarning, match="actor 1 is started anew .1 of 1. after EnvironmentFault"):
-        run = train(tmp_path, "ppo", steps=2560, **{"layout.timeout_s": 1.0, "layout.max_actor_restarts": 1})
+        run = train(system="ppo", steps=2560, **{"layout.timeout_s": 1.0, "layout.max_actor_restarts": 1})
     assert run.reason == "finished"
 
 
 def test_a_number_that_cannot_be_names_environment_field_and_step(
-    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     plays(lambda walk: None)
     original = fake_host.Walk._observation
@@ -209,7 +210,7 @@ def test_a_number_that_cannot_be_names_environment_field_and_step(
 
     monkeypatch.setattr(fake_host.Walk, "_observation", observation)
     with pytest.raises(errors.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
-        train(tmp_path, steps=64_000)
+        train(steps=64_000)
 
 
 @pytest.mark.slow
@@ -232,7 +233,7 @@ def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_resumed_run_plays_other_environments_and_joins_nothing(
-    tmp_path: pathlib.Path, plays: Any, monkeypatch: pytest.MonkeyPatch
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     made = plays(lambda walk: None)
     token = faults.StopToken()
@@ -247,12 +248,11 @@ def test_a_resumed_run_plays_other_environments_and_joins_nothing(
         return state
 
     monkeypatch.setattr(sebulba._Sebulba, "_iterate", stopping)
-    named = {"layout": "sebulba", **conftest.SMALL["dqn"], "layout.num_actors": 2, "steps": 960}
-    named |= {"system": "dqn", "env": "fake:walk", "out": str(tmp_path)}
-    first = runner.drive(named, jax.devices()[:1], token, display=False)
+    named = {"layout.num_actors": 2, "steps": 960}
+    first = train(stop=token, **named)
     # The stop came while iteration 9 waited for its unrolls: nine were finished, and they are what was saved.
     assert first.reason == "stopped" and first.summary["env_steps"] == 9 * 32
-    second = runner.drive(named, jax.devices()[:1], faults.StopToken(), display=False)
+    second = train(**named)
     assert second.reason == "finished" and second.summary["resumed_from"] == 9 * 32
     assert second.summary["env_steps"] == 960
     seeds = [float(seed) for walk in made if walk.num_envs == 4 for seed in walk.seeds]

@@ -1,6 +1,7 @@
 """Whole runs in this process: stopped and resumed they are what they would have been."""
 
 import contextlib
+import functools
 import json
 import pathlib
 import shutil
@@ -39,17 +40,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 TIMES = {"wall_s", "steps_per_second"}
 
 
-def train(
-    folder: pathlib.Path,
-    system: str = "ppo",
-    env: str = CARTPOLE,
-    num_devices: int = 1,
-    stop: faults.StopToken | None = None,
-    **settings: Any,
-) -> runner.Run:
-    """Runs a small run, or resumes it."""
-    named = {"system": system, "env": env, **conftest.SMALL[system], **RUN, **settings, "out": str(folder)}
-    return runner.drive(named, jax.devices()[:num_devices], stop or faults.StopToken(), display=False)
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE, **RUN)
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, env_steps: int) -> faults.StopToken:
@@ -83,15 +76,15 @@ def assert_same_records(left: pathlib.Path, right: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("variant", marks.some(VARIANTS.keys(), fast={"ppo"}))
 def test_a_stopped_run_resumes_to_what_it_would_have_been(
-    variant: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    variant: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     system, settings = VARIANTS[variant]
-    whole = train(tmp_path / "whole", system, **settings)
+    whole = train(system, folder="whole", **settings)
     rows = whole.summary["env_steps"] // 10
     with monkeypatch.context() as patch:
-        stopped = train(tmp_path / "halves", system, stop=stop_at(patch, 5 * rows), **settings)
+        stopped = train(system, folder="halves", stop=stop_at(patch, 5 * rows), **settings)
     assert (stopped.reason, stopped.summary["env_steps"]) == ("stopped", 5 * rows)
-    resumed = train(tmp_path / "halves", system, **settings)
+    resumed = train(system, folder="halves", **settings)
     assert (resumed.reason, resumed.summary["resumed_from"]) == ("finished", 5 * rows)
     assert resumed.summary["params_sha256"] == whole.summary["params_sha256"] != stopped.summary["params_sha256"]
     assert_same_records(tmp_path / "whole", tmp_path / "halves")
@@ -99,7 +92,7 @@ def test_a_stopped_run_resumes_to_what_it_would_have_been(
     assert len(steps) == len(set(steps)) == 4 + 5
     for name in ("valid_steps", "learner_steps", "best_return", "eval_return_mean"):
         assert resumed.summary[name] == whole.summary[name]
-    again = train(tmp_path / "halves", system, **settings)
+    again = train(system, folder="halves", **settings)
     assert (again.reason, again.summary["params_sha256"]) == ("finished", whole.summary["params_sha256"])
     assert_same_records(tmp_path / "whole", tmp_path / "halves")
 
@@ -107,7 +100,7 @@ def test_a_stopped_run_resumes_to_what_it_would_have_been(
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["compiling", "rolling out", "evaluating", "saving"])
 def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
-    phase: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+    phase: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train
 ) -> None:
     owner, name, call = {
         "compiling": (session, "_compile", 1),
@@ -126,14 +119,14 @@ def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, request_then)
         patch.setattr(evaluation, "_FIRST_SLICE", 1)
-        stopped = train(tmp_path, stop=token, **{"checkpoint.interval_s": 0})
+        stopped = train(stop=token, **{"checkpoint.interval_s": 0})
     assert stopped.reason == "stopped" and stopped.summary["env_steps"] < 1280
     # The evaluation was left on its way; the resumed run begins with it.
     records = [r["kind"] for r in metrics.read(tmp_path) if r["env_steps"] == stopped.summary["env_steps"]]
     assert phase != "evaluating" or "eval" not in records
     newest = checkpoint.latest(tmp_path / "checkpoints")[0]
     assert newest.name == f"step_{stopped.summary['env_steps']:012d}"
-    resumed = train(tmp_path)
+    resumed = train()
     assert resumed.summary["params_sha256"] == reference.summary["params_sha256"]
     assert_same_records(tmp_path, reference.folder)
 
@@ -141,7 +134,7 @@ def test_a_stop_in_any_phase_saves_and_resumes_to_the_same(
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> runner.Run:
     """The whole small PPO run."""
-    return train(tmp_path_factory.mktemp("reference"))
+    return conftest.train_in(tmp_path_factory.mktemp("reference"), env=CARTPOLE, **RUN)
 
 
 @pytest.fixture
@@ -151,31 +144,33 @@ def finished(reference: runner.Run, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_a_reached_return_ends_the_run_also_when_it_is_started_again(tmp_path: pathlib.Path) -> None:
-    run = train(tmp_path, stop_at_return=5.0)
+def test_a_reached_return_ends_the_run_also_when_it_is_started_again(train: conftest.Train) -> None:
+    run = train(stop_at_return=5.0)
     assert (run.reason, run.summary["reason"], run.summary["env_steps"]) == ("return reached", "return reached", 256)
-    again = train(tmp_path, stop_at_return=5.0)
+    again = train(stop_at_return=5.0)
     assert (again.reason, again.summary["env_steps"]) == ("return reached", 256)
     assert again.summary["params_sha256"] == run.summary["params_sha256"]
-    further = train(tmp_path, stop_at_return=1e6)
+    further = train(stop_at_return=1e6)
     assert (further.reason, further.summary["env_steps"]) == ("finished", 1280)
 
 
-def test_more_steps_extend_a_finished_run(finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_steps_extend_a_finished_run(
+    finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
     said: list[str] = []
     monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
-    run = train(finished, steps=2000)
+    run = train(folder=finished, steps=2000)
     assert (run.summary["resumed_from"], run.summary["env_steps"]) == (1280, 2048)
     assert any(text.startswith("changed since the last session: steps 1280 -> 2000") for text in said)
     assert any("go on from 62% of their schedule, they were at 100%" in text for text in said)
 
 
 def test_fewer_steps_than_there_are_leave_nothing_to_train(
-    finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    finished: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
-    run = train(finished, steps=1000)
+    run = train(folder=finished, steps=1000)
     assert run.summary["env_steps"] == 1280
     assert "it already has 1,280 steps per seed, of --steps=1,000: nothing left to train" in said
     assert not any("resumed" in text or "schedule" in text for text in said)
@@ -183,25 +178,25 @@ def test_fewer_steps_than_there_are_leave_nothing_to_train(
 
 @pytest.mark.slow
 def test_a_run_starts_from_the_parameters_of_another(
-    reference: runner.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    reference: runner.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     origin = {"init_from": str(reference.folder), "seed": 7}
-    run = train(tmp_path / "same", stop=stop_at(monkeypatch, 0), **origin)
+    run = train(folder="same", stop=stop_at(monkeypatch, 0), **origin)
     assert run.summary["env_steps"] == 0
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
     with pytest.raises(
         errors.UsageError, match=r"do not fit, .* differs \(network\.hidden_sizes .* -> \[8\]\)"
     ) as error:
-        train(tmp_path / "other", **origin, **{"network.hidden_sizes": (8,)})
+        train(folder="other", **origin, **{"network.hidden_sizes": (8,)})
     assert "\n" not in str(error.value)
     assert not (tmp_path / "other" / "config.json").exists()
     with pytest.raises(errors.UsageError, match="holds no latest parameters"):
-        train(tmp_path / "other", init_from=str(tmp_path / "nothing"))
+        train(folder="other", init_from=str(tmp_path / "nothing"))
 
 
 @pytest.mark.slow
 def test_precision_reaches_every_program(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train
 ) -> None:
     # A CPU computes in float32 whatever is asked, so the numbers do not show it here.
     seen: set[str] = set()
@@ -220,14 +215,16 @@ def test_precision_reaches_every_program(
 
     monkeypatch.setattr(runner.assemble, "assemble", assemble)
     settings = {"precision": "float32", "steps": 128}
-    train(tmp_path / "float32", **settings)
+    train(folder="float32", **settings)
     policy.evaluate(tmp_path / "float32", 2, 0, "latest", {})
     assert len(seen) == 1 and "HIGHEST" in seen.pop()
-    train(tmp_path / "bfloat16", precision="bfloat16", steps=128)
+    train(folder="bfloat16", precision="bfloat16", steps=128)
     assert len(seen) == 1 and "HIGHEST" not in seen.pop()
 
 
-def test_a_profile_is_of_learning(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_of_learning(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
     """A replay fills for a while before anything is learned from it."""
     before: list[int] = []
 
@@ -238,20 +235,20 @@ def test_a_profile_is_of_learning(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(session.jax.profiler, "trace", trace)
     monkeypatch.setattr(session, "_CHUNK_S", 0.0)
     each = {"log.interval_steps": 32, "evaluation.interval_steps": 320, "replay.min_size": 128}
-    run = train(tmp_path, "dqn", profile=True, **each)
+    run = train("dqn", profile=True, **each)
     assert len(before) == 1 and 0 < before[0] < run.summary["learner_steps"]
 
 
 @pytest.mark.slow
-def test_a_profile_holds_a_trace(tmp_path: pathlib.Path, reference: runner.Run) -> None:
-    run = train(tmp_path, profile=True)
+def test_a_profile_holds_a_trace(tmp_path: pathlib.Path, reference: runner.Run, train: conftest.Train) -> None:
+    run = train(profile=True)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
 
 
 @pytest.mark.slow
 def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survives(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     scores = iter([1.0, 5.0, 2.0, 4.0, 3.0])
     evaluated: list[str] = []
@@ -268,9 +265,9 @@ def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survive
 
     monkeypatch.setattr(runner.assemble, "assemble", scored)
     with monkeypatch.context() as patch:
-        train(tmp_path, stop=stop_at(patch, 768))
+        train(stop=stop_at(patch, 768))
     best = [json.loads((tmp_path / "checkpoints" / "best" / "contents.json").read_text())["meta"]["env_steps"]]
-    run = train(tmp_path)
+    run = train()
     assert (run.summary["best_return"], run.summary["eval_return_mean"]) == (5.0, 3.0)
     monkeypatch.undo()
     loaded = policy.load(tmp_path, slot="best")
@@ -285,7 +282,10 @@ def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survive
     ids=["two then one", "eight then one, two, four"],
 )
 def test_a_run_goes_on_with_another_number_of_devices(
-    sessions: tuple[tuple[int, int], ...], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    sessions: tuple[tuple[int, int], ...],
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: conftest.Train,
 ) -> None:
     # One device would be chosen for so little work.
     monkeypatch.setattr(anakin, "_ROWS_PER_CORE", 1)
@@ -293,7 +293,7 @@ def test_a_run_goes_on_with_another_number_of_devices(
     for num_devices, until in sessions:
         with monkeypatch.context() as patch:
             stop = stop_at(patch, until) if until < 1280 else None
-            run = train(tmp_path, num_devices=num_devices, stop=stop)
+            run = train(devices=jax.devices()[:num_devices], stop=stop)
         assert (run.summary["resumed_from"] or 0, run.summary["env_steps"]) == (steps, until)
         assert run.summary["num_devices"] == num_devices
         steps = until
@@ -303,14 +303,14 @@ def test_a_run_goes_on_with_another_number_of_devices(
 
 
 def test_a_corrupt_newest_checkpoint_is_passed_over(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train
 ) -> None:
     with monkeypatch.context() as patch:
-        train(tmp_path, stop=stop_at(patch, 640), **{"checkpoint.interval_s": 0})
+        train(stop=stop_at(patch, 640), **{"checkpoint.interval_s": 0})
     newest, older = checkpoint.latest(tmp_path / "checkpoints")
     _damage(newest)
     with pytest.warns(UserWarning, match="passing over a corrupt checkpoint") as caught:
-        run = train(tmp_path)
+        run = train()
     assert len([item for item in caught if "corrupt" in str(item.message)]) == 1
     assert run.summary["resumed_from"] == int(older.name.removeprefix("step_")) < 640
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
@@ -318,30 +318,30 @@ def test_a_corrupt_newest_checkpoint_is_passed_over(
 
 
 @pytest.mark.slow
-def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.Path) -> None:
+def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.Path, train: conftest.Train) -> None:
     for path in checkpoint.latest(finished / "checkpoints"):
         _damage(path)
     before = _contents(finished)
     with pytest.warns(UserWarning), pytest.raises(errors.CheckpointError, match="all 1 checkpoints are corrupt"):
-        train(finished, steps=4000)
+        train(folder=finished, steps=4000)
     assert _contents(finished) == before
 
 
-def test_another_configuration_is_refused_and_changes_nothing(finished: pathlib.Path) -> None:
+def test_another_configuration_is_refused_and_changes_nothing(finished: pathlib.Path, train: conftest.Train) -> None:
     before = _contents(finished)
     with pytest.raises(errors.UsageError, match=r"another configuration \(agent\.discount 0\.99 -> 0\.5\)"):
-        train(finished, **{"agent.discount": 0.5})
+        train(folder=finished, **{"agent.discount": 0.5})
     assert _contents(finished) == before
 
 
-def test_a_folder_in_use_is_refused(finished: pathlib.Path) -> None:
+def test_a_folder_in_use_is_refused(finished: pathlib.Path, train: conftest.Train) -> None:
     with faults.lock(finished), pytest.raises(errors.UsageError, match="in use by a running trainer"):
-        train(finished)
+        train(folder=finished)
 
 
 @pytest.mark.slow
 def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train
 ) -> None:
     def fail(*args: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -349,9 +349,9 @@ def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
     with monkeypatch.context() as patch:
         patch.setattr(runner.run_folder.plots, "draw", fail)
         with pytest.raises(OSError, match=r"No space left on device; the run is saved, and the same command writes"):
-            train(tmp_path)
+            train()
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
-    run = train(tmp_path)
+    run = train()
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
     assert (tmp_path / "summary.json").exists() and (tmp_path / "learning_curve.png").exists()
 

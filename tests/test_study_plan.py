@@ -1,7 +1,6 @@
 """What a study is, before anything starts: its settings as text, its folders, and commands that are refused."""
 
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -25,17 +24,17 @@ def test_settings_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--out=x", "--", "--system=ppoo"], r"study\.py: all: --system=ppoo: expected one of"),
-        (["--out=x", "--setting=nonsense"], r"study\.py: --setting=nonsense: expected LABEL"),
-        (["--", "--system=ppo"], r"the following arguments are required: --out"),
-        (["--out=x", "--system=ppo"], r"unrecognized arguments: --system=ppo"),
+        (["--out=x", "--", "--system=ppoo"], "study.py: all: --system=ppoo"),
+        (["--out=x", "--setting=nonsense"], "study.py: --setting=nonsense"),
+        (["--", "--system=ppo"], "study.py: "),
+        (["--out=x", "--system=ppo"], "--system: "),
     ],
 )
 def test_the_script_refuses_wrong_commands(tmp_path: pathlib.Path, arguments: list[str], message: str) -> None:
     script = conftest.PACKAGE.parent / "scripts" / "study.py"
     result = subprocess.run([sys.executable, script, *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 2
-    assert re.search(message, result.stderr), result.stderr
+    assert message in result.stderr and result.stderr.count("\n") == 1, result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -43,29 +43,28 @@ def test_members_are_the_seeds_of_each_combination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    "sweep",
     [
-        ("learner.learning_rat=1", "ppo has no setting learner.learning_rat; did you mean learner.learning_rate?"),
-        ("foo=1,2", "--sweep=foo=1,2: ppo has no setting foo (--help"),
-        ("foo", "--sweep=foo: expected NAME=A,B such as"),
-        ("learner.epochs=1,2", "--sweep: learner.epochs decides what is compiled"),
-        ("learner.learning_rate=1e-4,0", "expected a number > 0"),
-        ("learner.learning_rate=", "expected a number > 0"),
-        ("agent.discount=0.9,0.9", "a value is given twice"),
-        ("agent.discount=0.9;agent.discount=0.8", "agent.discount is given twice"),
+        "learner.learning_rat=1",
+        "foo=1,2",
+        "foo",
+        "learner.epochs=1,2",
+        "learner.learning_rate=1e-4,0",
+        "learner.learning_rate=",
+        "agent.discount=0.9,0.9",
+        "agent.discount=0.9;agent.discount=0.8",
     ],
 )
-def test_a_wrong_sweep_is_one_line(sweep: str, message: str) -> None:
-    with pytest.raises(errors.UsageError) as caught:
+def test_a_wrong_sweep_is_one_line(sweep: str) -> None:
+    with conftest.refused(f"--sweep={sweep}"):
         training_flags.parse([f"--sweep={sweep}"])
-    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_setting_is_swept_or_given_by_a_flag() -> None:
     given = ["--sweep=agent.discount=0.9,0.99", "--agent.discount=0.5"]
-    with pytest.raises(errors.UsageError, match=r"^--agent\.discount=0\.5 is given, and in --sweep too; leave out one"):
+    with conftest.refused("--agent.discount=0.5", "--sweep"):
         training_flags.parse(given)
-    with pytest.raises(errors.UsageError, match="in --sweep too"):
+    with conftest.refused("--agent.discount=0.5", "--sweep"):
         runner.train("ppo", "toy:walk", sweep="agent.discount=0.9,0.99", settings={"agent.discount": 0.5})
 
 
@@ -77,7 +76,7 @@ def test_a_preset_s_value_may_be_swept() -> None:
 
 
 def test_a_layout_of_one_seed_refuses_a_sweep() -> None:
-    with pytest.raises(errors.UsageError, match="sebulba trains one seed at a time; valid: --layout=anakin"):
+    with conftest.refused("--sweep=agent.discount=0.9,0.8", "--layout=anakin"):
         training_flags.parse(["--sweep=agent.discount=0.9,0.8", "--layout=sebulba"])
 
 
@@ -222,26 +221,26 @@ def test_a_number_is_marked_where_a_run_can_sweep_it_and_only_there(
 def test_a_number_that_a_configuration_decides_by_is_refused_there() -> None:
     """The atoms of a distribution follow from the discount."""
     settings = {**conftest.SMALL["rainbow"], "layout": "anakin", "sweep": "agent.discount=0.9,0.99"}
-    with pytest.raises(errors.UsageError, match="--sweep: agent.discount decides what is compiled") as caught:
+    with pytest.raises(
+        errors.UsageError, match="--sweep=agent.discount=0.9,0.99: agent.discount decides what is compiled"
+    ) as caught:
         conftest.Small("rainbow", CARTPOLE, 1, settings)
     assert "learner.learning_rate" in str(caught.value).partition("valid here: ")[2]
 
 
 @pytest.mark.parametrize("name", ["agent.clip_epsilon", "learner.max_grad_norm"])
 def test_what_decides_what_is_compiled_is_refused(name: str) -> None:
-    with pytest.raises(errors.UsageError, match=f"--sweep: {name} decides what is compiled") as caught:
+    with pytest.raises(errors.UsageError, match=f"--sweep={name}=0.1,0.2: {name} decides what is compiled") as caught:
         training_flags.parse([f"--sweep={name}=0.1,0.2"])
     valid = set(str(caught.value).partition("valid here: ")[2].partition(" (")[0].split(", "))
     assert {"agent.entropy_cost", "agent.discount", "learner.learning_rate"} <= valid and name not in valid
 
 
 @pytest.mark.slow
-def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path) -> None:
-    settings = {**conftest.SMALL["ppo"], "evaluation.episodes": 2, "log.tensorboard": False}
-    settings["steps"] = 512
-    named: Any = {"settings": settings, "out": str(tmp_path), "sweep": "learner.learning_rate=1e-4,1e-2"}
-    first = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:1], callbacks=[lambda record: True], **named)
-    run = jaxrl_dist.train("ppo", CARTPOLE, devices=jax.devices()[:2], **named)
+def test_a_sweep_reports_and_resumes_by_combination(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    named: dict[str, Any] = {"steps": 512, "sweep": "learner.learning_rate=1e-4,1e-2", "evaluation.episodes": 2}
+    first = train(env=CARTPOLE, callbacks=[lambda record: True], **named)
+    run = train(env=CARTPOLE, devices=jax.devices()[:2], **named)
     assert run.reason == "finished" and run.summary["resumed_from"] == first.summary["env_steps"]
     last = [record for record in metrics.read(tmp_path) if record["kind"] == "eval"][-1]
     assert [item["settings"] for item in run.summary["sweep"]] == [

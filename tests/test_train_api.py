@@ -1,9 +1,9 @@
 """The package as a library: train, load, evaluate and act; trainers side by side in one process."""
 
+import functools
 import json
 import os
 import pathlib
-import runpy
 import subprocess
 import sys
 import threading
@@ -17,7 +17,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import jaxrl_dist
-from jaxrl_dist import checkpoint, errors, policy, runner, software
+from jaxrl_dist import checkpoint, commands, errors, policy, runner, software
+from jaxrl_dist.commands import evaluate
 from jaxrl_dist.parallel import base as layouts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,15 +30,17 @@ KEYS = {
 }
 
 
-def train(folder: pathlib.Path, system: str = "ppo", devices: Any = None, **settings: Any) -> jaxrl_dist.Run:
-    small = {**conftest.SMALL[system], "evaluation.episodes": 4, **settings}
-    devices = devices or jax.devices()[:1]
-    return jaxrl_dist.train(system, CARTPOLE, devices=devices, settings=small, out=str(folder))
+EPISODES = {"evaluation.episodes": 4}
+
+
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE, **EPISODES)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
-    return train(tmp_path_factory.mktemp("run"))
+    return conftest.train_in(tmp_path_factory.mktemp("run"), env=CARTPOLE, **EPISODES)
 
 
 def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
@@ -54,8 +57,8 @@ def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: 
     assert software.recorded(contents) == [{"commit": software.commit(), "versions": software.versions()}]
 
 
-def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
-    assert train(tmp_path).summary["params_sha256"] == run.summary["params_sha256"]
+def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, train: conftest.Train) -> None:
+    assert train().summary["params_sha256"] == run.summary["params_sha256"]
 
 
 @pytest.mark.slow
@@ -93,13 +96,13 @@ def test_an_evaluation_has_no_key_of_the_training_of_its_seed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--run=/no/such/run"], "--run=/no/such/run is no run folder"),
+        (["--run=/no/such/run"], "--run=/no/such/run"),
         ([], "--run"),
         (["--run={run}", "--checkpoint=newest"], "latest, best"),
-        (["--run={run}", "--episodes=0"], "--episodes=0: without --video"),
-        (["--run={run}", "--env_param=masscart"], "expected NAME=VALUE"),
+        (["--run={run}", "--episodes=0"], "--episodes=0"),
+        (["--run={run}", "--env.params.masscart"], "--env.params.masscart"),
         (["--run={run}", "--nonsense=1"], "nonsense"),
-        (["--run={run}", "more"], "unrecognized arguments: more"),
+        (["--run={run}", "more"], "more"),
     ],
 )
 def test_the_script_refuses_a_wrong_command_in_one_line(
@@ -166,8 +169,8 @@ def test_a_damaged_config_is_a_usage_error(run: jaxrl_dist.Run, tmp_path: pathli
     assert "\n" not in str(caught.value)
 
 
-def test_several_seeds_are_summarised_and_are_the_seeds_alone(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
-    together = train(tmp_path, num_seeds=3)
+def test_several_seeds_are_summarised_and_are_the_seeds_alone(run: jaxrl_dist.Run, train: conftest.Train) -> None:
+    together = train(num_seeds=3)
     per_seed = together.summary["eval_return_per_seed"]
     assert len(per_seed) == together.summary["num_seeds"] == 3
     assert together.summary["eval_return_mean"] == pytest.approx(np.mean(per_seed))
@@ -203,14 +206,16 @@ def test_seed_i_of_three_is_that_seed_alone(tmp_path: pathlib.Path, system: str)
 
 
 @pytest.mark.slow
-def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.Path) -> None:
+def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     halves = {"ppo": jax.devices()[:4], "dqn": jax.devices()[4:]}
     four = {"layout.num_devices": 4}
-    alone = {system: train(tmp_path / "alone" / system, system, halves[system], **four) for system in halves}
+    alone = {
+        system: train(system, folder=tmp_path / "alone" / system, devices=halves[system], **four) for system in halves
+    }
     together: dict[str, jaxrl_dist.Run] = {}
 
     def work(system: str) -> None:
-        together[system] = train(tmp_path / "together" / system, system, halves[system], **four)
+        together[system] = train(system, folder=tmp_path / "together" / system, devices=halves[system], **four)
 
     threads = [threading.Thread(target=work, args=(system,)) for system in halves]
     for thread in threads:
@@ -223,10 +228,10 @@ def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.P
             assert together[system].summary[name] == alone[system].summary[name]
 
 
-def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path) -> None:
+def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     for settings in ({"agent.discount": 2.0}, {"agent.discont": 0.9}, {"num_seeds": 0}, {"layout.num_devices": 3}):
         with pytest.raises(errors.UsageError) as error:
-            train(tmp_path / "run", **settings)
+            train(folder="run", **settings)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "run" / "config.json").exists()
 
@@ -264,6 +269,5 @@ def test_an_environment_that_fails_in_evaluation_is_one_line(
 
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(policy, "evaluate", fail)
-    script = runpy.run_path(str(ROOT / "scripts" / "evaluate.py"), run_name="evaluate")
-    assert script["main"]([f"--run={tmp_path}"]) == 1
+    assert commands.run(evaluate.main, "evaluate", [f"--run={tmp_path}"]) == 1
     assert capsys.readouterr().err == "evaluate.py: fake:walk gave nothing for 1 s\n"

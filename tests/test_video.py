@@ -161,9 +161,7 @@ def test_what_has_no_picture_is_refused_and_what_has_is_named(name: str) -> None
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
-    settings = {**conftest.SMALL["ppo"], "evaluation.episodes": 2}
-    folder = tmp_path_factory.mktemp("run")
-    return jaxrl_dist.train("ppo", "gymnax:Catch-bsuite", devices=jax.devices()[:1], settings=settings, out=str(folder))
+    return conftest.train_in(tmp_path_factory.mktemp("run"), env="gymnax:Catch-bsuite", **{"evaluation.episodes": 2})
 
 
 def test_a_run_is_filmed_into_its_folder(run: jaxrl_dist.Run) -> None:

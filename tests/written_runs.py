@@ -1,5 +1,7 @@
 """Run folders as a trainer leaves them, written without training."""
 
+import functools
+import importlib
 import importlib.util
 import json
 import pathlib
@@ -9,7 +11,7 @@ from typing import Any
 import conftest
 import numpy as np
 
-from jaxrl_dist import software
+from jaxrl_dist import commands, software
 from jaxrl_dist.systems import catalogue
 
 TOTAL = 10_000
@@ -24,8 +26,11 @@ def rising(num_seeds: int, seed: int = 0, num_points: int = 20, top: float = 100
 
 
 def script(path: str) -> Callable[[list[str]], int]:
-    """Returns the `main` of a script, to call it in this process."""
-    spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, conftest.PACKAGE.parent / path)
+    """Returns what a script runs, to call it in this process with arguments; a benchmark's is its `main`."""
+    name = pathlib.Path(path).stem
+    if name in commands.NAMES:
+        return functools.partial(commands.run, importlib.import_module(f"jaxrl_dist.commands.{name}").main, name)
+    spec = importlib.util.spec_from_file_location(name, conftest.PACKAGE.parent / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -138,11 +138,12 @@ def parse(field: Field, value: Any) -> Any:
         else:
             parsed = tuple(map(_text, value)) if field.repeats else _SCALARS[field.kind](value)
             items = (parsed,)
-        is_valid = all(_is_valid(field, item) for item in items)
+        wrong = [item for item in items if not _is_valid(field, item)]
     except (ValueError, TypeError, ArithmeticError):
-        is_valid = False
-    if not is_valid:
-        raise ValueError(f"expected {valid_values(field)}{errors.nearest(str(value), map(str, field.choices or ()))}")
+        wrong = [value]
+    if wrong:
+        hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))
+        raise ValueError(f"expected {valid_values(field)}{hint}")
     return parsed
 
 

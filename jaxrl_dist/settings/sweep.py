@@ -81,7 +81,7 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
         hint = errors.nearest(name, valid)
         raise errors.UsageError(f"--sweep={part}: {settings['system']} has no setting {name}{hint} (--help lists them)")
     if name not in valid:
-        raise refused(name, valid)
+        raise refused(part, name, valid)
     try:
         values = [fields.parse(settings.fields[name], value) for value in given.split(",")]
     except ValueError as error:
@@ -91,9 +91,9 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
     return name, values
 
 
-def refused(name: str, valid: Sequence[str]) -> errors.UsageError:
+def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
     """Explains that a program cannot have several values of a setting."""
     return errors.UsageError(
-        f"--sweep: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
+        f"--sweep={sweep}: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
         "(scripts/study.py --search takes any)"
     )

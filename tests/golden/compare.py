@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ CLOCK: Mapping[str, str] = {
     "bottleneck": "the largest share of the time",
     "queue_depth": "how many unrolls wait at the moment when the learner takes one",
 }
-_SHOWN, _WIDTH = 12, 100
+_SHOWN, _WIDTH = 6, 100
 
 Differs = Callable[[Any, Any], tuple[str, str] | None]
 
@@ -63,15 +63,11 @@ def main() -> int:
     print(f"base {base.commit}, head {head.commit}")
     if head.commit != training.WORKING_TREE and training.is_changed():
         print("what is not committed is left out; HEAD=. takes the working tree as it is")
-    found = {}
-    for run in arguments.runs:
-        words = run.words.over(runs.CHANGED)
-        old, old_s = training.train(base, run.name, [training.translate(one, words) for one in commands(run)])
-        new, new_s = training.train(head, run.name, commands(run))
-        found[run.name] = _compare_folders(old, new, words, run.follows_the_clock)
-        verdict = f"{len(found[run.name])} differences" if found[run.name] else "agrees"
-        times = ", ".join(f"{seconds:.1f} s" if seconds else "kept" for seconds in (old_s, new_s))
-        print(f"{run.name:<18}{verdict:<18}{times}", flush=True)
+    try:
+        found = {run.name: _compare_at(base, head, run) for run in arguments.runs}
+    finally:
+        if head.commit != base.commit:
+            training.discard(head)
     return _report(found)
 
 
@@ -135,6 +131,18 @@ def _choose(names: str) -> list[runs.Run]:
     if unknown:
         raise argparse.ArgumentTypeError(f"{unknown[0]}; valid: all, quick, {', '.join(by_name)}")
     return [by_name[name] for name in asked]
+
+
+def _compare_at(base: training.Checkout, head: training.Checkout, run: runs.Run) -> list[Difference]:
+    """Trains a run at two commits, says how that ended, and returns where they differ."""
+    words = run.words.over(runs.CHANGED)
+    old, old_s = training.train(base, run.name, [training.translate(one, words) for one in commands(run)])
+    new, new_s = training.train(head, run.name, commands(run))
+    differences = _compare_folders(old, new, words, run.follows_the_clock)
+    verdict = f"{len(differences)} differences" if differences else "agrees"
+    times = ", ".join(f"{seconds:.1f} s" if seconds else "kept" for seconds in (old_s, new_s))
+    print(f"{run.name:<18}{verdict:<18}{times}", flush=True)
+    return differences
 
 
 def _compare_folders(
@@ -208,18 +216,26 @@ def _array_difference(base: np.ndarray, head: np.ndarray) -> tuple[str, str] | N
 
 
 def _report(found: Mapping[str, list[Difference]]) -> int:
-    """Prints where runs differ, each metric once; returns the exit code."""
+    """Prints where runs differ; returns the exit code."""
     differing = {name: differences for name, differences in found.items() if differences}
     for name, differences in differing.items():
         print(f"\n{name}")
-        # The first line of a metric stands for all.
-        first = {re.sub(r"^(metrics\.jsonl):\d+", r"\1", one.where): one for one in reversed(differences)}
-        for where, base, head in list(reversed(first.values()))[:_SHOWN]:
-            print(f"  {where:<60} base {base[:_WIDTH]} | head {head[:_WIDTH]}")
-        if len(first) > _SHOWN:
-            print(f"  and {len(first) - _SHOWN} more")
+        print("\n".join(describe(differences)))
     print(f"\n{len(found) - len(differing)} of {len(found)} runs agree")
     return 1 if differing else 0
+
+
+def describe(differences: Sequence[Difference]) -> Iterator[str]:
+    """Yields a line for each of the first differences of a kind, metrics before arrays; of a metric its first line."""
+    kinds: dict[str, dict[str, Difference]] = {"metrics.jsonl": {}, "array": {}, "": {}}
+    for one in differences:
+        kind = next(kind for kind in kinds if one.where.startswith(kind))
+        kinds[kind].setdefault(re.sub(r"^metrics\.jsonl:\d+", "", one.where), one)
+    for kind, first in kinds.items():
+        for where, base, head in list(first.values())[:_SHOWN]:
+            yield f"  {where}: base {base[:_WIDTH]} | head {head[:_WIDTH]}"
+        if len(first) > _SHOWN:
+            yield f"  and {len(first) - _SHOWN} more of {kind or 'other numbers'}"
 
 
 if __name__ == "__main__":

@@ -81,23 +81,27 @@ _REAL = (
 )
 _SEBULBA = "--layout=sebulba --layout.policy_lag=1 "
 _NO_LAG = "--layout=sebulba --layout.policy_lag=0 "
-# In turn: each worker sends its gradient when all others have sent theirs.
+# In turn: each worker sends its gradient when all others have sent theirs. On one device, they compile once.
 _IN_TURN = "--layout=async_gradient --layout.schedule=round_robin --layout.num_workers=2 --layout.worker_devices=cpu:0 "
-# One gradient per unroll of a worker: 4 environments × 4 steps, of which a batch of 16 windows learns once.
+# Such workers take one gradient per unroll, so the ratio is a batch over a worker's unroll.
 _ONE_GRADIENT = "--replay.samples_per_insert=1 "
-_ONE_GRADIENT_OF_TWO = "--replay.samples_per_insert=2 "
-_ONE_GRADIENT_OF_SEQUENCES = "--replay.samples_per_insert=2.4 "
+_ONE_GRADIENT_REAL = "--replay.samples_per_insert=2 "
+_ONE_GRADIENT_SEQUENCES = "--replay.samples_per_insert=2.4 "
 
 RUNS = (
     Run("ppo-anakin", "--system=ppo --layout=anakin " + _WALK + _EPOCHS),
     Run("ppo-sebulba", "--system=ppo " + _SEBULBA + _WALK + _EPOCHS),
     Run("ppo-async", "--system=ppo " + _IN_TURN + _WALK + _UNROLLS),
     Run("ppo-real", "--system=ppo --layout=anakin " + _PENDULUM + _EPOCHS),
-    Run("ppo-tanh", "--system=gpu_sim --layout=anakin --agent.distribution=tanh_gaussian " + _PENDULUM + _EPOCHS),
+    Run(
+        "ppo-tanh",
+        "--system=gpu_sim --layout=anakin --agent.distribution=tanh_gaussian --env=gymnax:MountainCarContinuous-v0 "
+        "--env.num_envs=4 --network.hidden_sizes=16 " + _ALL + _EPOCHS,
+    ),
     Run("dppo-sebulba", "--system=dppo " + _NO_LAG + "--layout.num_actors=2 " + _WALK + _EPOCHS),
     Run("a2c-anakin", "--system=a2c --layout=anakin " + _WALK + _UNROLLS),
     Run("a2c-sebulba", "--system=a2c " + _NO_LAG + _WALK + _UNROLLS),
-    Run("a2c-async", "--system=a3c " + _IN_TURN + _WALK + _UNROLLS),
+    Run("a2c-async", "--system=a3c " + _IN_TURN + "--layout.worker_devices=cpu:0,cpu:1 " + _WALK + _UNROLLS),
     Run("impala-anakin", "--system=impala --layout=anakin " + _WALK + _UNROLLS),
     Run("impala-sebulba", "--system=impala --layout.num_actors=2 " + _SEBULBA + _WALK + _UNROLLS),
     Run("impala-async", "--system=impala " + _IN_TURN + _WALK + _UNROLLS),
@@ -109,13 +113,13 @@ RUNS = (
     Run("dqn-async", "--system=gorila " + _IN_TURN + _WALK + _REPLAY + _ONE_GRADIENT),
     Run("r2d2-anakin", "--system=r2d2 --layout=anakin " + _WALK + _SEQUENCES),
     Run("r2d2-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES),
-    Run("r2d2-async", "--system=r2d2 " + _IN_TURN + _WALK + _SEQUENCES + _ONE_GRADIENT_OF_SEQUENCES),
+    Run("r2d2-async", "--system=r2d2 " + _IN_TURN + _WALK + _SEQUENCES + _ONE_GRADIENT_SEQUENCES),
     Run("dpg-anakin", "--system=td3 --layout=anakin " + _PENDULUM + _REAL),
     Run("dpg-sebulba", "--system=d4pg --agent.num_atoms=11 " + _SEBULBA + _PENDULUM + _REAL),
-    Run("dpg-async", "--system=ddpg " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_OF_TWO),
+    Run("dpg-async", "--system=ddpg " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_REAL),
     Run("sac-anakin", "--system=sac --layout=anakin " + _PENDULUM + _REAL),
     Run("sac-sebulba", "--system=sac " + _SEBULBA + _PENDULUM + _REAL),
-    Run("sac-async", "--system=sac " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_OF_TWO),
+    Run("sac-async", "--system=sac " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_REAL),
     Run("lstm", "--system=ppo --layout=anakin --network.core=lstm --network.core_size=8 " + _WALK + _EPOCHS),
     Run(
         "frame-stack",

@@ -68,6 +68,19 @@ def test_changed_metrics_and_returns_are_found():
     assert places(left(), head) == ["summary.json/eval_return_mean", "metrics.jsonl:1 episode_return_per_seed"]
 
 
+def test_a_metric_is_told_once_and_before_arrays():
+    record = RECORD | {"policy_loss": 0.2}
+    head = left(arrays={"state/key": np.zeros(1)}, numbers={"summary.json/eval_return_mean": 1.0})
+    found = compare.compare(
+        left()._replace(records=[RECORD, RECORD]), head._replace(records=[record, record]), SAME, compare.CLOCK
+    )
+    assert list(compare.describe(found)) == [
+        "  metrics.jsonl:1 policy_loss: base 0.1 | head 0.2",
+        "  array state/key: base uint32[2] | head float64[1]",
+        "  summary.json/eval_return_mean: base 7.5 | head 1.0",
+    ]
+
+
 def test_renamed_leaves_and_metrics_agree_by_their_words():
     arrays = {path.replace("statistics", "moments"): array for path, array in left().arrays.items()}
     record = {("loss/policy" if name == "policy_loss" else name): value for name, value in RECORD.items()}

@@ -42,8 +42,14 @@ def check_out(name: str, scratch: pathlib.Path) -> Checkout:
     sources = scratch / "checkouts" / commit[:12]
     if not (sources / "scripts").is_dir():
         # By force, as git still knows a worktree whose folder was deleted.
-        _git("worktree", "add", "--detach", "--force", str(sources), commit)
+        _git("worktree", "add", "--quiet", "--detach", "--force", str(sources), commit)
     return Checkout(commit, sources, scratch)
+
+
+def discard(checkout: Checkout) -> None:
+    """Removes the worktree of a commit; its runs are kept."""
+    if checkout.commit != WORKING_TREE:
+        _git("worktree", "remove", "--force", str(checkout.sources))
 
 
 def is_changed() -> bool:
