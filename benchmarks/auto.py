@@ -17,8 +17,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 import jax  # noqa: E402
 
-from jaxrl_dist import assemble, auto, errors, probe, runner  # noqa: E402
-from jaxrl_dist.settings import resolve
+from jaxrl_dist import errors  # noqa: E402
+from jaxrl_dist.settings import resolve  # noqa: E402
+from jaxrl_dist.training import assemble, auto_layout, probe, runner  # noqa: E402
 
 _SLICE_S = 1.0
 _REPLAY_ROWS = 2**16
@@ -63,7 +64,7 @@ def _compare(task: dict[str, Any], axes: tuple[Axes, ...], rounds: int) -> str:
     named = {**task, "layout": resolve.AUTO}
     settings, environment = assemble.resolve(named)
     devices = jax.devices()
-    found = auto.choose(named, settings, environment, devices, runner.keep_programs, _tell)
+    found = auto_layout.choose(named, settings, environment, devices, runner.keep_programs, _tell)
     chosen = {name: value for name, (value, _) in found.items()}
     grid = [dict(zip(one, values, strict=True)) for one in axes for values in itertools.product(*one.values())]
     with contextlib.ExitStack() as stack:

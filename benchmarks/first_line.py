@@ -34,7 +34,7 @@ def measure(python: str, flags: tuple[str, ...], timeout_s: float = 180.0) -> Fi
         pairs.WorkerError: the command ended or was silent for `timeout_s`.
     """
     started = time.perf_counter()
-    imports = "import gymnax; from jaxrl_dist import runner; import jaxrl_dist.envs.suites.gymnax"
+    imports = "import gymnax; from jaxrl_dist.training import runner; import jaxrl_dist.envs.suites.gymnax"
     process = subprocess.run(
         [python, "-c", imports], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
     )

@@ -18,8 +18,8 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pairs  # noqa: E402
 
-from jaxrl_dist import assemble, guard, records, session  # noqa: E402
-from jaxrl_dist.envs import base as envs  # noqa: E402
+from jaxrl_dist import envs  # noqa: E402
+from jaxrl_dist.training import assemble, guard, records  # noqa: E402
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     named = {"system": "ppo", "env": "gymnax:CartPole-v1"}
     named |= dict(flag.removeprefix("--").split("=", 1) for flag in flags)
     settings, environment = assemble.resolve(named)
-    keys = session.seed_keys(settings)
+    keys = assemble.seed_keys(settings)
 
     def nothing(spec, timestep):  # type: ignore[no-untyped-def]
         return {"reward": jnp.zeros(timestep.reward.shape, bool)}

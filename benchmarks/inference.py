@@ -87,7 +87,7 @@ def _measure(mode: dict[str, object], num_envs: int, seconds: float) -> Measured
     """Measures a run after its first iterations, for as many more as take about so long."""
     import jax
 
-    from jaxrl_dist import assemble, session
+    from jaxrl_dist.training import assemble
 
     named = {
         "system": "impala",
@@ -99,7 +99,7 @@ def _measure(mode: dict[str, object], num_envs: int, seconds: float) -> Measured
     settings, environment = assemble.resolve(named)
     layout = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout
     try:
-        state = layout.init(session.seed_keys(settings))
+        state = layout.init(assemble.seed_keys(settings))
         state, _ = layout.run(state, 0, 2, 100_000)
         started_s = time.perf_counter()
         state, _ = layout.run(state, 2, 2, 100_000)

@@ -19,8 +19,10 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import pairs  # noqa: E402
 
-from jaxrl_dist import assemble, learn, learner, types  # noqa: E402
-from jaxrl_dist.parallel import learning  # noqa: E402
+from jaxrl_dist import types  # noqa: E402
+from jaxrl_dist.learning import learner, step  # noqa: E402
+from jaxrl_dist.parallel.sebulba import tiers  # noqa: E402
+from jaxrl_dist.training import assemble  # noqa: E402
 
 SYSTEMS = {"dqn": {"replay.batch_size": 512}, "apex_dqn": {}, "r2d2": {}}
 COLUMNS, NOW = 16, jnp.float32(0.5)
@@ -36,13 +38,13 @@ def loops(system: str, flags: dict[str, Any], updates: int) -> tuple[Any, Any]:
     taught = learner.make(config, agent, types.LOCAL)
     replay = assemble.make_replay(settings, agent, config, 1, types.LOCAL)
     state = taught.init(agent.init(jax.random.key(0)))
-    rows = learning.rows_struct(agent, environment.spec, length, COLUMNS)
+    rows = tiers.rows_struct(agent, environment.spec, length, COLUMNS)
     step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
     kept = replay.init(step_spec, rows.carry)
     add = jax.jit(replay.add, donate_argnums=0)
     for number in range(settings["replay.capacity"] // COLUMNS // length):
         kept = add(kept, _random_unroll(rows, number), jnp.arange(COLUMNS))
-    parts = learn.parts(taught, replay)
+    parts = step.parts(taught, replay)
     sample = jax.jit(replay.sample)(kept, jax.random.key(1), NOW)
 
     def whole(i: jax.Array, carried: Any) -> Any:

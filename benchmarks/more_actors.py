@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 import numpy as np  # noqa: E402
 
-from jaxrl_dist import aggregate  # noqa: E402
+from jaxrl_dist.runs import aggregate  # noqa: E402
 
 _POLL_S = 0.5
 

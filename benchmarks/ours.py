@@ -11,8 +11,8 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import worker  # noqa: E402
 
-from jaxrl_dist import assemble, runner, session  # noqa: E402
-from jaxrl_dist.parallel import base as layouts  # noqa: E402
+from jaxrl_dist.parallel import keys as run_keys  # noqa: E402
+from jaxrl_dist.training import assemble, runner  # noqa: E402
 
 
 def main(arguments: list[str]) -> None:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     import_s = time.perf_counter() - STARTED
     parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
     layout = parts.layout
-    keys = session.seed_keys(settings)
+    keys = assemble.seed_keys(settings)
     count = max(1, round(chunk_steps / calls / layout.rows_per_iteration))
     total = max(count, -(-settings["steps"] // layout.rows_per_iteration))
 
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
         return valid_steps
 
     def evaluate() -> float:
-        evaluation_keys = jax.vmap(lambda key: layouts.seed_keys(key).evaluation)(keys)
+        evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(keys)
         return float(parts.evaluate(state.learner.params, evaluation_keys, iteration).mean())
 
     packages = worker.versions("jax", "jaxlib", "flax", "optax")

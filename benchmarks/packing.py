@@ -18,8 +18,8 @@ import lz4.block  # noqa: E402
 import numpy as np  # noqa: E402
 import zstandard  # noqa: E402
 
-from jaxrl_dist import blocks  # noqa: E402
-from jaxrl_dist.envs import base as envs  # noqa: E402
+from jaxrl_dist import envs  # noqa: E402
+from jaxrl_dist.replay import packed_observations  # noqa: E402
 
 # Rows of R2D2's sequences: burn-in 40, taught 80, and n-step 5.
 WINDOW = 125
@@ -74,8 +74,8 @@ def main() -> None:
 
 def ours(frames: np.ndarray, length: int) -> float:
     """Returns the GB/s at which windows are read, by all threads, decompressed and cut."""
-    observations = blocks.Observations(jax.ShapeDtypeStruct(frames.shape[2:], frames.dtype), length)
-    kept = blocks.Blocks(observations, 1, frames.shape[1], frames.shape[0] // length)
+    observations = packed_observations.Observations(jax.ShapeDtypeStruct(frames.shape[2:], frames.dtype), length)
+    kept = packed_observations.Blocks(observations, 1, frames.shape[1], frames.shape[0] // length)
     for first in range(0, frames.shape[0] - length + 1, length):
         kept.put(0, range(frames.shape[1]), observations.pack(frames[first : first + length]))
     random, count = np.random.default_rng(0), 64

@@ -21,7 +21,8 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-from jaxrl_dist import priorities, replay, ring, types  # noqa: E402
+from jaxrl_dist import replay, types  # noqa: E402
+from jaxrl_dist.replay import ring, sum_tree  # noqa: E402
 
 COLUMNS, ROWS, LENGTH = 16, 16, 4  # environments, rows of an unroll, rows of a window
 EXPONENT = 0.6
@@ -37,7 +38,7 @@ def rows(first: Any) -> types.Unroll:
 def ours(capacity: int, batch: int) -> tuple[Any, Callable[..., Any]]:
     """Returns a full ring and one cycle of it."""
     settings = replay.PrioritisedConfig(capacity=capacity, min_size=1, batch_size=batch, priority_exponent=EXPONENT)
-    windows = ring.Windows(0, 1, LENGTH - 1, lambda size: ())
+    windows = replay.Windows(0, 1, LENGTH - 1, lambda size: ())
     sizes = {"num_columns": COLUMNS, "num_devices": 1, "unroll_length": ROWS}
     shard = ring.make(settings, windows, axis=types.LOCAL, **sizes)
     spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows(jnp.float32(0)).steps)
@@ -83,17 +84,17 @@ def _levels(fan_out: int) -> dict[str, Callable[..., Any]]:
     """Wide trees of another width."""
 
     def init(size: int) -> Any:
-        priorities.FAN_OUT = fan_out
-        tree = priorities.init(1, size)
-        return priorities.put_blocks(tree, size, jnp.zeros(1, jnp.int32), [(jnp.zeros(1, jnp.int32), _leaves(size))])
+        sum_tree.FAN_OUT = fan_out
+        tree = sum_tree.init(1, size)
+        return sum_tree.put_blocks(tree, size, jnp.zeros(1, jnp.int32), [(jnp.zeros(1, jnp.int32), _leaves(size))])
 
     def put(state: Any, item: Any, value: Any) -> Any:
-        priorities.FAN_OUT = fan_out
-        return priorities.put(state, jnp.zeros_like(item), item, value)
+        sum_tree.FAN_OUT = fan_out
+        return sum_tree.put(state, jnp.zeros_like(item), item, value)
 
     def draw(state: Any, share: Any) -> Any:
-        priorities.FAN_OUT = fan_out
-        return priorities.draw(state, share)[1]
+        sum_tree.FAN_OUT = fan_out
+        return sum_tree.draw(state, share)[1]
 
     return {"init": init, "put": put, "draw": draw}
 
@@ -145,7 +146,7 @@ def structure(kind: dict[str, Callable[..., Any]], capacity: int, batch: int) ->
     """Returns sums of priorities and one draw and setting of a batch."""
 
     def cycle(state: Any, key: Any, first: Any) -> Any:
-        item = kind["draw"](state, priorities.stratified(key, batch))
+        item = kind["draw"](state, sum_tree.stratified(key, batch))
         value = jnp.abs(jnp.sin(item + first)) + 0.01
         return kind["put"](state, item, value), value.sum()
 

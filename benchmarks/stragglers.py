@@ -91,9 +91,9 @@ def _measure(mode: dict[str, object], slow: bool) -> Measured:
     """Measures a short run."""
     import jax
 
-    from jaxrl_dist import assemble, session
-    from jaxrl_dist.envs import host
-    from jaxrl_dist.parallel import base as layouts
+    from jaxrl_dist.envs.host import episodes
+    from jaxrl_dist.parallel import keys
+    from jaxrl_dist.training import assemble
 
     named = {
         "system": "ppo",
@@ -105,12 +105,12 @@ def _measure(mode: dict[str, object], slow: bool) -> Measured:
         **mode,
     }
     if slow:
-        key = layouts.seed_keys(jax.random.key(0)).environment
-        first = host.seeds(int(jax.random.bits(key, dtype=np.uint32)), "training 0", 0, 0, 1)[0]
+        key = keys.seed_keys(jax.random.key(0)).environment
+        first = episodes.seeds(int(jax.random.bits(key, dtype=np.uint32)), "training 0", 0, 0, 1)[0]
         named["env.params.slow"] = str(int(first))
     settings, environment = assemble.resolve(named)
     layout = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout
-    state = layout.init(session.seed_keys(settings))
+    state = layout.init(assemble.seed_keys(settings))
     state, _ = layout.run(state, 0, 0, 1000)
     state, _ = layout.run(state, 0, 2, 1000)
     started_s = time.perf_counter()

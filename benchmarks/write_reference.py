@@ -10,7 +10,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxrl_dist import errors, reference, run_view  # noqa: E402
+from jaxrl_dist import errors  # noqa: E402
+from jaxrl_dist.analysis import reference  # noqa: E402
+from jaxrl_dist.runs import view  # noqa: E402
 
 
 def main(arguments: list[str]) -> int:
@@ -23,7 +25,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        print(reference.write(options.out, options.name, [run_view.read(run) for run in options.runs]))
+        print(reference.write(options.out, options.name, [view.read(run) for run in options.runs]))
     except (errors.UsageError, OSError) as error:
         print(f"write_reference.py: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,7 @@ import threading
 # From a checkout without installation; a project of its own takes a copy of simulator.py, which needs NumPy alone.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from jaxrl_dist.envs import simulator  # noqa: E402
+from jaxrl_dist import simulator  # noqa: E402
 
 
 def play(session: simulator.Session) -> None:

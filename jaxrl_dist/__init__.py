@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxrl_dist.policy import Policy, load, replay_failure
-    from jaxrl_dist.runner import Run, train
+    from jaxrl_dist.training.policy import Policy, load, replay_failure
+    from jaxrl_dist.training.runner import Run, train
 
 __all__ = ["Policy", "Run", "load", "replay_failure", "train"]
 
 _HOMES = {
-    "Policy": "policy",
-    "Run": "runner",
-    "load": "policy",
-    "replay_failure": "policy",
-    "train": "runner",
+    "Policy": "training.policy",
+    "Run": "training.runner",
+    "load": "training.policy",
+    "replay_failure": "training.policy",
+    "train": "training.runner",
 }
 
 

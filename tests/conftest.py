@@ -16,14 +16,15 @@ os.environ["XLA_FLAGS"] = (
     + " --xla_cpu_use_fusion_emitters=false" * importlib.metadata.version("jaxlib").startswith("0.10.")
 )
 
-import fake_host
 import jax
 import numpy as np
 import pytest
+from fakes import host
 
 import jaxrl_dist
-from jaxrl_dist import assemble, errors, faults, runner, session
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import envs, errors
+from jaxrl_dist.training import assemble, runner, session
+from jaxrl_dist.training import stop as stopping
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -96,7 +97,7 @@ class Small:
         resolved, environment = assemble.resolve(flags)
         self.parts = assemble.assemble(resolved, environment, jax.devices()[:num_devices])
         self.layout = self.parts.layout
-        self.keys = session.seed_keys(resolved)
+        self.keys = assemble.seed_keys(resolved)
         self.total = 20
         self.iteration = 0
         self.metrics: Any = None
@@ -125,7 +126,7 @@ def train_in(
     *,
     folder: str | pathlib.Path = ".",
     devices: Sequence[jax.Device] | None = None,
-    stop: faults.StopToken | None = None,
+    stop: stopping.StopToken | None = None,
     callbacks: Sequence[session.Callback] = (),
     **settings: Any,
 ) -> runner.Run:
@@ -175,9 +176,9 @@ def small() -> type[Small]:
 def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes every environment one whose steps are preceded by a function's call; returns those that are made."""
 
-    def use(before_step: Any) -> list[fake_host.Walk]:
-        made: list[fake_host.Walk] = []
-        monkeypatch.setattr(envs, "make", lambda name, params=None: fake_host.task(before_step, made))
+    def use(before_step: Any) -> list[host.Walk]:
+        made: list[host.Walk] = []
+        monkeypatch.setattr(envs, "make", lambda name, params=None: host.task(before_step, made))
         return made
 
     return use

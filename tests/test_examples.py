@@ -10,14 +10,14 @@ import types as python_types
 from typing import Any
 
 import conftest
-import host_environments
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import host_environments
 
-from jaxrl_dist import learner, networks, types
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import envs, networks, types
+from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import unroll
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

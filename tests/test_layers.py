@@ -1,4 +1,4 @@
-"""Imports go down only: types, numeric functions, replay and agents, learner, parallel, the run, scripts."""
+"""A room imports only what stands above it; rooms of one line do not know each other."""
 
 import ast
 import pathlib
@@ -6,75 +6,56 @@ import pathlib
 import pytest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxrl_dist"
-LAYERS = (
-    {"types", "errors"},
-    {"settings"},
-    {"returns", "values", "distributions", "statistics", "permutations", "precision", "custom", "storage", "events"},
-    {"optimizers"},
-    {"torsos", "lstm", "noisy"},
-    {"networks", "priorities", "blocks"},
-    {"q_values", "replay"},
-    {"ring", "agents"},
-    {"learner", "mixed"},
-    {"learn", "memory", "swept"},
-    {"envs"},
+ORDER = (
+    {"errors", "simulator", "types"},
+    {"settings", "numeric"},
+    {"networks", "replay", "envs", "runs"},
+    {"agents"},
+    {"learning"},
     {"parallel"},
-    {"manifest", "aggregate", "display", "faults", "evaluation", "software", "metrics"},
-    {"trackers"},
-    {"checkpoint", "loggers", "runs"},
     {"systems"},
-    {"published", "band"},
-    {"panels"},
-    {"plots"},
-    {"scores", "search_plots", "training"},
-    {"assemble", "study_table", "run_view"},
-    {"report", "reference"},
-    {"comparison"},
-    {"study"},
-    {"search"},
-    {"records", "saving"},
-    {"guard"},
-    {"session"},
-    {"startup", "probe"},
-    {"run_folder", "policy", "auto"},
-    {"runner", "histories", "video"},
-    {"dry_run"},
+    {"analysis"},
+    {"training"},
     {"commands"},
     {"__init__", "__main__"},
 )
-FORBIDDEN = {
-    "agents": {"parallel", "envs", "replay", "ring", "mixed"},
-    "envs": set().union(*LAYERS[3:10]),
-    "parallel": {"agents"},
-}
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-def _layer(path: pathlib.Path) -> str:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return parts[0]
+def room_of(path: pathlib.Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def _imports(path: pathlib.Path) -> set[tuple[str, ...]]:
-    """Returns the project's modules that a file imports, such as ("agents", "base")."""
+def imported(path: pathlib.Path) -> set[str]:
+    """Returns the project's modules that a file imports, wherever in it, such as "agents.shared.sequences"."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxrl_dist":
-            parents = tuple((node.module or "").split(".")[1:])
-            names = [alias.name for alias in node.names]
-            found |= {(*parents, name) for name in names} if len(parents) < 2 else {parents}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {tuple(a.name.split(".")[1:]) for a in node.names if a.name.startswith("jaxrl_dist.")}
-    return {module for module in found if (PACKAGE / module[0]).is_dir() or (PACKAGE / f"{module[0]}.py").exists()}
+            found |= {alias.name for alias in node.names if alias.name.startswith("jaxrl_dist.")}
+    return {name.removeprefix("jaxrl_dist.") for name in found}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down(path):
-    layer = _layer(path)
-    assert layer in RANK, f"{layer} has no layer: add it to this test"
-    for module in _imports(path):
-        allowed = RANK[module[0]] < RANK[layer] or module[0] == layer
-        assert allowed, f"{path.name} ({layer}) imports {'.'.join(module)}"
-        if module[0] in FORBIDDEN.get(layer, set()):
-            assert module == ("agents", "base"), f"{path.name} ({layer}) must not import {'.'.join(module)}"
+@pytest.mark.parametrize("room", sorted(RANK))
+def test_a_room_imports_only_what_stands_above_it(room: str) -> None:
+    wrong = {
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in FILES
+        for module in imported(path)
+        if room_of(path) == room != module.split(".")[0] and RANK.get(module.split(".")[0], len(ORDER)) >= RANK[room]
+    }
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_every_module_is_in_a_room() -> None:
+    assert {room_of(path) for path in FILES} <= set(RANK)
+
+
+def test_learning_and_layouts_know_of_agents_the_interface_alone() -> None:
+    for room in ("learning", "parallel"):
+        modules = {module for path in (PACKAGE / room).rglob("*.py") for module in imported(path)}
+        assert not [module for module in modules if module.startswith("agents.") and module.count(".") > 1]
+        files = {path.stem for path in (PACKAGE / "agents").rglob("*.py")} | {"shared"}
+        assert not [module for module in modules if module.partition("agents.")[2].split(".")[0] in files]

@@ -17,10 +17,10 @@ from typing import NamedTuple
 # Sets up JAX, also where this file is run as a script.
 import conftest  # noqa: F401
 import pytest
-import written_runs
+from fakes import written_runs
 
 import jaxrl_dist
-from jaxrl_dist import runner
+from jaxrl_dist.training import runner
 
 FILE = pathlib.Path(__file__).with_name("messages.txt")
 COMMAND, CALL = "$ ", ">>> "

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import runner, systems
+from jaxrl_dist import systems
 from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import runner
 
 PAIRS = [(system.name, layout) for system in systems.SYSTEMS.values() for layout in system.layout_names]
 

@@ -9,8 +9,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import actor_critic
+from jaxrl_dist.agents.shared import sequences as unrolled
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -52,8 +54,8 @@ class Config:
     )
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions."""
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions."""
     staleness = "corrected" if config.correction_epsilon else "none"
     return actor_critic.make_agent(config, spec, network, staleness=staleness, act=_act, prepare=_prepare, loss=_loss)
 

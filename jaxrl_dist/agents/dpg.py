@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, q_values, types
-from jaxrl_dist.agents import base, continuous, shared, transitions
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import action_values, bounded_actions, transitions
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -62,24 +63,24 @@ class _Static(NamedTuple):
     config: Config
     policy: networks.Network
     critic: networks.Network
-    actions: continuous.Range
+    actions: bounded_actions.Range
     support: Any
     rule: transitions.Rule
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions.
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
         UsageError: actions that are no bounded vector, observations that are none, a memory, atoms without a range, or
             with errors that the actor saw.
     """
-    actions = continuous.action_range(spec)
+    actions = bounded_actions.action_range(spec)
     size = len(actions.centre)
-    policy, critic = continuous.policy_and_critic(spec, network, config.num_atoms, size)
+    policy, critic = bounded_actions.policy_and_critic(spec, network, config.num_atoms, size)
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, policy, critic, actions, transitions.support(config, spec), rule)
-    return base.Agent(
+    return agents.Agent(
         context=0,
         taught=1,
         lookahead=config.n_step,
@@ -87,13 +88,13 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=continuous.exploration(config.random_share),
+        exploration=bounded_actions.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=base.no_adaptation,
-        target=base.copy_target,
+        adapt=agents.no_adaptation,
+        target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
         parts=("policy", "critic"),
     )
@@ -101,7 +102,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 def _init(static: _Static, key: Array) -> types.Params:
     policy_key, critic_key = jax.random.split(key)
-    critics = continuous.init_critics(static.critic, critic_key, static.config.num_critics)
+    critics = bounded_actions.init_critics(static.critic, critic_key, static.config.num_critics)
     return types.Params({"policy": static.policy.init(policy_key), "critic": critics}, ())
 
 
@@ -122,16 +123,16 @@ def _act(
     noise = static.config.exploration_noise * jax.random.normal(key, best.shape)
     action = jnp.clip(best + noise, -1.0, 1.0)
     if static.config.random_share:
-        action = continuous.explored(key, action, exploration)
+        action = bounded_actions.explored(key, action, exploration)
     extras: Any = ()
     if static.config.actor_errors:
-        extras = q_values.Seen(*(_value(static, params.network, timestep.observation, x) for x in (action, best)))
+        extras = action_values.Seen(*(_value(static, params.network, timestep.observation, x) for x in (action, best)))
     return types.ActOutput(static.actions.scaled(action), extras, carry)
 
 
 def _value(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
     """Returns f32 [N], the lower of the critics' values."""
-    seen = continuous.evaluate_critics(static.critic, network["critic"], observation, action)
+    seen = bounded_actions.evaluate_critics(static.critic, network["critic"], observation, action)
     return _mean(static, _lowest(static, seen))
 
 
@@ -167,13 +168,13 @@ def _loss(
         noise = config.target_noise * jax.random.normal(key, next_action.shape)
         bound = config.target_noise_clip
         next_action = jnp.clip(next_action + jnp.clip(noise, -bound, bound), -1.0, 1.0)
-    ahead = continuous.evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
+    ahead = bounded_actions.evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
     bootstrap = _lowest(static, ahead)
-    predicted = continuous.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
+    predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
     critic_loss, value, priority = _critic_loss(static, predicted, batch, bootstrap)
     fixed = jax.lax.stop_gradient(network["critic"])
     done = _policy(static, network, batch.inputs)
-    policy_loss = -_mean(static, continuous.evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
+    policy_loss = -_mean(static, bounded_actions.evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
     metrics = {"critic_loss": critic_loss, "policy_loss": policy_loss, "q_value": value, "td_error": priority}
     parts = critic_loss, policy_loss, priority, metrics
     loss, unweighted, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), parts)

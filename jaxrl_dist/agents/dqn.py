@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, q_values, types, values
-from jaxrl_dist.agents import base, shared, transitions
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import action_values, transitions
 from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -70,14 +72,14 @@ class _Static(NamedTuple):
     rule: transitions.Rule
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions.
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
         UsageError: real-valued actions, a recurrent core, atoms without a range, or with errors that the actor saw.
     """
-    num_actions = q_values.check_discrete(spec)
-    heads = q_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
+    num_actions = action_values.check_discrete(spec)
+    heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
     net = networks.make(network, spec, heads)
     if net.recurrent:
         raise UsageError(
@@ -85,7 +87,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         )
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
-    return base.Agent(
+    return agents.Agent(
         context=net.context,
         taught=1,
         lookahead=config.n_step,
@@ -98,8 +100,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=base.no_adaptation,
-        target=base.copy_target,
+        adapt=agents.no_adaptation,
+        target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
 
@@ -107,9 +109,9 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _exploration(config: Config) -> Callable[..., Array]:
     """Returns what gives ε: a linear schedule, the same for every environment, or its place on the ladder."""
     if config.exploration == "ladder":
-        return functools.partial(q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
+        return functools.partial(action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
     return functools.partial(
-        q_values.epsilon_schedule,
+        action_values.epsilon_schedule,
         start=config.epsilon_start,
         end=config.epsilon_end,
         fraction=config.epsilon_fraction,
@@ -143,12 +145,12 @@ def _evaluate(
 def _act_by_values(
     static: _Static, params: Any, carry: Any, timestep: types.TimeStep, key: Array, epsilon: Array, noise: Any
 ) -> types.ActOutput:
-    outputs, carry = static.net.step(params.network, carry, timestep.observation, base.is_first(timestep), noise)
-    q = _mean(static, q_values.join(outputs, static.num_actions))
-    action = q_values.epsilon_greedy(q, key, epsilon)
+    outputs, carry = static.net.step(params.network, carry, timestep.observation, agents.is_first(timestep), noise)
+    q = _mean(static, action_values.join(outputs, static.num_actions))
+    action = action_values.epsilon_greedy(q, key, epsilon)
     extras: Any = ()
     if static.config.actor_errors:
-        extras = q_values.Seen(q_values.of_action(q, action), q.max(-1))
+        extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))
     return types.ActOutput(action, extras, carry)
 
 
@@ -178,12 +180,12 @@ def _loss(
     noise = static.net.draw_noise(key, (3,)) if config.noise else (None, None, None)
 
     def evaluate(network: ArrayTree, inputs: Array, draw: Any) -> Array:
-        return q_values.join(static.net.apply(network, inputs, draw), static.num_actions)
+        return action_values.join(static.net.apply(network, inputs, draw), static.num_actions)
 
-    predicted = q_values.of_action(evaluate(params.network, batch.inputs, noise[0]), batch.action)
+    predicted = action_values.of_action(evaluate(params.network, batch.inputs, noise[0]), batch.action)
     q_t = evaluate(target_network, batch.next_inputs, noise[1])
     chooser = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else q_t
-    bootstrap = q_values.of_action(q_t, jnp.argmax(_mean(static, chooser), axis=-1))
+    bootstrap = action_values.of_action(q_t, jnp.argmax(_mean(static, chooser), axis=-1))
     if static.support is None:
         target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
         error = target - predicted

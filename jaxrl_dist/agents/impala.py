@@ -11,8 +11,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, returns, types
-from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import actor_critic
+from jaxrl_dist.agents.shared import sequences as unrolled
+from jaxrl_dist.numeric import returns
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -91,8 +94,8 @@ class Batch(NamedTuple):
     step_type: Array
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions."""
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions."""
     agent = actor_critic.make_agent(
         config, spec, network, staleness="any", act=actor_critic.act, prepare=_prepare, loss=_loss
     )
@@ -137,7 +140,7 @@ def _loss(
         "importance_weight": jnp.exp(jnp.minimum(fixed[1], 0.0)),
     }
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
-    return unrolled.summed(base.taught_rows(batch.step_type[:, :-1]), loss, metrics, {})
+    return unrolled.summed(agents.taught_rows(batch.step_type[:, :-1]), loss, metrics, {})
 
 
 def _estimate(

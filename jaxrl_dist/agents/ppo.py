@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, types
-from jaxrl_dist.agents import actor_critic, base, shared, unrolled
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import actor_critic
+from jaxrl_dist.agents.shared import sequences as unrolled
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -80,8 +82,8 @@ _HIGH, _LOW, _FACTOR, _HINGE = 2.0, 0.5, 1.5, 50.0
 _SMALLEST, _LARGEST = 1e-4, 1e4
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions."""
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions."""
     adapt = _adapt if config.kl_penalty else None
     agent = actor_critic.make_agent(
         config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss, adapt=adapt
@@ -118,7 +120,7 @@ def _divergence_after(
     policy = parts.distribution(jax.tree.map(lambda x: x[:-1], outputs))
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     divergence = _divergence(policy.log_prob(actor_critic.drawn(steps)) - steps.extras.log_prob)[1]
-    taught = base.taught_rows(steps.timestep.step_type)
+    taught = agents.taught_rows(steps.timestep.step_type)
     return _mean(divergence, taught, axis)
 
 

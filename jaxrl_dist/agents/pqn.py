@@ -13,8 +13,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, q_values, returns, types
-from jaxrl_dist.agents import base, shared, unrolled
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import action_values
+from jaxrl_dist.agents.shared import sequences as unrolled
+from jaxrl_dist.numeric import returns
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -69,16 +72,16 @@ class _Static(NamedTuple):
     num_actions: int
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions.
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
         UsageError: real-valued actions.
     """
-    num_actions = q_values.check_discrete(spec)
-    net = networks.make(network, spec, q_values.heads(num_actions, dueling=False))
+    num_actions = action_values.check_discrete(spec)
+    net = networks.make(network, spec, action_values.heads(num_actions, dueling=False))
     static = _Static(config, net, num_actions)
-    return base.Agent(
+    return agents.Agent(
         context=net.context,
         taught=0,
         lookahead=0,
@@ -87,7 +90,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
         exploration=functools.partial(
-            q_values.epsilon_schedule,
+            action_values.epsilon_schedule,
             start=config.epsilon_start,
             end=config.epsilon_end,
             fraction=config.epsilon_fraction,
@@ -96,8 +99,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=base.no_adaptation,
-        target=base.no_target,
+        adapt=agents.no_adaptation,
+        target=agents.no_target,
     )
 
 
@@ -110,9 +113,9 @@ def _act(
     exploration: Array,
 ) -> types.ActOutput:
     """Acts ε-greedily with ε = `exploration` [B]."""
-    outputs, carry = static.net.step(params.network, carry, timestep.observation, base.is_first(timestep))
-    q = q_values.join(outputs, static.num_actions)
-    return types.ActOutput(q_values.epsilon_greedy(q, key, exploration), (), carry)
+    outputs, carry = static.net.step(params.network, carry, timestep.observation, agents.is_first(timestep))
+    q = action_values.join(outputs, static.num_actions)
+    return types.ActOutput(action_values.epsilon_greedy(q, key, exploration), (), carry)
 
 
 def _evaluate(
@@ -126,14 +129,14 @@ def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axi
     """Makes the targets of an unroll by the newest parameters, once for all epochs (algorithm 1)."""
     del axis
     config, net, steps = static.config, static.net, sequences.steps
-    timestep, is_first = steps.timestep, base.is_first(steps.timestep)
+    timestep, is_first = steps.timestep, agents.is_first(steps.timestep)
     inputs = net.stack(sequences.carry, timestep.observation, is_first)
     outputs = unrolled.row_outputs(net, params.network, sequences.carry, inputs, is_first)
-    best = q_values.join(outputs, static.num_actions).max(-1)
-    reward = config.reward_scale * base.clip(timestep.reward, config.clip_rewards)
+    best = action_values.join(outputs, static.num_actions).max(-1)
+    reward = config.reward_scale * agents.clip(timestep.reward, config.clip_rewards)
     peng = functools.partial(returns.lambda_returns, gamma=config.discount, lambda_=config.trace_decay)
     target = jax.vmap(peng, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, best)
-    taught = base.taught_rows(timestep.step_type[:-1])
+    taught = agents.taught_rows(timestep.step_type[:-1])
     rows = Batch(inputs[:-1], is_first[:-1], sequences.carry, steps.action[:-1], target, taught)
     batch: Batch = unrolled.items(net, rows)
     return batch
@@ -150,8 +153,8 @@ def _loss(
 ) -> types.LossOutput:
     """Half the squared error of the values of the actions taken (algorithm 1)."""
     del target_network, key, progress, axis
-    q = q_values.join(unrolled.item_outputs(static.net, params.network, batch), static.num_actions)
-    predicted = q_values.of_action(q, batch.action)
+    q = action_values.join(unrolled.item_outputs(static.net, params.network, batch), static.num_actions)
+    predicted = action_values.of_action(q, batch.action)
     error = batch.target - predicted
     loss = 0.5 * jnp.square(error)
     metrics = {"td_error": jnp.abs(error), "q_value": predicted, "loss": loss}

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import networks, q_values, returns, types, values
-from jaxrl_dist.agents import base, shared
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import action_values
 from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import returns, values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -83,18 +85,18 @@ class _Static(NamedTuple):
     num_actions: int
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions.
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
         UsageError: real-valued actions, or a core without memory.
     """
-    num_actions = q_values.check_discrete(spec)
-    net = networks.make(network, spec, q_values.heads(num_actions, config.dueling), extra=num_actions + 1)
+    num_actions = action_values.check_discrete(spec)
+    net = networks.make(network, spec, action_values.heads(num_actions, config.dueling), extra=num_actions + 1)
     if not net.recurrent:
         raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm, frame_stack_lstm")
     static = _Static(config, net, num_actions)
-    return base.Agent(
+    return agents.Agent(
         context=config.burn_in,
         taught=config.taught,
         lookahead=config.n_step,
@@ -103,14 +105,14 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=lambda size: Carry(net.initial(size), jnp.zeros(size, jnp.int32)),
         exploration=functools.partial(
-            q_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent
+            action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent
         ),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=base.no_adaptation,
-        target=base.copy_target,
+        adapt=agents.no_adaptation,
+        target=agents.copy_target,
         first_error=functools.partial(_first_error, static) if config.actor_errors else None,
     )
 
@@ -118,8 +120,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> ArrayTree:
     """Returns the observation, and beside it the last action, one-hot, and the reward that it brought; 0 at FIRST."""
     last = jax.nn.one_hot(last_action, static.num_actions)
-    extra = jnp.concatenate([last, base.clip(timestep.reward, static.config.clip_rewards)[..., None]], -1)
-    return timestep.observation, jnp.where(base.is_first(timestep)[..., None], 0.0, extra)
+    extra = jnp.concatenate([last, agents.clip(timestep.reward, static.config.clip_rewards)[..., None]], -1)
+    return timestep.observation, jnp.where(agents.is_first(timestep)[..., None], 0.0, extra)
 
 
 def _act(
@@ -132,12 +134,12 @@ def _act(
 ) -> types.ActOutput:
     """Acts ε-greedily with ε = `exploration` [B]."""
     inputs = _inputs(static, timestep, carry.action)
-    outputs, core = static.net.step(params.network, carry.core, inputs, base.is_first(timestep))
-    q = q_values.join(outputs, static.num_actions)
-    action = q_values.epsilon_greedy(q, key, exploration)
+    outputs, core = static.net.step(params.network, carry.core, inputs, agents.is_first(timestep))
+    q = action_values.join(outputs, static.num_actions)
+    action = action_values.epsilon_greedy(q, key, exploration)
     extras: Any = ()
     if static.config.actor_errors:
-        extras = q_values.Seen(q_values.of_action(q, action), q.max(-1))
+        extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))
     return types.ActOutput(action, extras, Carry(core, action))
 
 
@@ -158,7 +160,7 @@ def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axi
         core = static.net.forget(core)
     rows = (
         _inputs(static, timestep, last_action),
-        base.is_first(timestep),
+        agents.is_first(timestep),
         timestep._replace(observation=(), info=()),
         steps.action,
     )
@@ -188,14 +190,14 @@ def _loss(
         core = batch.core
         if config.burn_in:
             core = jax.lax.stop_gradient(static.net.unroll(network, core, *before)[1])
-        return q_values.join(static.net.unroll(network, core, *after)[0], static.num_actions)
+        return action_values.join(static.net.unroll(network, core, *after)[0], static.num_actions)
 
     q, q_target = unroll(params.network), unroll(target_network)
     timestep, action = jax.tree.map(lambda x: x[config.burn_in :], (timestep, action))
     best = jnp.argmax(q if config.double else q_target, axis=-1)
-    target = _targets(static, timestep, q_values.of_action(q_target, best))
-    taught = base.taught_rows(timestep.step_type[: config.taught])
-    predicted = q_values.of_action(q[: config.taught], action[: config.taught])
+    target = _targets(static, timestep, action_values.of_action(q_target, best))
+    taught = agents.taught_rows(timestep.step_type[: config.taught])
+    predicted = action_values.of_action(q[: config.taught], action[: config.taught])
     error = jnp.where(taught > 0, jax.lax.stop_gradient(target) - predicted, 0.0)
     size = jnp.abs(error)
     metrics = {"td_error": size, "q_value": taught * predicted, "loss": 0.5 * jnp.square(error)}
@@ -209,7 +211,7 @@ def _targets(static: _Static, timestep: types.TimeStep, value: Array) -> Array:
     if config.rescale_values:
         value = values.signed_parabolic(value)
     n_step = functools.partial(returns.n_step_returns, gamma=config.discount, n=config.n_step)
-    reward = base.clip(timestep.reward, config.clip_rewards)
+    reward = agents.clip(timestep.reward, config.clip_rewards)
     target = jax.vmap(n_step, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     target = target[: config.taught]
     return values.signed_hyperbolic(target) if config.rescale_values else target
@@ -228,6 +230,6 @@ def _first_error(static: _Static, sequences: types.Unroll) -> Array:
     timestep, (taken, best) = jax.tree.map(
         lambda x: x[config.burn_in :], (sequences.steps.timestep, sequences.steps.extras)
     )
-    taught = base.taught_rows(timestep.step_type[: config.taught])
+    taught = agents.taught_rows(timestep.step_type[: config.taught])
     size = jnp.abs(_targets(static, timestep, best) - taken[: config.taught])
     return _priority(static, size, taught)

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import distributions, networks, types
-from jaxrl_dist.agents import base, continuous, shared, transitions
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import shared
+from jaxrl_dist.agents.shared import bounded_actions, transitions
+from jaxrl_dist.numeric import distributions
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -46,22 +48,22 @@ class _Static(NamedTuple):
     policy: networks.Network
     critic: networks.Network
     size: int
-    actions: continuous.Range
+    actions: bounded_actions.Range
     rule: transitions.Rule
 
 
-def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> base.Agent:
-    """Builds the agent for an environment; see `base.Agent` for its functions.
+def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
         UsageError: actions that are no bounded vector, observations that are none, or a memory.
     """
-    actions = continuous.action_range(spec)
+    actions = bounded_actions.action_range(spec)
     size = len(actions.centre)
-    policy, critic = continuous.policy_and_critic(spec, network, 1, size, per_action=2)
+    policy, critic = bounded_actions.policy_and_critic(spec, network, 1, size, per_action=2)
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, policy, critic, size, actions, rule)
-    return base.Agent(
+    return agents.Agent(
         context=0,
         taught=1,
         lookahead=config.n_step,
@@ -69,13 +71,13 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=continuous.exploration(config.random_share),
+        exploration=bounded_actions.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=base.no_adaptation,
-        target=base.copy_target,
+        adapt=agents.no_adaptation,
+        target=agents.copy_target,
         parts=("policy", "critic", "temperature"),
     )
 
@@ -84,7 +86,7 @@ def _init(static: _Static, key: Array) -> types.Params:
     policy_key, critic_key = jax.random.split(key)
     network = {
         "policy": static.policy.init(policy_key),
-        "critic": continuous.init_critics(static.critic, critic_key, 2),
+        "critic": bounded_actions.init_critics(static.critic, critic_key, 2),
         "temperature": {"log": jnp.log(jnp.float32(static.config.temperature))},
     }
     return types.Params(network, ())
@@ -108,7 +110,7 @@ def _act(
     policy = _policy(static, params.network, timestep.observation)
     action = policy.action(policy.sample(key))
     if static.config.random_share:
-        action = continuous.explored(key, action, exploration)
+        action = bounded_actions.explored(key, action, exploration)
     return types.ActOutput(static.actions.scaled(action), (), carry)
 
 
@@ -145,7 +147,7 @@ def _loss(
     bootstrap = _lowest(static, target_network["critic"], batch.next_inputs, ahead.action(next_sample))
     bootstrap -= weight * ahead.log_prob(next_sample)
     target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
-    predicted = continuous.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]
+    predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]
     policy = _policy(static, network, batch.inputs)
     sample = policy.sample(key)
     log_prob = policy.log_prob(sample)
@@ -168,4 +170,4 @@ def _loss(
 
 def _lowest(static: _Static, critics: ArrayTree, observation: Array, action: Array) -> Array:
     """Returns the lower value f32 [N] of both critics."""
-    return continuous.evaluate_critics(static.critic, critics, observation, action)[..., 0].min(0)
+    return bounded_actions.evaluate_critics(static.critic, critics, observation, action)[..., 0].min(0)

@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxrl_dist import errors, faults
+from jaxrl_dist import errors
 from jaxrl_dist.settings import command_line
+from jaxrl_dist.training import stop
 
 CONSOLE = "jaxrl-dist"
 NAMES = ("train", "evaluate", "plot", "report", "study", "compare", "rollback", "replay_schedule")
@@ -32,7 +33,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     # Modules of the user's own, that --env, --network and --system name, lie in the current folder.
     sys.path.insert(0, "")
     # Until a run listens to signals itself.
-    faults.leave_on_signals()
+    stop.leave_on_signals()
 
     def warn(message: Warning | str, *place: Any, **more: Any) -> None:
         # One line, without the place in the source.

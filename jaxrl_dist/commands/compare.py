@@ -8,7 +8,9 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, comparison, errors, reference, run_view
+from jaxrl_dist import commands, errors
+from jaxrl_dist.analysis import compare, reference
+from jaxrl_dist.runs import view
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "compare"
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         return commands.say("\n".join(one.title for one in references))
     if not given.rest:
         raise errors.UsageError("expected a run folder; --list names the references")
-    views = [run_view.read(run) for run in commands.folders(given.rest, "RUN")]
-    verdict = comparison.judge(references, views)
-    print(comparison.describe(verdict, views))
+    views = [view.read(run) for run in commands.folders(given.rest, "RUN")]
+    verdict = compare.judge(references, views)
+    print(compare.describe(verdict, views))
     return 0 if verdict.result.is_inside else 1

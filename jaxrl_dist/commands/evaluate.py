@@ -52,12 +52,13 @@ def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 
-    from jaxrl_dist import policy, video
+    from jaxrl_dist.training import policy
+    from jaxrl_dist.training import video as videos
 
     logging.set_verbosity(logging.WARNING)
     run, seed, slot = options.run, options.seed, options.checkpoint
     filmed = {}
     if options.video:
-        filmed = {"videos": video.record(run, options.video_episodes, options.video_steps, seed, slot, params)}
+        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, params)}
     evaluated = policy.evaluate(run, options.episodes, seed, slot, params) if options.episodes else {"run": run}
     return {**evaluated, **filmed}

@@ -4,7 +4,11 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, errors, metrics, panels, plots, published, run_view
+from jaxrl_dist import commands, errors
+from jaxrl_dist.analysis import plots
+from jaxrl_dist.analysis import published as published_results
+from jaxrl_dist.runs import metrics
+from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "plot"
@@ -43,12 +47,12 @@ def _draw(options: Config, runs: Sequence[pathlib.Path]) -> pathlib.Path:
     for view in read:
         if not view.evaluation:
             raise errors.UsageError(f"{view.folder / metrics.FILE_NAME} holds no evaluation to draw")
-    recorded = [one for one in plots.PANELS if any(panels.is_recorded(one, view.records) for view in views)]
+    recorded = [one for one in plots.PANELS if any(plots.is_recorded(one, view.records) for view in views)]
     if not set(options.panels) & set(recorded):
         raise errors.UsageError(
             f"--panels={','.join(options.panels)}: these runs record none of it; valid: {', '.join(recorded)}"
         )
-    marks = run_view.marks(views) if options.published else published.NO_MARKS
+    marks = published_results.marks_of(views) if options.published else published_results.NO_MARKS
     curves = {view.label: view.records for view in views}
     try:
         plots.learning_curve(curves, out, options.title, options.panels, marks)

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, errors, faults
+from jaxrl_dist import commands, errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import command_line
 
 _NAME = "replay_schedule"
@@ -26,14 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 
-    from jaxrl_dist import histories
+    from jaxrl_dist.training import event_replay
 
     logging.set_verbosity(logging.WARNING)
     # Nobody trains in a folder that cannot be written to, nor can it be locked.
-    lock = faults.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
+    lock = run_folder.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
         with lock:
-            record = histories.replay_schedule(folder)
+            record = event_replay.replay_schedule(folder)
     except (errors.LockError, errors.CheckpointError, OSError) as error:
         return commands.refuse(_NAME, error)
     print(json.dumps(record))

@@ -4,7 +4,9 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, errors, report, run_view
+from jaxrl_dist import commands, errors
+from jaxrl_dist.analysis import report
+from jaxrl_dist.runs import view
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "report"
@@ -26,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     runs, out = commands.folders(given.rest, "RUN"), pathlib.Path(options.out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise errors.UsageError(f"--out={out}: expected a name that ends in .html")
-    views = run_view.read_all(runs, options.labels or None)
+    views = view.read_all(runs, options.labels or None)
     try:
         report.write(views, out, options.title)
     except OSError as error:

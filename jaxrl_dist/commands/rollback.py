@@ -4,7 +4,8 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, errors, faults
+from jaxrl_dist import commands, errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import Field, command_line, fields
 
 _NAME = "rollback"
@@ -34,13 +35,13 @@ def main(arguments: Sequence[str]) -> int:
 
     from absl import logging
 
-    from jaxrl_dist import histories
+    from jaxrl_dist.training import event_replay
 
     logging.set_verbosity(logging.WARNING)
     folder = pathlib.Path(run)
     try:
-        with faults.lock(folder):
-            print(json.dumps(histories.roll_back(folder, count)))
+        with run_folder.lock(folder):
+            print(json.dumps(event_replay.roll_back(folder, count)))
     except errors.LockError as error:
         return commands.refuse(_NAME, error)
     except (errors.CheckpointError, OSError) as error:

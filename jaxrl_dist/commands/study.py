@@ -12,10 +12,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from jaxrl_dist import commands, errors, study
-from jaxrl_dist import search as searches
+from jaxrl_dist import commands, errors
 from jaxrl_dist.settings import command_line
-from jaxrl_dist.settings import setting as flag
+from jaxrl_dist.settings.fields import setting as flag
+from jaxrl_dist.training import search as searches
+from jaxrl_dist.training import study
 
 _NAME = "study"
 

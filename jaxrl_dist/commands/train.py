@@ -27,10 +27,11 @@ def train(flags: Mapping[str, Any]) -> int:
     # Imported only now: Orbax and matplotlib take seconds, and a wrong command should fail at once.
     import jax
 
-    from jaxrl_dist import faults, run_folder, runner, session
+    from jaxrl_dist.training import runner, session, summary
+    from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
-    stop = faults.StopToken()
+    stop = stopping.StopToken()
     with stop.install():
         try:
             run = runner.drive(flags, jax.devices(), stop, display=True, on_devices=runner.keep_programs)
@@ -39,7 +40,7 @@ def train(flags: Mapping[str, Any]) -> int:
     if run.reason == session.STOPPED:
         print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
         return stop.exit_code
-    print(run_folder.describe(run.folder, run.summary))
+    print(summary.describe(run.folder, run.summary))
     return 0
 
 
@@ -47,10 +48,11 @@ def _rehearse(flags: Mapping[str, Any], settings: Resolved) -> int:
     """Prints what a command's run would be; returns the exit code."""
     import jax
 
-    from jaxrl_dist import dry_run, faults, runner
+    from jaxrl_dist.training import dry_run, runner
+    from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
-    stop = faults.StopToken()
+    stop = stopping.StopToken()
     with stop.install(), stop.at_once("stopped; nothing was written"):
         try:
             for line in dry_run.describe(flags, settings, jax.devices()):

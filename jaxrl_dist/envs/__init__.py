@@ -1,1 +1,301 @@
 """Environments: one file per suite, and what they share; each optional library is imported only in its own file."""
+
+import dataclasses
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import parameters
+from jaxrl_dist.settings import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+_LARGEST = 3e38
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the environments; `env.params.NAME=value` goes to the suite as text."""
+
+    num_envs: int = setting(8, "Environments per seed, over all devices.", low=1)
+
+
+class Transition(NamedTuple):
+    """What one step of a bare environment returns.
+
+    Attributes:
+        state: tree, the environment's state after the step.
+        observation: tree, the true observation of that state, also where the episode ended.
+        reward: number [], for arriving there.
+        terminated: bool [], the environment itself has ended.
+        truncated: bool [], a time limit was reached; `terminated` wins where both are true.
+    """
+
+    state: ArrayTree
+    observation: ArrayTree
+    reward: Array
+    terminated: Array
+    truncated: Array
+
+
+class BareEnvironment(NamedTuple):
+    """One environment without resets, as a suite offers it to `wrappers.auto_reset`.
+
+    Attributes:
+        reset: (key) -> (state, observation).
+        step: (key, state, action) -> `Transition`; never called on a state that ended.
+        spec: its `observation` may be `()`: `wrappers.auto_reset` reads it from `reset`.
+    """
+
+    reset: Callable[[Array], tuple[ArrayTree, ArrayTree]]
+    step: Callable[[Array, ArrayTree, Array], Transition]
+    spec: types.EnvironmentSpec
+
+
+class Picture(NamedTuple):
+    """How a device environment is drawn.
+
+    Attributes:
+        draw: (state of one environment, in NumPy) -> u8 [H, W, 3].
+        frames_per_second: that make the simulator's own speed.
+        page: (such states, frames per second) -> an HTML page that shows them; None where there is none.
+    """
+
+    draw: Callable[[ArrayTree], np.ndarray]
+    frames_per_second: float
+    page: Callable[[Sequence[ArrayTree], float], str] | None = None
+
+
+class Environment(NamedTuple):
+    """One environment on the device: pure, unbatched (the caller maps it), its state carries its key.
+
+    The step that ends an episode returns its true last observation; the next one ignores the action and resets.
+
+    Attributes:
+        reset: (key) -> (state, timestep).
+        step: (state, action) -> (state, timestep).
+        spec: what an agent may know of it.
+        make_picture: () -> `Picture`, called only where an episode is filmed, so that it may import what draws; None
+            where the suite draws nothing.
+    """
+
+    reset: Callable[[Array], tuple[ArrayTree, types.TimeStep]]
+    step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
+    spec: types.EnvironmentSpec
+    make_picture: Callable[[], Picture] | None = None
+
+
+class HostEnvironment(Protocol):
+    """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
+
+    One thread at a time uses it. What was returned is never written to again. Some libraries wait for ever, in native
+    code, for an environment that hangs; another thread therefore calls `hangs.check_waiting` now and then, which reads
+    the three attributes below.
+
+    Attributes:
+        spec: what an agent may know of one of them.
+        num_envs: B.
+        timeout_s: a step that takes longer is a fault.
+        waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always
+            where the environments end a wait of `timeout_s` themselves.
+        waiting_for: i32 [N], environments that are being stepped.
+    """
+
+    spec: types.EnvironmentSpec
+    num_envs: int
+
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def waiting_since(self) -> float: ...
+    @property
+    def waiting_for(self) -> np.ndarray: ...
+
+    def reset(self) -> types.TimeStep:
+        """Starts every environment anew and returns its first timestep, leaves [B, ...]."""
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: one of them died, hung or gave what cannot be.
+            ValueError: an action is not one of the action space.
+        """
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
+
+        Raises:
+            ValueError: an action is not one of the action space.
+        """
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
+
+        Raises:
+            EnvironmentFault: one of them died, hung or gave what cannot be.
+        """
+
+    def close(self) -> None:
+        """Ends threads and processes of the environments and frees what they hold; more calls do nothing.
+
+        It does not wait for an environment that hangs, and any thread may call it then.
+        """
+
+
+class Film(NamedTuple):
+    """One environment on the CPU that can be looked at while it is played.
+
+    Attributes:
+        environment: with B = 1.
+        frame: (its last observation, without the batch axis) -> u8 [H, W, 3].
+        frames_per_second: that make the simulator's own speed.
+        page: (frames per second) -> an HTML page of all frames so far; None where there is none.
+    """
+
+    environment: HostEnvironment
+    frame: Callable[[ArrayTree], np.ndarray]
+    frames_per_second: float
+    page: Callable[[float], str] | None = None
+
+
+class HostTask(NamedTuple):
+    """A task of a suite on the CPU, before any environment of it is made.
+
+    Attributes:
+        spec: of one environment.
+        protocol: one line that names what scores depend on ("" where nothing does), printed with every result.
+        make: (seeds u32 [B], batch_size, timeout_s) -> `HostEnvironment`. Environment i is seeded with `seeds[i]` (31
+            bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
+            fault.
+        make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
+        make_film: (seed of 31 bits, timeout_s) -> `Film`; None where the suite draws nothing.
+        steps_together: the environments of one `make` step all together, so `batch_size` must be B.
+    """
+
+    spec: types.EnvironmentSpec
+    protocol: str
+    make: Callable[[np.ndarray, int, float], HostEnvironment]
+    make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
+    make_film: Callable[[int, float], Film] | None = None
+    steps_together: bool = False
+
+
+class Suite(NamedTuple):
+    """What is known of a suite before its library is imported.
+
+    Attributes:
+        name: before the colon of an environment's name.
+        runs_on: `device` or `host`.
+        make: (name of the task, its parameters as text) -> `Environment` or `HostTask`.
+        environments: names of its tasks; () for any.
+        draws: what of it can be filmed, in words; "" where it draws nothing.
+    """
+
+    name: str
+    runs_on: str
+    make: Callable[[str, dict[str, str]], Environment | HostTask]
+    environments: tuple[str, ...] = ()
+    draws: str = ""
+
+
+@functools.cache
+def registry() -> Mapping[str, Suite]:
+    """Returns the suites by name."""
+    package = importlib.import_module("jaxrl_dist.envs.suites")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
+    found = [getattr(importlib.import_module(name), "SUITE", None) for name in names]
+    return {suite.name: suite for suite in found if suite is not None}
+
+
+def find_suite(name: str) -> Suite:
+    """Returns the suite of an environment's name, `suite:name`.
+
+    Raises:
+        errors.UsageError: the suite or the environment is unknown.
+    """
+    by_name = registry()
+    full_names = [f"{suite.name}:{member}" for suite in by_name.values() for member in suite.environments]
+    suite, separator, member = name.partition(":")
+    if not separator or not member:
+        namesakes = [full for full in full_names if full.split(":")[1].casefold() == name.casefold()]
+        hint = f"; did you mean {namesakes[0]}?" if namesakes else errors.nearest(name, full_names)
+        if suite in by_name:
+            hint = f"; did you mean {suite}:{(by_name[suite].environments or ('NAME',))[0]}?"
+        raise errors.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_name)}{hint}")
+    if suite not in by_name:
+        hint = errors.nearest(name, full_names) or errors.nearest(suite, by_name)
+        raise errors.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_name)}{hint}")
+    found = by_name[suite]
+    if found.environments and member not in found.environments:
+        hint = errors.nearest(member, found.environments)
+        raise errors.UsageError(f"--env={name}: {suite} has {', '.join(found.environments)}{hint}")
+    return found
+
+
+def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
+    """Makes a device environment, or the task of which environments on the CPU are made.
+
+    Args:
+        name: `suite:name`, such as `gymnax:CartPole-v1`.
+        params: texts for the suite's own parameters. `observe=0,2` is handled here for every suite: only these
+            components of a one-dimensional observation are shown to the agent.
+
+    Raises:
+        errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
+    """
+    suite, task = find_suite(name), name.partition(":")[2]
+    remaining = dict(params or {})
+    kept = remaining.pop(parameters.OBSERVE, None)
+    try:
+        environment = suite.make(task, remaining)
+    except ModuleNotFoundError as error:
+        raise errors.missing_package(f"--env={name}", error.name, suite.name) from error
+    if kept is None:
+        return environment
+    # These build on this module's records, so they cannot be imported above.
+    from jaxrl_dist.envs import wrappers
+
+    indices = tuple(int(parameters.parse(parameters.OBSERVE, index, 0)) for index in kept.split(","))
+    if isinstance(environment, HostTask):
+        return wrappers.observe_on_host(environment, indices)
+    return wrappers.observe(environment, indices)
+
+
+def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:
+    """Returns shape and dtype of one action: i32 [] or f32 [...]."""
+    if isinstance(spec.action, types.DiscreteSpace):
+        return jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.ShapeDtypeStruct(spec.action.shape, jnp.float32)
+
+
+def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[str, Any]:
+    """Finds rows whose numbers are not finite, or lie outside what the environment declares.
+
+    Args:
+        spec: of the environment.
+        timestep: leaves [..., B, ...], in NumPy or on the device.
+
+    Returns:
+        Field of the timestep -> bool, of the shape of `timestep.reward`.
+    """
+    low, high = (bound + sign * 1e-5 * (1 + abs(bound)) for bound, sign in zip(spec.reward_range, (-1, 1), strict=True))
+    reward, discount, lead = timestep.reward, timestep.discount, timestep.reward.ndim
+    # The reward of a FIRST row is 0 by rule, wherever the range lies; NaN compares as False with everything.
+    wrong = {
+        "reward": ~((abs(reward) <= _LARGEST) & (reward >= min(low, 0.0)) & (reward <= max(high, 0.0))),
+        "discount": ~((discount >= 0) & (discount <= 1)),
+    }
+    for path, leaf in jax.tree_util.tree_flatten_with_path(timestep.observation)[0]:
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            finite = (abs(leaf) <= _LARGEST).reshape(*leaf.shape[:lead], -1).all(-1)
+            wrong[
+                "/".join(["observation", jax.tree_util.keystr(path, simple=True, separator="/")]).rstrip("/")
+            ] = ~finite
+    return wrong

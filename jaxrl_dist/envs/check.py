@@ -1,6 +1,6 @@
 """`python -m jaxrl_dist.envs.check suite:name`: plays random actions and says whether an environment keeps the rules.
 
-The rules are those of `base.HostEnvironment` and `types.TimeStep`; device environments are checked through `as_host`.
+The rules are those of `envs.HostEnvironment` and `types.TimeStep`; device environments are checked through `as_host`.
 """
 
 import sys
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import as_host, base, host, watch
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import as_host, episodes, hangs
 
 _USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--steps=1000] [--seed=0] [--env.params.X=…]"
 _OPTIONS = {"num_envs": 8, "steps": 1000, "seed": 0}
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         name, options, params = _parse(arguments)
-        environment = base.make(name, params)
+        environment = envs.make(name, params)
         make = _maker(environment, options)
-        protocol = environment.protocol if isinstance(environment, base.HostTask) else ""
+        protocol = environment.protocol if isinstance(environment, envs.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
-        report = watch.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
+        report = hangs.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
     except errors.UsageError as error:
         print(error, file=sys.stderr)
         return 2
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(fact.broken for fact in report.facts) else 0
 
 
-def check(make: Callable[[], base.HostEnvironment], steps: int, seed: int = 0) -> Report:
+def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -> Report:
     """Plays random actions in fresh environments, and the first of them again in others of the same seeds.
 
     Args:
@@ -108,7 +108,7 @@ def check(make: Callable[[], base.HostEnvironment], steps: int, seed: int = 0) -
 
 
 def _play(
-    environment: base.HostEnvironment, steps: int, seed: int
+    environment: envs.HostEnvironment, steps: int, seed: int
 ) -> tuple[list[tuple[types.TimeStep, types.TimeStep]], float]:
     """Returns every row as it was given, with a copy that was made at once, and the seconds that `step` took."""
     rng, seconds = np.random.default_rng(seed), 0.0
@@ -148,7 +148,7 @@ def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
         "episode returns sum the raw rewards": ~np.isclose(info.episode_return, total, rtol=1e-3, atol=1e-3),
         f"no episode is longer than {spec.time_limit} steps": (length > spec.time_limit) & (spec.time_limit > 0),
         "numbers are finite and rewards within their range": np.any(
-            list(base.out_of_range(spec, rows).values()), axis=0
+            list(envs.out_of_range(spec, rows).values()), axis=0
         ),
     }
     return [Fact(rule, _place(wrong)) for rule, wrong in rules.items() if spec.time_limit or "longer" not in rule]
@@ -164,7 +164,7 @@ def _counted(is_first: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _rules_of_types(row: types.TimeStep, spec: types.EnvironmentSpec) -> list[Fact]:
-    structs = host.observation_structs(row.observation)
+    structs = episodes.observation_structs(row.observation)
     given = jax.tree.map(lambda x: x.dtype, (*row[:3], *row.info))
     wanted = (np.int8, np.float32, np.float32, np.float32, np.int32, np.float32, np.bool_)
     return [
@@ -204,10 +204,10 @@ def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
     return "\n".join([spec.name, *(f"  {key:12}{text}" for key, text in lines.items())])
 
 
-def _maker(environment: base.Environment | base.HostTask, options: Mapping[str, int]) -> Any:
+def _maker(environment: envs.Environment | envs.HostTask, options: Mapping[str, int]) -> Any:
     seed, num_envs = options["seed"], options["num_envs"]
-    if isinstance(environment, base.HostTask):
-        seeds, task = host.seeds(seed, "check", 0, 0, num_envs), environment
+    if isinstance(environment, envs.HostTask):
+        seeds, task = episodes.seeds(seed, "check", 0, 0, num_envs), environment
         return lambda: task.make(seeds, num_envs, _TIMEOUT_S)
     on_device = environment
     return lambda: as_host.AsHost(on_device, num_envs, jax.random.key(seed))

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import custom_batching
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, observed
+from jaxrl_dist import envs, errors, types
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -32,7 +32,7 @@ class State(NamedTuple):
     episode_length: Array
 
 
-def auto_reset(bare: base.BareEnvironment) -> base.Environment:
+def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
     """Adds next-step auto-reset and the bookkeeping of episodes.
 
     The step that ends an episode returns its true last observation with LAST; the next step ignores the action, resets
@@ -81,10 +81,10 @@ def auto_reset(bare: base.BareEnvironment) -> base.Environment:
         )
         return State(state.key, state.steps + 1, ended, environment, episode_return, episode_length), timestep
 
-    return base.Environment(reset, step, bare.spec._replace(observation=struct[1]))
+    return envs.Environment(reset, step, bare.spec._replace(observation=struct[1]))
 
 
-def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Environment:
+def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Environment:
     """Shows only some components of a one-dimensional observation, for tasks that need memory.
 
     Args:
@@ -94,7 +94,7 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
     Raises:
         config.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
-    spec = observed.spec_of(environment.spec, indices)
+    spec = spec_of(environment.spec, indices)
 
     def shown(timestep: types.TimeStep) -> types.TimeStep:
         return timestep._replace(observation=timestep.observation[jnp.asarray(indices)])
@@ -108,6 +108,85 @@ def observe(environment: base.Environment, indices: tuple[int, ...]) -> base.Env
         return state, shown(timestep)
 
     return environment._replace(reset=reset, step=step, spec=spec)
+
+
+def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostTask:
+    """Shows only some components of a one-dimensional observation, as `observe` does on the device.
+
+    Args:
+        task: its observation has shape [D].
+        indices: components that remain, in this order.
+
+    Raises:
+        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+    """
+    spec = spec_of(task.spec, indices)
+
+    def observed(
+        make: Callable[[np.ndarray, int, float], envs.HostEnvironment],
+    ) -> Callable[[np.ndarray, int, float], envs.HostEnvironment]:
+        return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, indices)
+
+    def film(seed: int, timeout_s: float) -> envs.Film:
+        made = task.make_film(seed, timeout_s)  # type: ignore[misc]
+        return made._replace(environment=_Observed(made.environment, spec, indices))
+
+    make_evaluation = observed(task.make_evaluation or task.make)
+    make_film = film if task.make_film is not None else None
+    return task._replace(spec=spec, make=observed(task.make), make_evaluation=make_evaluation, make_film=make_film)
+
+
+def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:
+    """Returns the spec of an environment of which only some components of its observation [D] are shown.
+
+    Raises:
+        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+    """
+    shape = getattr(spec.observation, "shape", None)
+    if shape is None or len(shape) != 1:
+        raise errors.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+    if not indices or not all(0 <= index < shape[0] for index in indices):
+        raise errors.UsageError(
+            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
+        )
+    return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
+
+
+class _Observed:
+    """Environments on the CPU of which only some components of the observation are shown."""
+
+    def __init__(
+        self, environment: envs.HostEnvironment, spec: types.EnvironmentSpec, indices: tuple[int, ...]
+    ) -> None:
+        self.spec, self.num_envs, self.timeout_s = spec, environment.num_envs, environment.timeout_s
+        self._environment, self._indices = environment, np.asarray(indices)
+
+    @property
+    def waiting_since(self) -> float:
+        return self._environment.waiting_since
+
+    @property
+    def waiting_for(self) -> np.ndarray:
+        return self._environment.waiting_for
+
+    def reset(self) -> types.TimeStep:
+        return self._shown(self._environment.reset())
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        return self._shown(self._environment.step(action))
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self._environment.send(action, env_ids)
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        timestep, env_ids = self._environment.recv()
+        return self._shown(timestep), env_ids
+
+    def close(self) -> None:
+        self._environment.close()
+
+    def _shown(self, timestep: types.TimeStep) -> types.TimeStep:
+        return timestep._replace(observation=timestep.observation[:, self._indices])
 
 
 def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:
@@ -146,11 +225,11 @@ def _within_bounds(space: types.DiscreteSpace | types.BoxSpace, action: Array) -
     return jnp.clip(action, space.low, space.high) if isinstance(space, types.BoxSpace) else action
 
 
-def _common_struct(bare: base.BareEnvironment) -> ArrayTree:
+def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
     """Returns (state, observation) as structs whose dtypes hold what both reset and step return."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
-    transition = jax.eval_shape(bare.step, key, from_reset[0], base.action_struct(bare.spec))
+    transition = jax.eval_shape(bare.step, key, from_reset[0], envs.action_struct(bare.spec))
     from_step = (transition.state, transition.observation)
     of_reset: Any = jax.tree.structure(from_reset)
     of_step: Any = jax.tree.structure(from_step)

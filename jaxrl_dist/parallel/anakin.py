@@ -13,13 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import errors, networks
-from jaxrl_dist import learn as learning_steps
-from jaxrl_dist import learner as learners
+from jaxrl_dist import agents, envs, errors, networks, parallel
 from jaxrl_dist import replay as replays
-from jaxrl_dist.agents import base as agents
-from jaxrl_dist.envs import base as envs
-from jaxrl_dist.parallel import base
+from jaxrl_dist.learning import learner as learners
+from jaxrl_dist.learning import step
+from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.settings import resolve, setting, sweep
@@ -71,17 +69,17 @@ def make(
     environment: envs.Environment,
     num_envs: int,
     mesh: Mesh,
-) -> base.Layout:
+) -> parallel.Layout:
     """Builds the programs.
 
     Args:
         config: settings.
         agent: acts and defines the loss.
         replay: one shard of it.
-        learner: built with `mesh.AXIS`.
+        learner: built with `meshes.AXIS`.
         environment: one, on the device.
         num_envs: environments per seed, over all devices.
-        mesh: from `mesh.make`.
+        mesh: from `meshes.make`.
 
     Raises:
         UsageError: a replay that keeps observations on the host.
@@ -92,10 +90,10 @@ def make(
         )
     columns = num_envs // mesh.shape["devices"]
     unroll = unrolls.device_unroll(agent, environment, config.unroll_length)
-    learn, pace = learning_steps.make(learner, replay), learning_steps.pace(replay, config.unroll_length)
+    learn, pace = step.make(learner, replay), step.pace(replay, config.unroll_length)
 
     def init(key: Array) -> Any:
-        keys = base.seed_keys(key)
+        keys = run_keys.seed_keys(key)
         learner_state = learner.init(agent.init(keys.params))
         env_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys.environment, meshes.global_columns(columns))
         actors = unrolls.ActorState(*jax.vmap(environment.reset)(env_keys), agent.init_carry(columns))
@@ -119,10 +117,10 @@ def make(
         learner_state, replay_state, credit, updates, learned = learn(
             learner_state, replay_state, unrolled, credit, i >= ready_at, learn_key, i / total
         )
-        return credit, (learner_state, actors, replay_state), base.Metrics(episodes, updates, learned, {})
+        return credit, (learner_state, actors, replay_state), parallel.Metrics(episodes, updates, learned, {})
 
     def device_key_of(key: Array) -> Array:
-        return jax.random.fold_in(base.seed_keys(key).training, jax.lax.axis_index("devices"))
+        return jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
 
     def run(start: Array, stop: Array, total: Array, ready_at: Array, credit: Array, key: Array, *carried: Any) -> Any:
         one = functools.partial(iterate, device_key_of(key), total, ready_at)
@@ -167,8 +165,8 @@ def make(
         iteration: int,
         num_iterations: int,
         total_iterations: int,
-        stopped: Callable[[], bool] = base.never,
-    ) -> tuple[State, base.Metrics]:
+        stopped: Callable[[], bool] = parallel.never,
+    ) -> tuple[State, parallel.Metrics]:
         del stopped
         arguments = run_arguments(state, iteration, num_iterations, total_iterations)
         learner_state, actors, replay_state, metrics = program(*arguments)
@@ -179,7 +177,7 @@ def make(
         wrong = envs.out_of_range(environment.spec, rows.steps.timestep)
         return jax.tree.map(lambda x: x.swapaxes(0, 1), wrong)
 
-    def find_source(state: State, iteration: int, total: int) -> base.BadRow | None:
+    def find_source(state: State, iteration: int, total: int) -> parallel.BadRow | None:
         kinds = (shared, shared, per_seed, per_seed, by_column)
         find = jax.jit(device_map(out_of_range, in_specs=kinds, out_specs=by_column))
         wrong = find(np.int32(iteration), np.float32(total), state.key, state.learner, state.actors)
@@ -188,13 +186,13 @@ def make(
         if not first:
             return None
         (seed, row, column), name = min(first, key=lambda pair: pair[0][1])
-        return base.BadRow(name, int(seed), int(column), int(row))
+        return parallel.BadRow(name, int(seed), int(column), int(row))
 
-    def run_failure(saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, base.Metrics]:
+    def run_failure(saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
         state, metrics = run_state(saved, iteration, 1, total)
         return state.learner, metrics
 
-    return base.Layout(
+    return parallel.Layout(
         mesh=mesh,
         rows_per_iteration=num_envs * config.unroll_length,
         init=init_state,
@@ -255,7 +253,7 @@ def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
     )
 
 
-LAYOUT = base.LayoutSpec(
+LAYOUT = parallel.LayoutSpec(
     name="anakin",
     summary="The Anakin layout: environments and learner in one compiled program, mapped over all devices.",
     config=Config,

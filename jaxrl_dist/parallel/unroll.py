@@ -10,9 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import types
-from jaxrl_dist.agents import base
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import agents, envs, types
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -35,7 +33,7 @@ class EpisodeSums(NamedTuple):
 
 
 def device_unroll(
-    agent: base.Agent, environment: envs.Environment, length: int
+    agent: agents.Agent, environment: envs.Environment, length: int
 ) -> Callable[..., tuple[ActorState, types.Unroll, EpisodeSums]]:
     """Makes the unroll of T rows on the device.
 
@@ -114,7 +112,7 @@ class HostUnroll(NamedTuple):
     warm_up: Callable[..., None]
 
 
-def host_unroll(agent: base.Agent, num_envs: int, length: int, parts: int) -> HostUnroll:
+def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> HostUnroll:
     """Makes the unroll of T rows in environments on the host.
 
     Args:
@@ -216,7 +214,7 @@ def _run_on_host(
     return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
 
 
-class Reborn:
+class ResetOnFirstStep:
     """New environments in the place of lost ones: their first step, which leaves a LAST row, resets."""
 
     def __init__(self, environment: envs.HostEnvironment) -> None:

@@ -1,11 +1,22 @@
-"""The run folder of a command: its name, and the configuration of the run that it holds. Imports no JAX."""
+"""A run's folder: who holds it, what is in it, and how its files are replaced."""
 
+import contextlib
+import fcntl
 import json
+import os
 import pathlib
-from typing import Any
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import software
+from jaxrl_dist.settings import resolve
 from jaxrl_dist.settings.resolve import Resolved
+
+LOCK_NAME = ".lock"
+_OWNER_WRITES_WITHIN_S = 0.05
 
 
 def of(settings: Resolved) -> pathlib.Path:
@@ -31,3 +42,115 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
     except (OSError, ValueError, LookupError, AttributeError) as error:
         raise errors.UsageError(f"{path} cannot be read ({error}): give another --out") from None
     return contents
+
+
+def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[resolve.Change, ...]:
+    """Writes every setting with its origin, and the commit and versions of each session so far.
+
+    Returns:
+        The settings that an earlier session in this folder had otherwise.
+    """
+    earlier = held(folder)
+    changes = () if earlier is None else settings.difference(earlier).tunable
+    write_json(folder / "config.json", software.record(settings.as_json(), earlier))
+    return changes
+
+
+def write_json(path: pathlib.Path, contents: dict[str, Any]) -> None:
+    """Replaces a file in one step, so that a kill leaves the old one or the new one."""
+    text = json.dumps(contents, indent=1, allow_nan=False) + "\n"
+    replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
+
+
+def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        write(scratch)
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def made(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes a folder where it is missing; what is still empty at the end, of all that it made, is removed again.
+
+    Args:
+        folder: to make, with those above it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path = pathlib.Path(folder)
+    missing = [level for level in (path, *path.parents) if not level.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for level in missing:
+            # One that holds something stays.
+            with contextlib.suppress(OSError):
+                level.rmdir()
+
+
+@contextlib.contextmanager
+def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Holds the folder for this process alone; the lock ends with the context or with the process, however it dies.
+
+    Args:
+        folder: run folder; made where it is missing.
+
+    Raises:
+        LockError: another holder has it, in this process or in another.
+        OSError: the folder cannot be written.
+    """
+    path = pathlib.Path(folder) / LOCK_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _take(path) as handle:
+        # A forked worker that outlives this process would otherwise hold the lock on.
+        os.register_at_fork(after_in_child=handle.close)
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield
+        finally:
+            # The file goes before the lock does, so that no later owner's is removed. A forked child that leaves
+            # through here has no handle and must not touch it.
+            if not handle.closed and _is_at(handle, path):
+                path.unlink()
+
+
+def _take(path: pathlib.Path) -> BinaryIO:
+    """Opens and locks a file, which is made where it is missing."""
+    while True:
+        handle = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner before may have removed the file between these two calls.
+            if _is_at(handle, path):
+                return handle
+        except BlockingIOError:
+            handle.close()
+            raise errors.LockError(
+                f"{path.parent} belongs to a running trainer ({_owner(path)}): wait for it or choose another folder"
+            ) from None
+        handle.close()
+
+
+def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
+    """Whether an open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _owner(path: pathlib.Path) -> str:
+    """Reads who holds a lock; the owner writes its name right after it has taken it."""
+    time.sleep(_OWNER_WRITES_WITHIN_S)
+    unknown = "its process is unknown"
+    try:
+        return path.read_text(errors="replace") or unknown
+    except FileNotFoundError:
+        return unknown

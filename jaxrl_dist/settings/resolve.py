@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxrl_dist import errors
-from jaxrl_dist.settings import fields
+from jaxrl_dist.settings import fields as setting_fields
 
 PARAMS = "env.params."
 FLAG, AUTO = "flag", "auto"
@@ -48,7 +48,7 @@ class Resolved:
     family: str | None
     settings: Mapping[str, Any]
     origins: Mapping[str, str]
-    fields: Mapping[str, fields.Field]
+    fields: Mapping[str, setting_fields.Field]
 
     def __getitem__(self, name: str) -> Any:
         """Returns the value of a flag."""
@@ -98,7 +98,7 @@ class Resolved:
 def layered(
     layers: Sequence[Layer],
     parse: Callable[[str, Any], Any],
-    declared: Mapping[str, fields.Field],
+    declared: Mapping[str, setting_fields.Field],
     family: str | None,
 ) -> Resolved:
     """Gives every setting the value of the last layer that has it.
@@ -153,15 +153,15 @@ def describe(changes: Sequence[Change], limit: int = 6) -> str:
 
 def origin_of(source: str) -> str:
     """Says where the value of a Config class or of a system's row is from: its paper, this project, or no one's."""
-    return f"paper: {source}" if source and not source.startswith(fields.OURS) else source or "default"
+    return f"paper: {source}" if source and not source.startswith(setting_fields.OURS) else source or "default"
 
 
-def from_row(values: Mapping[str, fields.Cited]) -> dict[str, tuple[Any, str]]:
+def from_row(values: Mapping[str, setting_fields.Cited]) -> dict[str, tuple[Any, str]]:
     """Returns the layer of a system's own values: their origin is the source alone."""
     return {name: (value, origin_of(source)) for name, (value, source) in values.items()}
 
 
-def published(origin: str, values: Mapping[str, fields.Cited]) -> dict[str, tuple[Any, str]]:
+def published(origin: str, values: Mapping[str, setting_fields.Cited]) -> dict[str, tuple[Any, str]]:
     """Returns the layer of a family's or a preset's values, which name it and their source."""
     return {name: (value, f"{origin}: {source}") for name, (value, source) in values.items()}
 

@@ -9,9 +9,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 
-from jaxrl_dist import replay
-from jaxrl_dist.agents import base as agents
-from jaxrl_dist.parallel import base as parallel
+from jaxrl_dist import agents, parallel
+from jaxrl_dist import replay as replays
 from jaxrl_dist.settings import Cited
 from jaxrl_dist.systems.families import ANY, FAMILIES, Families
 
@@ -39,7 +38,7 @@ class System:
     name: str
     agent: Callable[..., agents.Agent]
     config: type
-    replay: replay.Kind
+    replay: replays.Kind
     layouts: tuple[parallel.LayoutSpec, ...]
     actions: tuple[str, ...]
     settings: Mapping[str, Cited] = dataclasses.field(default_factory=dict)

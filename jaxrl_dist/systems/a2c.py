@@ -8,12 +8,12 @@ so Stable-Baselines3 outside Atari, adds it to the root. With ε = 1e-5 it matte
 of many a weight. TensorFlow's mean square begins at 1, the learner's at 0, so that the first updates are larger here.
 """
 
-from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import a2c
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import ANY, Families
 
 _BASELINES = "OpenAI Baselines a2c.py, run_atari.py (2017)"
@@ -188,7 +188,7 @@ SYSTEMS = (
         name="a2c",
         agent=a2c.make,
         config=a2c.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
@@ -203,19 +203,19 @@ SYSTEMS = (
         name="a3c",
         agent=a2c.make,
         config=a2c.Config,
-        replay=replays.LATEST,
-        layouts=(async_gradient.LAYOUT,),
+        replay=latest.LATEST,
+        layouts=(async_gradients.LAYOUT,),
         actions=a2c.ACTIONS,
         settings=A3C,
         families=A2C_FAMILIES,
-        by_layout={"async_gradient": by_worker.A3C},
+        by_layout={"async_gradient": async_gradient.A3C},
         summary="Asynchronous advantage actor-critic (Mnih et al. 2016): every worker plays and takes gradients.",
     ),
     System(
         name="ga3c",
         agent=a2c.make,
         config=a2c.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(sebulba.LAYOUT,),
         actions=a2c.ACTIONS,
         settings=GA3C,

@@ -14,8 +14,9 @@ from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jaxrl_dist import checkpoint, errors, learner, loggers, networks, systems
-from jaxrl_dist.envs import base as envs
+from jaxrl_dist import envs, errors, networks, systems
+from jaxrl_dist.learning import learner
+from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
@@ -155,7 +156,7 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
     if name and name not in names:
         hint = errors.nearest(name, (*names, AUTO))
         raise errors.UsageError(f"--layout={name}: {system.name} runs in {', '.join(names)} or {AUTO}{hint}")
-    suite = envs.suites().get(env.partition(":")[0])
+    suite = envs.registry().get(env.partition(":")[0])
     if suite is None:
         return name or names[0]
     able = [one.name for one in system.layouts if suite.runs_on in one.serves]
@@ -350,7 +351,7 @@ def list_text() -> str:
     """Lists the systems, the environments of each suite, the layouts, and the presets."""
     by_name = systems.SYSTEMS.values()
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layout_names)}." for row in by_name]
-    names = [f"{suite.name}: {', '.join(suite.environments) or 'any name'}" for suite in envs.suites().values()]
+    names = [f"{suite.name}: {', '.join(suite.environments) or 'any name'}" for suite in envs.registry().values()]
     layouts = {one.name: f"{one.name}: {one.summary}" for row in by_name for one in row.layouts}
     ways = [*layouts.values(), f"{AUTO}: The fastest of those above that learn the same, measured when the run begins."]
     ready = [f"{name}: {find_preset(name).head[0]}" for name in preset_names()]

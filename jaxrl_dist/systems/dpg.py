@@ -1,11 +1,11 @@
 """Settings of agents that replay real actions: DDPG, TD3, D4PG and Ape-X's form of it."""
 
-from jaxrl_dist import ring
 from jaxrl_dist.agents import dpg
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import Families
 
 _DDPG = "Lillicrap et al. 2016 (DDPG), section 7"
@@ -130,12 +130,12 @@ SYSTEMS = (
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dpg.ACTIONS,
         settings=DDPG,
         families=REAL_FAMILIES,
-        by_layout={"async_gradient": by_worker.DPG},
+        by_layout={"async_gradient": async_gradient.DPG},
         summary="Deep deterministic policy gradient (Lillicrap et al. 2016) for real actions.",
     ),
     System(
@@ -160,12 +160,12 @@ SYSTEMS = (
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dpg.ACTIONS,
         settings=D4PG,
         families=REAL_FAMILIES,
-        by_layout={"async_gradient": by_worker.DPG},
+        by_layout={"async_gradient": async_gradient.DPG},
         summary="DDPG with a distribution of returns of n steps and many actors (Barth-Maron et al. 2018).",
     ),
     System(
@@ -176,12 +176,12 @@ SYSTEMS = (
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dpg.ACTIONS,
         settings=APE_X_DPG,
         families=APE_X_DPG_FAMILIES,
-        by_layout={"async_gradient": by_worker.APE_X_DPG},
+        by_layout={"async_gradient": async_gradient.APE_X_DPG},
         summary="DDPG with many actors and prioritised replay (Horgan et al. 2018).",
     ),
 )

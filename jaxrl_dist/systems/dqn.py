@@ -1,11 +1,11 @@
 """Settings of the DQN family: DQN, Rainbow, Ape-X DQN."""
 
-from jaxrl_dist import ring
 from jaxrl_dist.agents import dqn
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import Families
 
 _PUREJAXRL_DQN = "PureJaxRL dqn.py (Lu et al. 2022)"
@@ -248,12 +248,12 @@ SYSTEMS = (
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dqn.ACTIONS,
         settings=DQN,
         families=DQN_FAMILIES,
-        by_layout={"async_gradient": by_worker.DQN},
+        by_layout={"async_gradient": async_gradient.DQN},
         summary="Deep Q-learning (Mnih et al. 2015) on a uniform replay.",
     ),
     System(
@@ -261,11 +261,11 @@ SYSTEMS = (
         agent=dqn.make,
         config=dqn.Config,
         replay=ring.UNIFORM,
-        layouts=(async_gradient.LAYOUT,),
+        layouts=(async_gradients.LAYOUT,),
         actions=dqn.ACTIONS,
         settings=GORILA,
         families=GORILA_FAMILIES,
-        by_layout={"async_gradient": by_worker.DQN},
+        by_layout={"async_gradient": async_gradient.DQN},
         summary="DQN of asynchronous workers and a parameter server (Nair et al. 2015), each with a replay of its own.",
     ),
     System(
@@ -276,12 +276,12 @@ SYSTEMS = (
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dqn.ACTIONS,
         settings=RAINBOW,
         families=RAINBOW_FAMILIES,
-        by_layout={"async_gradient": by_worker.DQN},
+        by_layout={"async_gradient": async_gradient.DQN},
         summary="DQN with double, dueling, prioritised, n-step, distributional and noisy parts (Hessel et al. 2018).",
     ),
     System(
@@ -292,12 +292,12 @@ SYSTEMS = (
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=dqn.ACTIONS,
         settings=APE_X,
         families=APE_X_FAMILIES,
-        by_layout={"async_gradient": by_worker.APE_X},
+        by_layout={"async_gradient": async_gradient.APE_X},
         summary="Many actors with a ladder of ε, prioritised replay with their own errors (Horgan et al. 2018).",
     ),
 )

@@ -6,13 +6,12 @@ Breakout plays alike each time, and summed losses settled on the first five or s
 go on.
 """
 
-from jaxrl_dist import mixed
-from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import impala
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import latest, mixed
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import ANY, Families
 
 _IMPALA = "Espeholt et al. 2018 (IMPALA), appendix (Atari)"
@@ -171,16 +170,16 @@ SYSTEMS = (
         name="impala",
         agent=impala.make,
         config=impala.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=impala.ACTIONS,
         settings=IMPALA,
         families=IMPALA_FAMILIES,
-        by_layout={"async_gradient": by_worker.IMPALA},
+        by_layout={"async_gradient": async_gradient.IMPALA},
         summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
     ),
     System(
@@ -191,19 +190,19 @@ SYSTEMS = (
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=impala.ACTIONS,
         settings=IMPALA,
         families=IMPALA_REPLAY_FAMILIES,
-        by_layout={"async_gradient": by_worker.IMPALA_REPLAY},
+        by_layout={"async_gradient": async_gradient.IMPALA_REPLAY},
         summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
     ),
     System(
         name="seed_impala",
         agent=impala.make,
         config=impala.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(sebulba.LAYOUT,),
         actions=impala.ACTIONS,
         settings=SEED,

@@ -1,11 +1,11 @@
 """Settings of proximal policy optimisation."""
 
-from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import ppo
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import ANY, Families
 
 _PPO_PAPER = "Schulman et al. 2017, table 5"
@@ -198,23 +198,23 @@ SYSTEMS = (
         name="ppo",
         agent=ppo.make,
         config=ppo.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=ppo.ACTIONS,
         settings=PPO,
         families=PPO_FAMILIES,
-        by_layout={"async_gradient": by_worker.PPO},
+        by_layout={"async_gradient": async_gradient.PPO},
         summary="Proximal policy optimisation (Schulman et al. 2017), feed-forward or recurrent.",
     ),
     System(
         name="dppo",
         agent=ppo.make,
         config=ppo.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
@@ -229,7 +229,7 @@ SYSTEMS = (
         name="gpu_sim",
         agent=ppo.make,
         config=ppo.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(anakin.LAYOUT,),
         actions=ppo.ACTIONS,
         settings=GPU_SIM,

@@ -1,11 +1,11 @@
 """Settings of the parallelised Q-network, from the paper's released code, PureJaxQL."""
 
-from jaxrl_dist import replay as replays
 from jaxrl_dist.agents import pqn
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
+from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import ANY, Families
 
 _PAPER = "Gallici et al. 2024 (PQN)"
@@ -107,16 +107,16 @@ SYSTEMS = (
         name="pqn",
         agent=pqn.make,
         config=pqn.Config,
-        replay=replays.LATEST,
+        replay=latest.LATEST,
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=pqn.ACTIONS,
         settings=PQN,
         families=PQN_FAMILIES,
-        by_layout={"sebulba": PQN_IN_SEBULBA, "async_gradient": by_worker.PQN},
+        by_layout={"sebulba": PQN_IN_SEBULBA, "async_gradient": async_gradient.PQN},
         summary="Q-learning without replay or target network (Gallici et al. 2024), feed-forward or recurrent.",
     ),
 )

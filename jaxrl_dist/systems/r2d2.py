@@ -1,12 +1,11 @@
 """Settings of R2D2."""
 
-from jaxrl_dist import ring
 from jaxrl_dist.agents import r2d2
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
-from jaxrl_dist.systems import impala as impala_values
+from jaxrl_dist.systems import System, async_gradient, impala
 from jaxrl_dist.systems.families import Families
 
 _MINATAR_DQN = "Young & Tian 2019, MinAtar examples/dqn.py"
@@ -97,12 +96,12 @@ SYSTEMS = (
         layouts=(
             sebulba.LAYOUT,
             anakin.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=r2d2.ACTIONS,
         settings=R2D2,
         families=R2D2_FAMILIES,
-        by_layout={"async_gradient": by_worker.R2D2},
+        by_layout={"async_gradient": async_gradient.R2D2},
         summary="Recurrent Q-learning on prioritised sequences with stored state (Kapturowski et al. 2019).",
     ),
     System(
@@ -114,7 +113,7 @@ SYSTEMS = (
         actions=r2d2.ACTIONS,
         settings=R2D2,
         families=R2D2_FAMILIES,
-        by_layout={"sebulba": impala_values.SEED_IN_SEBULBA},
+        by_layout={"sebulba": impala.SEED_IN_SEBULBA},
         summary="R2D2 with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
     ),
 )

@@ -1,15 +1,14 @@
 """The system SAC, with its published settings."""
 
-from jaxrl_dist import ring
 from jaxrl_dist.agents import sac
-from jaxrl_dist.parallel import anakin, async_gradient, sebulba
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
+from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import cited
-from jaxrl_dist.systems import System
-from jaxrl_dist.systems import async_gradient as by_worker
-from jaxrl_dist.systems import dpg as dpg_values
+from jaxrl_dist.systems import System, async_gradient, dpg
 
 SAC = {
-    **dpg_values.COMMON,
+    **dpg.COMMON,
     **cited(
         "Haarnoja et al. 2018 (SAC), table 1",
         {
@@ -31,12 +30,12 @@ SYSTEMS = (
         layouts=(
             anakin.LAYOUT,
             sebulba.LAYOUT,
-            async_gradient.LAYOUT,
+            async_gradients.LAYOUT,
         ),
         actions=sac.ACTIONS,
         settings=SAC,
-        families=dpg_values.REAL_FAMILIES,
-        by_layout={"async_gradient": by_worker.DPG},
+        families=dpg.REAL_FAMILIES,
+        by_layout={"async_gradient": async_gradient.DPG},
         summary="Soft actor-critic (Haarnoja et al. 2018) with a temperature that learns.",
     ),
 )

@@ -4,9 +4,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxrl_dist import errors, software, systems
-from jaxrl_dist.envs import base as envs
-from jaxrl_dist.runs import folder as folders
+from jaxrl_dist import envs, errors, systems
+from jaxrl_dist.runs import folder, software
 from jaxrl_dist.settings import Field, command_line, sweep
 from jaxrl_dist.settings.resolve import PARAMS, Resolved
 from jaxrl_dist.systems import catalogue
@@ -66,7 +65,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     software.check_trackers(settings)
     sweep.check_once(settings, values)
     origin = settings["init_from"]
-    if origin and not (pathlib.Path(origin) / "config.json").is_file() and folders.held(folders.of(settings)) is None:
+    if origin and not (pathlib.Path(origin) / "config.json").is_file() and folder.held(folder.of(settings)) is None:
         raise errors.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
     return Command("", catalogue.canonical(values), settings, dry_run)
 

@@ -1,16 +1,151 @@
-"""Whether a command may write to its run folder: a new one, one of the user's, or that of the same run."""
+"""What a checkpoint holds of a run's state, and how a session goes on from it or begins."""
 
 import contextlib
+import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from jaxrl_dist import errors, faults
+import jax
+import numpy as np
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.runs import checkpoint, events, metrics
 from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.runs.checkpoint import Path
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import assemble, records
+
+
+def snapshot(parts: assemble.Assembly, state: Any) -> Any:
+    """Returns what is saved of a state."""
+    saved = parts.layout.snapshot(state)
+    return saved if parts.settings["checkpoint.replay"] else saved._replace(replay=())
+
+
+def restore_latest(
+    parts: assemble.Assembly, folder: Path, keys: jax.Array, template: Any, warn: Callable[[str], None]
+) -> tuple[Any, Any] | None:
+    """Restores the newest whole checkpoint; a replay that was not saved is empty then.
+
+    Args:
+        parts: assembled system.
+        folder: where checkpoints are.
+        keys: typed keys [S] of the seeds.
+        template: of the layout, for these keys.
+        warn: called with one line for each corrupt checkpoint.
+
+    Returns:
+        State and meta, or None where there is none.
+
+    Raises:
+        CheckpointError: there are some and none is whole.
+        UsageError: it is of other shapes.
+    """
+    whole = parts.settings["checkpoint.replay"]
+    try:
+        found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
+    except ValueError as error:
+        raise errors.UsageError(
+            f"the checkpoint does not fit ({error}); if a network or environment of your own has changed, put it back, "
+            "or train into another --out"
+        ) from error
+    if found is None or whole:
+        return found
+    state, meta = found
+    return emptied(parts, state, keys, meta["iteration"]), meta
+
+
+def emptied(parts: assemble.Assembly, state: Any, keys: jax.Array, iteration: int) -> Any:
+    """Returns the state of an iteration with an empty replay, which begins to fill."""
+    return state._replace(replay=parts.layout.init(keys).replay, replay_began=np.asarray(iteration, np.int32))
+
+
+def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:
+    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and what was saved beside them.
+
+    Raises:
+        ValueError: there are none, or their shapes are not the template's.
+        checkpoint.CheckpointError: they are corrupt.
+    """
+    path = checkpoint.find(folder / "checkpoints", slot)
+    if path is None:
+        raise ValueError(f"{folder} holds no {slot} parameters")
+    return checkpoint.restore(path, template)
+
+
+def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
+    """Returns the state that a run begins in, with the parameters of `--init_from` where there are such.
+
+    Raises:
+        UsageError: these cannot be had.
+    """
+    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    if not source:
+        return state
+    try:
+        params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
+    except ValueError as error:
+        changes = _changes(parts.settings, pathlib.Path(source))
+        reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
+        raise errors.UsageError(f"--init_from={source}: {reason}") from error
+    params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)
+    return parts.layout.start_from(state, state.learner._replace(params=params, target_network=target))
+
+
+class Started(NamedTuple):
+    """A run that is ready to go on.
+
+    Attributes:
+        state: on the devices.
+        progress: of all sessions before.
+        keys: typed keys [S] of the seeds.
+        resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
+        clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
+    """
+
+    state: Any
+    progress: records.Progress
+    keys: jax.Array
+    resumed_from: int | None
+    clock_s: float
+
+
+def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
+    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
+
+    Args:
+        parts: assembled system.
+        folder: run folder, locked by the caller.
+
+    Raises:
+        UsageError: the replay, the checkpoint or the parameters of `--init_from` do not fit.
+        checkpoint.CheckpointError: there are checkpoints and none is whole.
+    """
+    clock_s = time.perf_counter()
+    keys = assemble.seed_keys(parts.settings)
+    checkpoint.clean(folder / "checkpoints")
+    template = parts.layout.template(keys)
+    memory_use.check(parts.settings, memory_use.replay_parts(template.replay), parts.layout.mesh.local_devices)
+    found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
+    if found is None:
+        state = initial_state(parts, keys)
+        metrics.truncate_after(folder, -1)
+        events.truncate(folder, 0)
+        shutil.rmtree(folder / "failure", ignore_errors=True)
+        return Started(state, records.Progress(), keys, None, clock_s)
+    progress = records.from_meta(found[1])
+    steps = records.env_steps(parts, progress.iteration)
+    metrics.truncate_after(folder, steps)
+    events.truncate(folder, parts.layout.num_events(found[0], progress.iteration))
+    return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 
 def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
@@ -48,14 +183,27 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
     folder = check_folder(flags, settings)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(faults.made(folder))
+            stack.enter_context(folders.made(folder))
             probe = folder / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
-            with faults.lock(folder):
+            with folders.lock(folder):
                 pass
         except errors.LockError as error:
             raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
         except OSError as error:
             raise errors.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
         yield folder
+
+
+def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
+    """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
+    if checkpoint.find(origin / "checkpoints", "latest") is None:
+        return ""
+    try:
+        old = json.loads((origin / "config.json").read_text(encoding="utf-8"))
+        found = settings.difference(old).identity
+    except (OSError, ValueError):
+        return ""
+    names, owners = ("system", "env", "num_seeds", "sweep"), ("network.", resolve.PARAMS)
+    return resolve.describe([one for one in found if one.name in names or one.name.startswith(owners)])

@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, host, parameters, pooled
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.host import episodes, pooled
 from jaxrl_dist.envs.suites import atari
 
 _NAME = "ale"
@@ -34,7 +35,7 @@ _MOST_THREADS = 1024
 _PIXELS = 84
 
 
-def make(name: str, params: Mapping[str, str]) -> base.HostTask:
+def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     """Makes the task `ale:name`.
 
     Args:
@@ -56,13 +57,13 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
     settings = _native(values)
     spec = _spec(vector.AtariVectorEnv(name, 1, **{**settings, "num_threads": 1}), name, values)
 
-    def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
+    def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> envs.HostEnvironment:
         if batch_size != len(seeds):
             raise ValueError(f"batch_size={batch_size}: ale-py steps all {len(seeds)} environments together")
         pool = _Pool(vector.AtariVectorEnv(name, len(seeds), **settings), seeds)
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=_channels_last, life_loss=life_loss)
 
-    return base.HostTask(spec, protocol, make_environments, steps_together=True)
+    return envs.HostTask(spec, protocol, make_environments, steps_together=True)
 
 
 def _check_ranges(values: Mapping[str, Any]) -> None:
@@ -100,7 +101,7 @@ def _spec(native: Any, name: str, values: Mapping[str, Any]) -> types.Environmen
     return types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=jax.ShapeDtypeStruct((_PIXELS, _PIXELS, 1), np.dtype(np.uint8)),
-        action=host.plain_space(native.single_action_space, f"{_NAME}:{name}"),
+        action=episodes.plain_space(native.single_action_space, f"{_NAME}:{name}"),
         family="atari",
         time_limit=values["max_episode_steps"],
         frames_per_step=values["frame_skip"],
@@ -152,4 +153,4 @@ class _Pool:
         return observation, reward, terminated, truncated, {**info, "elapsed_step": elapsed}
 
 
-SUITE = base.Suite(_NAME, "host", make)
+SUITE = envs.Suite(_NAME, "host", make)

@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, brax_pictures, parameters, wrappers
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.film import bodies
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "brax"
@@ -46,7 +47,7 @@ _KNOWN_WARNING = "Brax System, pip"
 _KNOWN_MUJOCO_WARNING = "compiler attribute 'settotalmass' is deprecated"
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `brax:name`.
 
     Args:
@@ -72,28 +73,28 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     made = wrappers.auto_reset(adapt(environment, name, episode_length))
     if name == "fast":
         return made
-    return made._replace(make_picture=functools.partial(brax_pictures.make, name, environment))
+    return made._replace(make_picture=functools.partial(bodies.make, name, environment))
 
 
-def adapt(environment: Any, name: str, episode_length: int) -> base.BareEnvironment:
+def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironment:
     """Gives a Brax environment the interface of a bare environment, truncated after `episode_length` steps."""
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state = environment.reset(key)
         return (state, jnp.int32(0)), state.obs
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         body, steps = state
         # Brax's environments write into the dictionaries of the state they are given.
         body = environment.step(jax.tree.map(lambda x: x, body), action)
         steps = steps + 1
-        return base.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
+        return envs.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
 
     shape = (environment.action_size,)
     action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
     spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), action, "physics", time_limit=episode_length)
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
 @contextlib.contextmanager
@@ -122,4 +123,4 @@ def _pass_on_mujoco_warning(message: str) -> None:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS, draws="all but fast")
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS, draws="all but fast")

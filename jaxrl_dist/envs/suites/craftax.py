@@ -10,8 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "craftax"
@@ -21,7 +21,7 @@ _LIMIT = "max_timesteps"
 _NO_LIMIT = 2**31 - 1
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `craftax:name`.
 
     Args:
@@ -43,7 +43,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(adapt(environment, given.replace(**values), name))
 
 
-def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
+def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     """Gives an environment of Craftax's without auto-reset, and its parameters, the interface of a bare environment.
 
     Craftax calls its time limit an end like any other; here it truncates, so it is asked for the ends that would be
@@ -56,9 +56,9 @@ def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
         observation, state = environment.reset_env(key, env_params)
         return state, observation
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         observation, state, reward, terminated, _ = environment.step_env(key, state, action, env_params)
-        return base.Transition(state, observation, reward, terminated, jnp.asarray(state.timestep >= time_limit))
+        return envs.Transition(state, observation, reward, terminated, jnp.asarray(state.timestep >= time_limit))
 
     spec = types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
@@ -67,7 +67,7 @@ def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
         family="classic",
         time_limit=int(time_limit),
     )
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

@@ -9,18 +9,18 @@ import os
 import traceback
 from collections.abc import Mapping
 
-from jaxrl_dist import errors
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, errors
+from jaxrl_dist.envs import parameters, wrappers
 
 _NAME = "custom"
 
 
-def make(name: str, params: Mapping[str, str]) -> base.Environment:
+def make(name: str, params: Mapping[str, str]) -> envs.Environment:
     """Makes `custom:module:function`.
 
     Args:
-        name: the function returns a `base.BareEnvironment`, which gets resets and bookkeeping here, or a
-            `base.Environment`, which has its own.
+        name: the function returns a `envs.BareEnvironment`, which gets resets and bookkeeping here, or a
+            `envs.Environment`, which has its own.
         params: arguments of the function that have a number, truth value or text as default.
 
     Raises:
@@ -42,12 +42,12 @@ def make(name: str, params: Mapping[str, str]) -> base.Environment:
     values = parameters.parse_params(params, parameters.defaults_of(function), full_name)
     try:
         made = function(**values)
-        if isinstance(made, base.BareEnvironment):
+        if isinstance(made, envs.BareEnvironment):
             made = wrappers.auto_reset(made)
     except Exception as error:
         raise errors.UsageError(f"--env={full_name}: {_where(error)}") from error
-    if not isinstance(made, base.Environment):
-        kinds = f"{base.BareEnvironment.__name__} or {base.Environment.__name__}"
+    if not isinstance(made, envs.Environment):
+        kinds = f"{envs.BareEnvironment.__name__} or {envs.Environment.__name__}"
         raise errors.UsageError(f"--env={full_name}: returned a {type(made).__name__}, expected a {kinds} of envs.base")
     return made._replace(spec=made.spec._replace(name=full_name))
 
@@ -60,4 +60,4 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__} at {os.path.basename(frame.filename)}:{frame.lineno}: {text or 'no message'}"
 
 
-SUITE = base.Suite(_NAME, "device", make)
+SUITE = envs.Suite(_NAME, "device", make)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, host, parameters, pooled
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.host import episodes, pooled
 from jaxrl_dist.envs.suites import atari
 
 _NAME = "envpool"
@@ -64,7 +65,7 @@ class _Task(NamedTuple):
     life_loss: bool
 
 
-def make(name: str, params: Mapping[str, str]) -> base.HostTask:
+def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     """Makes the task `envpool:name`, without any environment of it unless parameters are given.
 
     Args:
@@ -105,17 +106,17 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
             raise errors.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
 
-    def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> base.HostEnvironment:
+    def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> envs.HostEnvironment:
         if batch_size < 1 or len(seeds) % batch_size:
             raise ValueError(f"batch_size={batch_size}: expected a divisor of the {len(seeds)} environments")
         return make_pooled(seeds, batch_size, timeout_s)[0]
 
-    def make_film(seed: int, timeout_s: float) -> base.Film:
+    def make_film(seed: int, timeout_s: float) -> envs.Film:
         environment, pool = make_pooled(np.asarray([seed], np.uint32), 1, timeout_s, render_mode="rgb_array")
         speed = _SIMULATOR_FRAMES_PER_SECOND / spec.frames_per_step if is_atari else _FRAMES_PER_SECOND
-        return base.Film(environment, lambda _: pool.render()[0], speed)
+        return envs.Film(environment, lambda _: pool.render()[0], speed)
 
-    return base.HostTask(spec, protocol, make_environments, make_film=make_film if _is_drawn(name) else None)
+    return envs.HostTask(spec, protocol, make_environments, make_film=make_film if _is_drawn(name) else None)
 
 
 def _is_drawn(name: str) -> bool:
@@ -155,7 +156,7 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
         raise errors.UsageError(f"--env={name}: it has {settings['max_num_players']} players; only one is supported")
     with _without_known_warnings():
         space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
-    action = _bounded(host.plain_space(action_space, name))
+    action = _bounded(episodes.plain_space(action_space, name))
     convert, struct = _converter(space, name)
     is_image = getattr(struct, "dtype", None) == np.uint8 and len(struct.shape) == 3
     limit = settings["max_episode_steps"]
@@ -266,4 +267,4 @@ def _without_known_warnings() -> Iterator[None]:
         yield
 
 
-SUITE = base.Suite(_NAME, "host", make, draws="Atari, Box2D, classic control, Highway, Jumanji, MiniGrid, PGX")
+SUITE = envs.Suite(_NAME, "host", make, draws="Atari, Box2D, classic control, Highway, Jumanji, MiniGrid, PGX")

@@ -1,4 +1,4 @@
-"""The suite of external simulators: programs that own their loop and ask for actions, by `envs/simulator.py`.
+"""The suite of external simulators: programs that own their loop and ask for actions, by `simulator.py`.
 
 `external:my_module:play` calls the function `play(session)` in threads of this process; `external:NAME` with
 `--env.params.listen=PORT` waits for programs that connect to that port of this machine: docs/external_simulators.md.
@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, conversations, lobby, parameters, simulator, sources
+from jaxrl_dist import envs, errors, simulator, types
+from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.simulators import server, sources, waiting_room
 
 _NAME = "external"
 
@@ -41,7 +42,7 @@ class _Actions(NamedTuple):
     kind: simulator.ArrayType
 
 
-def make(name: str, params: Mapping[str, str]) -> base.HostTask:
+def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     """Makes the task `external:name`; no thread is started and nothing listens before its environments are made.
 
     Training asks for a simulator per environment; each evaluation asks for others, one per episode.
@@ -76,12 +77,12 @@ def make(name: str, params: Mapping[str, str]) -> base.HostTask:
         time_limit=values["time_limit"],
     )
     source, protocol = _source(name, values["listen"], full_name)
-    plan = conversations.Plan(spec, source, _terms(spec, observation, actions), observation, actions.kind)
+    plan = server.Plan(spec, source, _terms(spec, observation, actions), observation, actions.kind)
 
-    def maker(purpose: str) -> Callable[[np.ndarray, int, float], base.HostEnvironment]:
-        return functools.partial(conversations.Conversations, plan, purpose)
+    def maker(purpose: str) -> Callable[[np.ndarray, int, float], envs.HostEnvironment]:
+        return functools.partial(server.Conversations, plan, purpose)
 
-    return base.HostTask(spec, protocol, maker(sources.TRAINING), maker(sources.EVALUATION))
+    return envs.HostTask(spec, protocol, maker(sources.TRAINING), maker(sources.EVALUATION))
 
 
 def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
@@ -96,7 +97,7 @@ def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
         return sources.Threads(_import(name, full_name)), f"simulators are calls of {name} in threads"
     if not _PORTS[0] <= port <= _PORTS[1]:
         raise errors.UsageError(f"--env.params.listen={port}: expected a port from {_PORTS[0]} to {_PORTS[1]}")
-    return lobby.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
+    return waiting_room.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
 
 
 def _import(name: str, full_name: str) -> Callable[[simulator.Session], None]:
@@ -200,4 +201,4 @@ def _terms(spec: types.EnvironmentSpec, observation: simulator.ArrayType, action
     }
 
 
-SUITE = base.Suite(_NAME, "host", make)
+SUITE = envs.Suite(_NAME, "host", make)

@@ -15,8 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, gymnasium_film, host, parameters, worker, worker_pool
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.film import rendered
+from jaxrl_dist.envs.host import episodes, worker_pool, worker_process
 
 _NAME = "gymnasium"
 _MORE_NAMES = (
@@ -31,13 +33,13 @@ _LITERALS = {"true": True, "false": False, "none": None}
 _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
 
 
-def make(name: str, params: dict[str, str]) -> base.HostTask:
+def make(name: str, params: dict[str, str]) -> envs.HostTask:
     """Makes the task `gymnasium:name`; it makes and closes one environment in this process, to read its spaces.
 
     A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree.
 
     Args:
-        name: of a registered environment, as `gymnasium.make` takes it.
+        name: of a registered environment, as `make` takes it.
         params: arguments of the environment (numbers, true, false, none and lists are read as such, all else is text);
             and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, how
             many workers may be replaced in all, by default 3.
@@ -67,7 +69,7 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
     environment.close()
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
-    action = host.plain_space(action_space, full_name)
+    action = episodes.plain_space(action_space, full_name)
     is_atari = made.id.startswith("ALE/")
     frames = made.kwargs.get("frameskip", 4) if is_atari else 1
     spec = types.EnvironmentSpec(
@@ -80,7 +82,9 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     )
     plan = worker_pool.Plan(
         spec=spec,
-        factory=worker.Factory(("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(made, name)),
+        factory=worker_process.Factory(
+            ("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(made, name)
+        ),
         leaves=tuple(leaf for leaf, _ in leaves),
         observation=functools.partial(_observe, observation_space, leaves, full_name),
         action_dtype="int64" if isinstance(action, types.DiscreteSpace) else action_space.dtype.str,
@@ -89,11 +93,11 @@ def make(name: str, params: dict[str, str]) -> base.HostTask:
     )
     limit = f", episodes of at most {spec.time_limit} steps" if spec.time_limit else ""
     make_drawn = functools.partial(library.make, made, render_mode="rgb_array")
-    return base.HostTask(
+    return envs.HostTask(
         spec,
         f"{made.id} of Gymnasium {library.__version__}{limit}",
         functools.partial(worker_pool.WorkerPool, plan),
-        make_film=functools.partial(gymnasium_film.start, make_drawn, plan) if is_drawn else None,
+        make_film=functools.partial(rendered.start, make_drawn, plan) if is_drawn else None,
     )
 
 
@@ -146,16 +150,16 @@ def _literal(text: str) -> Any:
         return text
 
 
-def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[worker.Leaf, Any]]:
+def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[worker_process.Leaf, Any]]:
     """Lists the arrays of an observation, each with its space."""
     kind = type(space).__name__
     if kind in ("Dict", "Tuple"):
         members = space.spaces.items() if kind == "Dict" else enumerate(space.spaces)
         return [leaf for key, member in members for leaf in _leaves(member, (*path, key), full_name)]
     if kind == "Discrete":
-        return [(worker.Leaf(path, (), "int64"), space)]
+        return [(worker_process.Leaf(path, (), "int64"), space)]
     if kind in ("Box", "MultiBinary"):
-        return [(worker.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
+        return [(worker_process.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
     raise errors.UsageError(
         f"--env={full_name}: its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
         "MultiBinary, and Dict or Tuple of these"
@@ -170,7 +174,7 @@ def _seen(space: Any) -> tuple[tuple[int, ...], Any]:
 
 
 def _observe(
-    space: Any, leaves: tuple[tuple[worker.Leaf, Any], ...], full_name: str, arrays: list[np.ndarray]
+    space: Any, leaves: tuple[tuple[worker_process.Leaf, Any], ...], full_name: str, arrays: list[np.ndarray]
 ) -> types.ArrayTree:
     """Turns the arrays [N, ...] of observations into the tree that the agent sees."""
     seen = {}
@@ -216,4 +220,4 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
             )
 
 
-SUITE = base.Suite(_NAME, "host", make, draws="what has the render mode rgb_array")
+SUITE = envs.Suite(_NAME, "host", make, draws="what has the render mode rgb_array")

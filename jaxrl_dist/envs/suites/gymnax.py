@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, classic_pictures, parameters, wrappers
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.film import classic_control
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "gymnax"
@@ -76,7 +77,7 @@ _COUNTS = (
 _DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `gymnax:name`.
 
     Args:
@@ -103,12 +104,12 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
         raise errors.UsageError(f"--env={_NAME}:{name} with {given}: {error}") from error
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     made = wrappers.auto_reset(adapt(environment, env_params, name))
-    if name not in classic_pictures.NAMES:
+    if name not in classic_control.NAMES:
         return made
-    return made._replace(make_picture=functools.partial(classic_pictures.make, name, env_params))
+    return made._replace(make_picture=functools.partial(classic_control.make, name, env_params))
 
 
-def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
+def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     """Gives a gymnax environment and its parameters the interface of a bare environment.
 
     A discrete observation becomes one-hot f32. MinAtar's planes, 0 or 1 in f32, become bool: exact, and a quarter of
@@ -129,10 +130,10 @@ def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
         observation, state = environment.reset_env(key, env_params)
         return state, convert(observation)
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         observation, state, reward, terminated, _ = environment.step_env(key, state, action, env_params)
         truncated = environment.is_truncated(state, env_params)
-        return base.Transition(state, convert(observation), reward, terminated, truncated)
+        return envs.Transition(state, convert(observation), reward, terminated, truncated)
 
     action = _space(environment.action_space(env_params), name)
     continuous = isinstance(action, types.BoxSpace)
@@ -144,7 +145,7 @@ def adapt(environment: Any, env_params: Any, name: str) -> base.BareEnvironment:
         reward_range=_reward_range(name, env_params),
         time_limit=int(env_params.max_steps_in_episode),
     )
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
 def _space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
@@ -201,4 +202,4 @@ def _placeholder(name: str) -> python_types.ModuleType:
     return module
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS, draws="classic control, MinAtar, Catch, DeepSea, Pong")
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS, draws="classic control, MinAtar, Catch, DeepSea, Pong")

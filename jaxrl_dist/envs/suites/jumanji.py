@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "jumanji"
@@ -45,7 +45,7 @@ ENVIRONMENTS = (
 _LIMIT = "time_limit"
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `jumanji:name`.
 
     Args:
@@ -64,7 +64,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(adapt(library.make(name, **values) if values else environment, name))
 
 
-def adapt(environment: Any, name: str) -> base.BareEnvironment:
+def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     """Gives a Jumanji environment with discrete actions the interface of a bare environment.
 
     An action of several numbers becomes one, counted in row-major order.
@@ -75,19 +75,19 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
         state, timestep = environment.reset(key)
         return state, _vector(timestep.observation)
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         if sizes.ndim:
             action = jnp.stack(jnp.unravel_index(action, sizes.ravel().tolist())).reshape(sizes.shape)
         state, timestep = environment.step(state, action)
         ended, bootstraps = timestep.step_type == types.LAST, timestep.discount != 0
-        return base.Transition(
+        return envs.Transition(
             state, _vector(timestep.observation), timestep.reward, ended & ~bootstraps, ended & bootstraps
         )
 
     num_actions = math.prod(sizes.ravel().tolist())
     spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), types.DiscreteSpace(num_actions), "classic")
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
 def _vector(observation: ArrayTree) -> Array:
@@ -95,4 +95,4 @@ def _vector(observation: ArrayTree) -> Array:
     return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(observation)])
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

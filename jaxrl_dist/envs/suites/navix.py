@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "navix"
@@ -63,7 +63,7 @@ _CODES = (11, 6, 4)
 _TERMINATED, _TRUNCATED = 2, 1
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `navix:name`.
 
     Args:
@@ -89,7 +89,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(adapt(environment, name))
 
 
-def adapt(environment: Any, name: str) -> base.BareEnvironment:
+def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     """Gives a NAVIX environment with symbolic observations [H, W, 3] the interface of a bare environment.
 
     The three codes of a cell become one-hot planes, bool [H, W, 21], for their order means nothing.
@@ -100,12 +100,12 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
         timestep = environment.reset(key)
         return _without_pictures(timestep), _planes(timestep.observation)
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         timestep = environment._step(state, action)
         kind = timestep.step_type
         observation = _planes(timestep.observation)
-        return base.Transition(
+        return envs.Transition(
             _without_pictures(timestep), observation, timestep.reward, kind == _TERMINATED, kind == _TRUNCATED
         )
 
@@ -117,7 +117,7 @@ def adapt(environment: Any, name: str) -> base.BareEnvironment:
         reward_range=(-1.0, 1.0),
         time_limit=int(environment.max_steps),
     )
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
 def _planes(observation: Array) -> Array:
@@ -131,4 +131,4 @@ def _without_pictures(timestep: Any) -> Any:
     return timestep.replace(state=timestep.state.replace(cache=None))
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

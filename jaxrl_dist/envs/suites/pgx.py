@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "pgx"
@@ -63,7 +63,7 @@ class State(NamedTuple):
     replaced: Array
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `pgx:name`.
 
     Args:
@@ -87,7 +87,7 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
 
 
-def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> base.BareEnvironment:
+def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> envs.BareEnvironment:
     """Gives a game of PGX's for one or two players the interface of a bare environment.
 
     Args:
@@ -102,7 +102,7 @@ def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> b
         state, _ = _until_its_turn(game, game.init(init_key), play_key)
         return State(state, jnp.int32(0), jnp.int32(0)), game._observe(state, _AGENT)
 
-    def step(key: Array, state: State, action: Array) -> base.Transition:
+    def step(key: Array, state: State, action: Array) -> envs.Transition:
         legal_key, step_key, play_key = jax.random.split(key, 3)
         before, is_replaced = state.game, jnp.bool_(False)
         if replaces_illegal:
@@ -111,7 +111,7 @@ def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> b
         after = game.step(before, action, step_key)
         last, reward = _until_its_turn(game, after, play_key)
         steps = state.steps + 1
-        return base.Transition(
+        return envs.Transition(
             state=State(last, steps, state.replaced + is_replaced),
             observation=game._observe(last, _AGENT),
             reward=after.rewards[_AGENT] + reward,
@@ -127,7 +127,7 @@ def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> b
         reward_range=(-1.0, 1.0) if name in _WON_OR_LOST else (-float("inf"), float("inf")),
         time_limit=max_steps,
     )
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
 def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
@@ -156,4 +156,4 @@ def _random_action(key: Array, is_legal: Array) -> Array:
     return jax.random.categorical(key, jnp.where(is_legal, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "playground"
@@ -49,7 +49,7 @@ _IMPLEMENTATIONS = ("jax", "warp")
 _NOT_OFFERED = ("action_repeat", "vision")
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `playground:name`.
 
     Args:
@@ -76,25 +76,25 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))
 
 
-def adapt(environment: Any, name: str, episode_length: int) -> base.BareEnvironment:
+def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironment:
     """Gives a Playground environment the interface of a bare environment, truncated after `episode_length` steps."""
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state = environment.reset(key)
         return (state, jnp.int32(0)), state.obs
 
-    def step(key: Array, state: ArrayTree, action: Array) -> base.Transition:
+    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         body, steps = state
         # Playground's environments write into the dictionaries of the state they are given.
         body = environment.step(jax.tree.map(lambda x: x, body), action)
         steps = steps + 1
-        return base.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
+        return envs.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
 
     shape = (environment.action_size,)
     action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
     spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), action, "physics", time_limit=episode_length)
-    return base.BareEnvironment(reset, step, spec)
+    return envs.BareEnvironment(reset, step, spec)
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import types
-from jaxrl_dist.envs import base, parameters, wrappers
+from jaxrl_dist import envs, types
+from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array
 
 _NAME = "toy"
@@ -15,7 +15,7 @@ ENVIRONMENTS = ("episode", "time_limit", "both", "walk")
 _FAMILY = "classic"
 
 
-def make(name: str, params: dict[str, str]) -> base.Environment:
+def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `toy:name`.
 
     `episode` counts its steps, and terminates after 7: observation [steps, last action], reward steps / 2 + action with
@@ -35,15 +35,15 @@ def make(name: str, params: dict[str, str]) -> base.Environment:
     return wrappers.auto_reset(bare(name, values["length"]))
 
 
-def bare(name: str, length: int) -> base.BareEnvironment:
+def bare(name: str, length: int) -> envs.BareEnvironment:
     """Makes the environment without resets; see `make`."""
     spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), types.DiscreteSpace(3), _FAMILY, time_limit=length)
     if name == "walk":
-        return base.BareEnvironment(_walk_reset, functools.partial(_walk_step, length=length), spec)
+        return envs.BareEnvironment(_walk_reset, functools.partial(_walk_step, length=length), spec)
     step = functools.partial(
         _count_step, length=length, terminates=name in ("episode", "both"), truncates=name in ("time_limit", "both")
     )
-    return base.BareEnvironment(_count_reset, step, spec)
+    return envs.BareEnvironment(_count_reset, step, spec)
 
 
 def _count_reset(key: Array) -> tuple[Array, Array]:
@@ -53,12 +53,12 @@ def _count_reset(key: Array) -> tuple[Array, Array]:
 
 def _count_step(
     key: Array, state: Array, action: Array, *, length: int, terminates: bool, truncates: bool
-) -> base.Transition:
+) -> envs.Transition:
     del key
     steps = state + 1
     observation = jnp.stack([steps, action]).astype(jnp.float32)
     at_end = steps >= length
-    return base.Transition(steps, observation, state / 2 + action, at_end & terminates, at_end & truncates)
+    return envs.Transition(steps, observation, state / 2 + action, at_end & terminates, at_end & truncates)
 
 
 def _walk_reset(key: Array) -> tuple[tuple[Array, Array], Array]:
@@ -66,11 +66,11 @@ def _walk_reset(key: Array) -> tuple[tuple[Array, Array], Array]:
     return (position, jnp.int32(0)), position
 
 
-def _walk_step(key: Array, state: tuple[Array, Array], action: Array, *, length: int) -> base.Transition:
+def _walk_step(key: Array, state: tuple[Array, Array], action: Array, *, length: int) -> envs.Transition:
     position, steps = state
     position = position + 0.1 * jax.random.normal(key, (2,)) + 0.1 * (action - 1)
     steps = steps + 1
-    return base.Transition((position, steps), position, -jnp.abs(position).sum(), jnp.bool_(False), steps >= length)
+    return envs.Transition((position, steps), position, -jnp.abs(position).sum(), jnp.bool_(False), steps >= length)
 
 
-SUITE = base.Suite(_NAME, "device", make, ENVIRONMENTS)
+SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

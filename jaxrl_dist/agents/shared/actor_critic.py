@@ -1,0 +1,279 @@
+"""What agents with a policy and a value share: heads, acting, advantages of an unroll."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents.shared import normalisation
+from jaxrl_dist.agents.shared import sequences as unrolled
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import distributions, returns
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class Settings(normalisation.Settings, Protocol):
+    """What is read here of every agent's settings; `estimate` reads `gae_lambda` too."""
+
+    @property
+    def distribution(self) -> str:
+        """Policy over real actions, see `policy_head`."""
+
+
+class Carry(NamedTuple):
+    """Acting state: the network's carry, and the running discounted return f32 [B] (`()` where rewards stay)."""
+
+    core: ArrayTree
+    discounted_return: ArrayTree
+
+
+class Extras(NamedTuple):
+    """What acting remembers; `()` for what is not needed.
+
+    Attributes:
+        log_prob: f32 [B], of the action.
+        sample: f32 [B, A], before a policy that squashes did so.
+        observation: [B, ...], normalised by the statistics of the policy that acted, which are older than the learner's
+            where there is a lag.
+    """
+
+    log_prob: ArrayTree
+    sample: ArrayTree
+    observation: ArrayTree
+
+
+class Batch(NamedTuple):
+    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...] with carry [N, ...]."""
+
+    inputs: ArrayTree
+    is_first: ArrayTree
+    carry: ArrayTree
+    sample: Array
+    log_prob: ArrayTree
+    value: Array
+    advantage: Array
+    target: Array
+    taught: Array
+
+
+class Parts(NamedTuple):
+    """What the functions of one agent are bound to.
+
+    Attributes:
+        config: its settings, which have those of `Settings`.
+        net: network with the heads of the policy and `value`.
+        distribution: outputs -> distribution over actions.
+    """
+
+    config: Any
+    net: networks.Network
+    distribution: Callable[[dict[str, Array]], Any]
+
+
+def make_agent(
+    config: Settings,
+    spec: types.EnvironmentSpec,
+    network: networks.Config,
+    *,
+    staleness: str,
+    act: Callable[..., types.ActOutput],
+    prepare: Callable[..., ArrayTree],
+    loss: Callable[..., types.LossOutput],
+    adapt: Callable[..., types.Params] | None = None,
+) -> agents.Agent:
+    """Builds an agent that learns from whole unrolls.
+
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+        staleness: as of `agents.Agent`.
+        act: function of `agents.Agent`, with `Parts` before its arguments.
+        prepare: likewise.
+        loss: likewise.
+        adapt: likewise; by default `move_statistics`.
+
+    Raises:
+        UsageError: an environment that the network or the policy does not fit.
+    """
+    distribution, heads = policy_head(spec, config.distribution)
+    net = networks.make(network, normalisation.observed(config, spec), (*heads, networks.Head("value", 1, 1.0)))
+    parts = Parts(config, net, distribution)
+    return agents.Agent(
+        context=net.context,
+        taught=0,
+        lookahead=0,
+        keeps_sequences=net.recurrent,
+        staleness=staleness,
+        init=lambda key: types.Params(net.init(key), normalisation.initial(config, spec.observation)),
+        init_carry=lambda size: Carry(net.initial(size), normalisation.initial_return(config, size)),
+        exploration=agents.no_exploration,
+        act=functools.partial(act, parts),
+        evaluate=functools.partial(_evaluate, parts),
+        prepare=functools.partial(prepare, parts),
+        loss=functools.partial(loss, parts),
+        adapt=functools.partial(adapt or move_statistics, parts),
+        target=agents.no_target,
+    )
+
+
+def act(
+    parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array, exploration: Array
+) -> types.ActOutput:
+    """Draws actions from the policy."""
+    del exploration
+    policy, carry, seen = _policy(parts, params, carry, timestep)
+    sample = policy.sample(key)
+    extras = Extras(
+        policy.log_prob(sample),
+        sample if policy.squashes else (),
+        seen if parts.config.normalise_observations else (),
+    )
+    return types.ActOutput(policy.action(sample), extras, carry)
+
+
+def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Batch:
+    """Estimates values, advantages and targets of an unroll.
+
+    Values come from here and not from acting: all rows in one pass cost a fraction of one pass per row, and actors run
+    the policy alone.
+
+    Args:
+        parts: of the agent.
+        params: that acted.
+        sequences: [T + 1, B].
+
+    Returns:
+        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`unrolled.items`).
+    """
+    config, net = parts.config, parts.net
+    timestep = sequences.steps.timestep
+    rows, is_first, reward = inputs(parts, params, sequences)
+    value = unrolled.row_outputs(net, params.network, sequences.carry.core, rows, is_first)["value"][..., 0]
+    gae = functools.partial(returns.gae, gamma=config.discount, lambda_=config.gae_lambda)
+    advantage, target = jax.vmap(gae, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
+    steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
+    return Batch(
+        inputs=rows[:-1],
+        is_first=is_first[:-1],
+        carry=sequences.carry.core,
+        sample=drawn(steps),
+        log_prob=steps.extras.log_prob,
+        value=value[:-1],
+        advantage=advantage,
+        target=target,
+        taught=agents.taught_rows(steps.timestep.step_type),
+    )
+
+
+def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
+    """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...].
+
+    Rows are seen as they were when they were acted on; those whose action was ignored or is still to come, whose values
+    alone count, by the learner's statistics.
+    """
+    config, timestep = parts.config, sequences.steps.timestep
+    chex.assert_rank(timestep.reward, 2)
+    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    if config.normalise_observations:
+        acted = agents.taught_rows(timestep.step_type).at[-1].set(0.0) > 0
+        acted = acted.reshape(*acted.shape, *(1,) * (observation.ndim - 2))
+        observation = jnp.where(acted, sequences.steps.extras.observation, observation)
+    is_first = agents.is_first(timestep)
+    stacked = parts.net.stack(sequences.carry.core, observation, is_first)
+    return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
+
+
+def drawn(steps: types.Step) -> Array:
+    """Returns what the policy drew, before squashing, of steps [T, B]."""
+    sample: Array = steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample
+    return sample
+
+
+def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[Any, Array]:
+    """Returns the policy's distribution and the value f32 of items: [N] of rows, [N, T] of sequences."""
+    outputs, value = outputs_and_value(parts, params, batch)
+    return parts.distribution(outputs), value
+
+
+def outputs_and_value(parts: Parts, params: types.Params, batch: unrolled.Inputs) -> tuple[dict[str, Array], Array]:
+    """Returns the network's outputs and the value f32 of items: leaves [N, ...] of rows, [N, T, ...] of sequences."""
+    outputs = unrolled.item_outputs(parts.net, params.network, batch)
+    return outputs, outputs["value"][..., 0]
+
+
+def move_statistics(
+    parts: Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+) -> types.Params:
+    """Moves the running statistics by an unroll that was learned from."""
+    del metrics
+    timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
+    running = normalisation.update(parts.config, params.statistics, timestep, discounted_return, axis)
+    return params._replace(statistics=running)
+
+
+def policy_head(
+    spec: types.EnvironmentSpec, kind: str
+) -> tuple[Callable[[dict[str, Array]], Any], tuple[networks.Head, ...]]:
+    """Chooses how a network's outputs make a distribution over actions.
+
+    Args:
+        spec: its action space decides between a categorical and a real-valued policy.
+        kind: of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`, squashed to
+            [-1, 1] with deviations softplus(x) + 1e-3 given by the network, as in Brax (Freeman et al. 2021).
+
+    Returns:
+        (outputs [..., size] by name) -> distribution, and the heads that give these outputs.
+
+    Raises:
+        UsageError: actions that the policy cannot give.
+    """
+    action = spec.action
+    if isinstance(action, types.DiscreteSpace):
+        return lambda outputs: distributions.Categorical(outputs["policy"]), (_head(action.num_values),)
+    if len(action.shape) != 1:
+        raise UsageError(f"--env={spec.name}: policies give real actions of shape [A], not {list(action.shape)}")
+    size = action.shape[0]
+    if kind == "tanh_gaussian" and not (np.all(np.equal(action.low, -1)) and np.all(np.equal(action.high, 1))):
+        raise UsageError(
+            f"--agent.distribution=tanh_gaussian gives actions in [-1, 1], --env={spec.name} takes "
+            f"{action.low} to {action.high}; valid: gaussian"
+        )
+    if kind == "gaussian":
+        return _gaussian, (_head(size), networks.Head("log_std", size, 0.0, depends_on_input=False))
+    return _tanh_gaussian, (_head(2 * size),)
+
+
+def _head(size: int) -> networks.Head:
+    return networks.Head("policy", size, 0.01)
+
+
+def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:
+    return distributions.Gaussian(outputs["policy"], outputs["log_std"])
+
+
+def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
+    mean, raw = jnp.split(outputs["policy"], 2, axis=-1)
+    return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))
+
+
+def _policy(parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep) -> tuple[Any, Carry, Array]:
+    """Returns the distribution of actions, the carry, and the observations as the network got them."""
+    config = parts.config
+    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    outputs, core = parts.net.step(params.network, carry.core, observation, agents.is_first(timestep))
+    discounted_return = normalisation.next_return(config, carry.discounted_return, timestep)
+    return parts.distribution(outputs), Carry(core, discounted_return), observation
+
+
+def _evaluate(
+    parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array
+) -> types.ActOutput:
+    del key
+    policy, carry, _ = _policy(parts, params, carry, timestep)
+    return types.ActOutput(policy.action(policy.mode()), (), carry)

@@ -1,0 +1,121 @@
+"""Observations and rewards normalised by running statistics, which are frozen within an update and move after it.
+
+Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3 and appendix A.2.
+"""
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import agents, types
+from jaxrl_dist.numeric import moments as statistics
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class Settings(Protocol):
+    """What an agent's settings say of it."""
+
+    @property
+    def discount(self) -> float:
+        """Discount factor γ of the running return that rewards are scaled by."""
+
+    @property
+    def normalise_observations(self) -> bool:
+        """Whether observations are normalised."""
+
+    @property
+    def clip_observations(self) -> float:
+        """Bound of observations; 0 is off."""
+
+    @property
+    def scale_rewards(self) -> bool:
+        """Whether rewards are divided by the deviation of the discounted return."""
+
+    @property
+    def clip_rewards(self) -> float:
+        """Bound of rewards; 0 is off."""
+
+
+class Statistics(NamedTuple):
+    """Running moments of observations and of discounted returns; `()` where the switch is off.
+
+    Attributes:
+        observation: of taught rows.
+        discounted_return: likewise.
+        own: what an agent keeps of its own, else ().
+    """
+
+    observation: ArrayTree
+    discounted_return: ArrayTree
+    own: ArrayTree = ()
+
+
+def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statistics:
+    """Returns the statistics of no rows."""
+    return Statistics(
+        statistics.initial(observation_spec) if config.normalise_observations else (),
+        statistics.initial(jax.ShapeDtypeStruct((), jnp.float32)) if config.scale_rewards else (),
+    )
+
+
+def observed(config: Settings, spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
+    """Returns the environment's spec with observations as the network gets them."""
+    if config.normalise_observations or config.clip_observations:
+        spec = spec._replace(observation=jax.ShapeDtypeStruct(spec.observation.shape, jnp.float32))
+    return spec
+
+
+def initial_return(config: Settings, batch_size: int) -> ArrayTree:
+    """Returns the discounted return of no rewards, f32 [B], or `()` where rewards are not scaled."""
+    return jnp.zeros(batch_size) if config.scale_rewards else ()
+
+
+def next_return(config: Settings, discounted_return: ArrayTree, timestep: types.TimeStep) -> ArrayTree:
+    """Moves the discounted return on by a timestep [B]."""
+    if not config.scale_rewards:
+        return discounted_return
+    return jnp.where(agents.is_first(timestep), 0.0, config.discount * discounted_return + timestep.reward)
+
+
+def observation(config: Settings, running: Statistics, observation: Array) -> Array:
+    """Returns observations [..., *shape] as the network gets them."""
+    if config.normalise_observations:
+        observation = statistics.normalise(observation, running.observation)
+    if config.clip_observations:
+        observation = jnp.clip(observation.astype(jnp.float32), -config.clip_observations, config.clip_observations)
+    return observation
+
+
+def reward(config: Settings, running: Statistics, reward: Array) -> Array:
+    """Returns rewards f32 [...] as returns are made of them."""
+    if config.scale_rewards:
+        reward = reward / statistics.std(running.discounted_return)
+    return agents.clip(reward, config.clip_rewards)
+
+
+def update(
+    config: Settings, running: Statistics, timestep: types.TimeStep, discounted_return: ArrayTree, axis: types.Axis
+) -> Statistics:
+    """Moves the statistics by an unroll that was just learned from, each taught row once.
+
+    Args:
+        config: settings.
+        running: statistics so far.
+        timestep: [T + 1, B].
+        discounted_return: f32 [B] before the first row.
+        axis: reductions over all devices.
+    """
+    taught = agents.taught_rows(timestep.step_type[:-1]).reshape(-1)
+    if config.normalise_observations:
+        rows = timestep.observation[:-1].reshape(-1, *timestep.observation.shape[2:])
+        running = running._replace(observation=statistics.update(running.observation, rows, taught, axis))
+    if config.scale_rewards:
+        _, discounted = jax.lax.scan(
+            lambda carry, row: (next_return(config, carry, row),) * 2,
+            discounted_return,
+            timestep._replace(observation=(), info=()),
+        )
+        moments = statistics.update(running.discounted_return, discounted[1:].reshape(-1), taught, axis)
+        running = running._replace(discounted_return=moments)
+    return running

@@ -1,0 +1,168 @@
+"""What agents that replay transitions of up to n steps share: the batch cut out of windows, and C51's atoms."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import agents, types
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import returns, values
+from jaxrl_dist.types import Array
+
+
+class Batch(NamedTuple):
+    """N transitions of up to n steps: leaves [N, ...]; `discount` is γ^k·∏discount, `reward` the discounted sum."""
+
+    inputs: Array
+    action: Array
+    reward: Array
+    discount: Array
+    next_inputs: Array
+    taught: Array
+
+
+class Settings(Protocol):
+    """What an agent's settings say of its distribution of returns."""
+
+    @property
+    def discount(self) -> float:
+        """Discount factor γ."""
+
+    @property
+    def clip_rewards(self) -> float:
+        """Bound of rewards; 0 is off."""
+
+    @property
+    def num_atoms(self) -> int:
+        """Atoms; 1 is no distribution."""
+
+    @property
+    def actor_errors(self) -> bool:
+        """Whether new windows get the error that the actor saw."""
+
+    @property
+    def value_low(self) -> float:
+        """Lowest atom; equal to the highest where both follow from the rewards."""
+
+    @property
+    def value_high(self) -> float:
+        """Highest atom."""
+
+
+class Rule(NamedTuple):
+    """How transitions are made.
+
+    Attributes:
+        context: rows of a window before the taught one.
+        n_step: n.
+        discount: γ.
+        clip_rewards: bound of rewards; 0 is off.
+    """
+
+    context: int
+    n_step: int
+    discount: float
+    clip_rewards: float
+
+
+def join(rule: Rule, timestep: types.TimeStep) -> returns.Transitions:
+    """Joins n steps from the taught row of each window [context + 1 + n, N]; leaves [N]."""
+    chex.assert_axis_dimension(timestep.reward, 0, rule.context + 1 + rule.n_step)
+    reward = agents.clip(timestep.reward, rule.clip_rewards)
+    rows = jax.tree.map(lambda x: x[rule.context :], (reward, timestep.discount, timestep.step_type))
+
+    def joined(reward: Array, discount: Array, step_type: Array) -> Any:
+        return returns.n_step_transitions(reward, discount, step_type, rule.discount, rule.n_step)
+
+    return jax.tree.map(lambda x: x[0], jax.vmap(joined, in_axes=1, out_axes=1)(*rows))
+
+
+def prepare(rule: Rule, stack: Callable[..., Array], sequences: types.Unroll) -> Batch:
+    """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows.
+
+    Args:
+        rule: how.
+        stack: of the network, (carry, observation, is_first) -> inputs.
+        sequences: windows [context + 1 + n, N].
+    """
+    timestep = sequences.steps.timestep
+    reward, offset, discount = join(rule, timestep)
+    inputs = stack(sequences.carry, timestep.observation, agents.is_first(timestep))[rule.context :]
+    next_inputs = inputs[1]
+    if rule.n_step > 1:
+        index = offset.reshape(1, -1, *(1,) * (inputs.ndim - 2))
+        next_inputs = jnp.take_along_axis(inputs, index, axis=0)[0]
+    return Batch(
+        inputs[0],
+        sequences.steps.action[rule.context],
+        reward,
+        discount,
+        next_inputs,
+        agents.taught_rows(timestep.step_type[rule.context]),
+    )
+
+
+def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
+    """Returns |δ| f32 [N] of the taught rows by the values that the actors saw, `action_values.Seen` of each row.
+
+    Source: Horgan et al. 2018, algorithm 1.
+    """
+    taken, best = sequences.steps.extras
+    reward, offset, discount = join(rule, sequences.steps.timestep)
+    target = reward + discount * jnp.take_along_axis(best[rule.context :], offset[None], axis=0)[0]
+    return jnp.abs(target - taken[rule.context])
+
+
+def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
+    """Places the atoms f32 [atoms], None of one atom.
+
+    Where they are not given, they lie between the discounted sums of the lowest and of the highest reward.
+
+    Raises:
+        UsageError: a range that is empty or without end; or errors that actors saw, which are differences of means
+            where the learner's are divergences.
+    """
+    if config.num_atoms == 1:
+        return None
+    if config.actor_errors:
+        raise UsageError(
+            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
+            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
+        )
+    low, high = config.value_low, config.value_high
+    if low == high:
+        bound = config.clip_rewards or math.inf
+        rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
+        # An episode may end at any step, so that 0 is always within; where it is cut short its last value still counts,
+        # so that a time limit bounds no value, unless nothing else does.
+        horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
+        low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(
+            f"--agent.num_atoms={config.num_atoms}: atoms from {low:g} to {high:g}, by the rewards of "
+            f"--env={spec.name}; give --agent.value_low and --agent.value_high, the first the lower"
+        )
+    return values.support(low, high, config.num_atoms)
+
+
+def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
+    """Returns f32 [N], the Kullback-Leibler divergence of the projected target from the prediction, and its mean.
+
+    Args:
+        atoms: f32 [atoms].
+        predicted: logits f32 [N, atoms].
+        batch: whose rewards and discounts make the target.
+        bootstrap: logits f32 [N, atoms].
+
+    Source: Bellemare et al. 2017, algorithm 1; the divergence as priority: Hessel et al. 2018, section "Rainbow".
+    """
+    targets = batch.reward[:, None] + batch.discount[:, None] * atoms
+    project = jax.vmap(values.categorical_projection, in_axes=(0, 0, None))
+    target = jax.lax.stop_gradient(project(targets, jax.nn.softmax(bootstrap), atoms))
+    log_prob = jax.nn.log_softmax(predicted)
+    loss = (jax.scipy.special.xlogy(target, target) - target * log_prob).sum(-1)
+    return jnp.maximum(loss, 0.0), jax.lax.stop_gradient(jnp.exp(log_prob)) @ atoms

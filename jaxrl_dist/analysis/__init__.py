@@ -1,0 +1,1 @@
+"""Reads finished runs: pictures, tables, comparisons, pages."""

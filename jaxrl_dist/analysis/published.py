@@ -1,0 +1,132 @@
+"""What others have measured: random play, people, thresholds and published runs, each with its source and protocol.
+
+The numbers are in `facts/`; a score is shown beside a run only where task, system and protocol are the same.
+"""
+
+import csv
+import functools
+import math
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxrl_dist.runs import view as run_view
+
+FACTS = pathlib.Path(__file__).resolve().parent / "facts"
+SOURCES = {
+    "wang2016": "Wang et al. 2016, up to 30 no-ops at the start, no sticky actions",
+    "gymnasium": "Gymnasium's reward threshold of the task",
+    "rllib": "ray-project/rl-experiments 2018, one run, mean of training episodes, NoFrameskip-v4 (no sticky actions)",
+    "cleanba": "Huang et al. 2023 (Cleanba), mean of seeds at 50M steps (200M frames), sticky actions, all 18 actions",
+    "cleanrl": "CleanRL's documentation, ppo_atari_envpool_xla_jax, mean of seeds at 10M steps, no sticky actions",
+}
+# What changes neither the task nor its scores, and what the protocol of a task is named by.
+_HARMLESS = {"num_threads", "workers", "observe", "protocol"}
+
+
+class Level(NamedTuple):
+    """A return to compare with, such as that of random play; `name` says what it is, `source` where it is from."""
+
+    name: str
+    value: float
+    source: str
+
+
+class Curve(NamedTuple):
+    """A published run.
+
+    Attributes:
+        name: of the work.
+        env_steps: f64 [n], of the agent, rising.
+        minutes: f64 [n], NaN where they were not published.
+        returns: f64 [n].
+        source: where it is from, with its protocol.
+    """
+
+    name: str
+    env_steps: np.ndarray
+    minutes: np.ndarray
+    returns: np.ndarray
+    source: str
+
+
+class Marks(NamedTuple):
+    """What to draw beside a run."""
+
+    levels: tuple[Level, ...] = ()
+    curves: tuple[Curve, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where they are from: a line for each source, which names all that are from it."""
+        names: dict[str, list[str]] = {}
+        for name, source in [(x.name, x.source) for x in self.levels] + [(x.name, x.source) for x in self.curves]:
+            names.setdefault(source, []).append(name)
+        return tuple(f"{'; '.join(of_it)}: {source}" for source, of_it in names.items())
+
+
+NO_MARKS = Marks()
+
+
+def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
+    """Finds what was published of a system on a task.
+
+    Args:
+        system: row of the table of systems.
+        env: suite:name.
+        params: the environment's own parameters, by name; changed ones make it another task, of which nothing is known.
+    """
+    if set(params) - _HARMLESS:
+        return Marks()
+    tasks, protocol = _tasks(env), params.get("protocol", "deepmind")
+    # Random play and players were scored without sticky actions.
+    known = {task for task in tasks if protocol == "deepmind" or not task.startswith("atari:")}
+    levels = [
+        Level(row["level"], float(row["return"]), row["source"]) for row in _rows("levels") if row["task"] in known
+    ]
+    rows = [row for row in _rows("curves") if (row["system"], row["protocol"]) == (system, protocol)]
+    by_work: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        if row["task"] in tasks:
+            by_work.setdefault((row["work"], row["source"]), []).append(row)
+    curves = [_curve(name, points, SOURCES[source]) for (name, source), points in by_work.items()]
+    return Marks(tuple(level._replace(source=SOURCES[level.source]) for level in levels), tuple(curves))
+
+
+def marks_of(views: Sequence[run_view.View]) -> Marks:
+    """Finds what was published of the systems of some runs, where all play one task; nothing otherwise."""
+    if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
+        return NO_MARKS
+    found = [marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
+    curves = {curve.name: curve for one in found for curve in one.curves}
+    return Marks(found[0].levels, tuple(curves.values()))
+
+
+def _tasks(env: str) -> set[str]:
+    """Returns the names under which a task may be known: envpool:Pong-v5 is Atari's Pong.
+
+    Gymnasium's own Atari has settings of its own, sticky actions among them, which are of no published protocol.
+    """
+    suite, _, name = env.partition(":")
+    if suite == "brax":
+        return set()
+    game = re.sub(r"(NoFrameskip)?-v\d+$", "", name.removeprefix("ALE/"))
+    is_atari = suite in ("envpool", "ale")
+    return {name} | ({"atari:" + re.sub("[^a-z0-9]", "", game.lower())} if is_atari else set())
+
+
+def _curve(name: str, rows: list[dict[str, str]], source: str) -> Curve:
+    """Puts the points of one work in order."""
+    points = [(float(row["env_steps"]), float(row["minutes"] or math.nan), float(row["return"])) for row in rows]
+    steps, minutes, returns = np.array(sorted(points)).T
+    return Curve(name, steps, minutes, returns, source)
+
+
+@functools.cache
+def _rows(name: str) -> tuple[dict[str, str], ...]:
+    """Reads one table of facts."""
+    with (FACTS / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))

@@ -1,0 +1,163 @@
+"""Reference curves: a CSV per study with the evaluations of every seed, beside it a JSON with settings and versions."""
+
+import csv
+import json
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_dist import errors
+from jaxrl_dist.analysis import plots
+from jaxrl_dist.runs import view as run_view
+from jaxrl_dist.settings import resolve
+
+_NAME = re.compile(r"[\w.+-]+")
+_COLUMNS = ("seed", "env_steps", "minutes", "return")
+# Which seeds a run has does not make it another study.
+OF_EACH_RUN = {"seed", "num_seeds"}
+SMALLEST_SEEDS = 4
+
+
+class Reference(NamedTuple):
+    """The curves of a study.
+
+    Attributes:
+        name: of its files.
+        facts: `system`, `env`, `layout`, `settings` by name, `seeds`, `env_steps`, `device`, `software`.
+        env_steps: f64 [n].
+        returns: f64 [n, S].
+    """
+
+    name: str
+    facts: dict[str, Any]
+    env_steps: np.ndarray
+    returns: np.ndarray
+
+    @property
+    def title(self) -> str:
+        """One line that says what it is of."""
+        params = "".join(f" {name}={value}" for name, value in sorted(env_params(self.facts["settings"]).items()))
+        steps = f"{self.facts['env_steps']:,} steps, {len(self.facts['seeds'])} seeds"
+        return f"{self.name}: {self.facts['system']} on {self.facts['env']}{params}, {self.facts['layout']}, {steps}"
+
+
+def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pathlib.Path:
+    """Writes the curves of finished runs of one study, which differ in their seeds only.
+
+    Args:
+        folder: of the references.
+        name: of the study.
+        views: of its runs, with one seed each or several.
+
+    Returns:
+        The CSV.
+
+    Raises:
+        UsageError: a run is not finished, they are not one study, or there are too few seeds.
+    """
+    if not _NAME.fullmatch(name):
+        raise errors.UsageError(f"--name={name}: expected letters, digits and any of . + - _")
+    run_view.check_one_setting(views)
+    seeds = _seeds(views)
+    curve = plots.curve([view.records for view in views])
+    if not np.isfinite(curve.returns).all():
+        raise errors.UsageError(
+            f"{name}: not every seed was evaluated at every step, so there is no curve to compare with"
+        )
+    if len(seeds) < SMALLEST_SEEDS:
+        raise errors.UsageError(f"{name}: a reference needs {SMALLEST_SEEDS} seeds or more, not {len(seeds)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    minutes = np.concatenate([_minutes(view, curve.env_steps) for view in views], axis=1)
+    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        for column, seed in enumerate(seeds):
+            for row, steps in enumerate(curve.env_steps):
+                value = f"{curve.returns[row, column]:.6g}"
+                writer.writerow((seed, int(steps), f"{minutes[row, column]:.3f}", value))
+    (folder / f"{name}.json").write_text(json.dumps(_facts(views, seeds), indent=1) + "\n", encoding="utf-8")
+    return folder / f"{name}.csv"
+
+
+def read_all(folder: pathlib.Path) -> list[Reference]:
+    """Reads all references, by name.
+
+    Raises:
+        UsageError: there is none, or one cannot be read.
+    """
+    found = [_read(path) for path in sorted(folder.glob("*.csv"))]
+    if not found:
+        raise errors.UsageError(f"--references={folder} holds no reference curves")
+    return found
+
+
+def _seeds(views: Sequence[run_view.View]) -> list[int]:
+    """Lists the seeds of the runs of one study.
+
+    Raises:
+        UsageError: they are not of one study, or a run is not finished.
+    """
+    seeds: list[int] = []
+    for view in views:
+        if view.state not in ("finished", "return reached"):
+            raise errors.UsageError(f"{view.label} is not finished: {view.state}")
+        others = [name for name, value in _plain(view).items() if value != _plain(views[0]).get(name)]
+        if others:
+            raise errors.UsageError(f"{view.label} differs from {views[0].label} in {', '.join(others[:4])}")
+        first, count = int(view.settings.get("seed", 0)), int(view.settings.get("num_seeds", 1))
+        seeds += range(first, first + count)
+    if len(set(seeds)) < len(seeds):
+        raise errors.UsageError(f"the runs have seeds in common: {', '.join(map(str, seeds))}")
+    return seeds
+
+
+def _plain(view: run_view.View) -> dict[str, Any]:
+    """Returns the settings that all runs of a study share."""
+    return {name: value for name, value in view.settings.items() if name not in {*OF_EACH_RUN, "out"}}
+
+
+def _facts(views: Sequence[run_view.View], seeds: Sequence[int]) -> dict[str, Any]:
+    """Collects what the JSON holds."""
+    first = views[0]
+    sessions = [session for view in views for session in view.software]
+    return {
+        "system": first.settings["system"],
+        "env": first.settings["env"],
+        "layout": first.settings["layout"],
+        "seeds": list(seeds),
+        "env_steps": first.env_steps,
+        "device": f"{first.summary.get('num_devices', '?')} × {first.summary.get('device', 'unknown')}",
+        "protocol": first.summary.get("protocol", ""),
+        "settings": {name: first.entries[name] for name in _plain(first)},
+        "software": [session for i, session in enumerate(sessions) if session not in sessions[:i]],
+    }
+
+
+def _minutes(view: run_view.View, steps: np.ndarray) -> np.ndarray:
+    """Returns the wall minutes f64 [n, S] at which each seed of a run was evaluated."""
+    own = plots.curve([view.records])
+    minutes = np.interp(steps, own.env_steps, own.wall_s) / 60
+    return np.repeat(minutes[:, None], own.returns.shape[1], axis=1)
+
+
+def _read(path: pathlib.Path) -> Reference:
+    """Reads one reference."""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [(int(row["seed"]), float(row["env_steps"]), float(row["return"])) for row in csv.DictReader(file)]
+        seeds, steps = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})
+        values = {(seed, step): value for seed, step, value in rows}
+        returns = np.array([[values[seed, step] for seed in seeds] for step in steps])
+        return Reference(path.stem, facts, np.array(steps), returns)
+    except (OSError, ValueError, KeyError) as error:
+        raise errors.UsageError(f"{path} is no reference curve: {' '.join(str(error).split())}") from None
+
+
+def env_params(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment's own parameters of a reference's settings."""
+    prefix = resolve.PARAMS
+    return {name.removeprefix(prefix): str(x["value"]) for name, x in settings.items() if name.startswith(prefix)}

@@ -1,0 +1,52 @@
+"""A self-contained page of named sections: no network and no script, its style inside; written whole or not at all."""
+
+import datetime
+import os
+import pathlib
+from collections.abc import Mapping
+
+from jaxrl_dist.analysis.report.markup import Markup, element
+
+_STYLE = pathlib.Path(__file__).with_name("page.css")
+
+
+def write(text: str, path: pathlib.Path) -> None:
+    """Writes a page, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def page(title: str, lead: str, sections: Mapping[str, Markup | None]) -> str:
+    """Makes a page.
+
+    Args:
+        title: its heading.
+        lead: a sentence below it, "" for none.
+        sections: by their names; one that is empty is left out.
+    """
+    shown = {name: body for name, body in sections.items() if body}
+    links = [element("li", element("a", name, href=f"#part{i}")) for i, name in enumerate(shown)]
+    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    body = element(
+        "body",
+        element("header", element("h1", title), element("p", lead) if lead else "",
+                element("p", f"Written {now}.", class_="soft"),
+                element("nav", element("ul", *links), aria_label="Parts of this page")),
+        element("main", *(element("section", element("h2", name, id=f"part{i}"), body)
+                          for i, (name, body) in enumerate(shown.items()))),
+    )  # fmt: skip
+    head = element(
+        "head", element("meta", charset="utf-8"), element("title", title),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("style", Markup(_STYLE.read_text(encoding="utf-8"))),
+    )  # fmt: skip
+    return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"

@@ -1,0 +1,95 @@
+"""The parts of the page about settings: what differs, all values with their origins, commands and versions."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, table
+from jaxrl_dist.runs import view as run_view
+from jaxrl_dist.settings import resolve
+
+# Where a run lies is not what it is.
+_PLACES = {"out"}
+
+
+def section(lines: Sequence[run_view.View], views: Sequence[run_view.View]) -> Markup:
+    """Shows what differs between the runs, or the combinations of one, first, and everything in parts that open."""
+    names = list(dict.fromkeys(name for line in lines for name in line.settings))
+    different = [name for name in names if name not in _PLACES and len({_text(line, name) for line in lines}) > 1]
+    of_all = [name for name in different if all(name in line.settings for line in lines)]
+    of_some = [name for name in different if name not in of_all]
+    parts: list[str] = []
+    if len(lines) > 1 and not different:
+        parts.append(element("p", "No setting differs but the folder."))
+    if of_all:
+        parts.append(_differences("Settings that differ, with the origin of each value", of_all, lines))
+    if of_some:
+        body = _differences("Settings that some of the runs do not have", of_some, lines)
+        parts.append(details(f"{len(of_some)} settings that only some of the runs have", body))
+    for view in views:
+        given = sum(origin == "flag" for origin in view.origins.values())
+        rows = [(_named(name), *_row(view, name)) for name in view.settings]
+        parts.append(details(
+            f"All {len(rows)} settings of {view.label}, {given} given by flags",
+            table(f"Settings of {view.label}", ("setting", "value", "origin"), rows),
+        ))  # fmt: skip
+    return joined(parts)
+
+
+def origins(views: Sequence[run_view.View]) -> Markup:
+    """Shows by which command each run is made again, at which commit, with which versions."""
+    parts = []
+    for view in views:
+        parts += [element("h3", view.label), element("pre", element("code", command(view)))]
+        for number, session in enumerate(view.software):
+            versions = ", ".join(session.get("versions", ())) or "versions unknown"
+            which = f"session {number + 1}: " if len(view.software) > 1 else ""
+            parts.append(
+                element("p", element("small", f"{which}commit {session.get('commit', 'unknown')}; {versions}"))
+            )
+    return joined(parts)
+
+
+def command(view: run_view.View) -> str:
+    """Returns the command that trains the run."""
+    # What --layout=auto measured is given too, so that the run made again is that one.
+    named = [name for name, origin in view.origins.items() if origin == "flag" or origin.startswith(resolve.AUTO)]
+    words = [f"--{name}={_plain(view.settings[name])}" for name in named]
+    return shlex.join(["python", "scripts/train.py", *words])
+
+
+def _differences(caption: str, names: Sequence[str], views: Sequence[run_view.View]) -> Markup:
+    """Makes a table of settings × runs."""
+    rows = [(_named(name), *(_cell(view, name) for view in views)) for name in names]
+    return table(caption, ("setting", *(view.label for view in views)), rows)
+
+
+def _named(name: str) -> Markup:
+    """Writes the name of a setting, which a narrow column may break after its owner."""
+    owner, dot, rest = name.rpartition(".")
+    return element("code", owner + dot, element("wbr"), rest)
+
+
+def _row(view: run_view.View, name: str) -> tuple[str, str]:
+    origin = view.origins[name]
+    value = element("code", _text(view, name))
+    return (element("strong", value), element("strong", origin)) if origin == "flag" else (value, origin)
+
+
+def _cell(view: run_view.View, name: str) -> Markup:
+    """Returns a value with its origin below it."""
+    if name not in view.settings:
+        return element("span", "–", class_="soft")
+    return element("span", element("code", _text(view, name)), element("small", view.origins[name]))
+
+
+def _text(view: run_view.View, name: str) -> str:
+    return _plain(view.settings[name]) if name in view.settings else "–"
+
+
+def _plain(value: Any) -> str:
+    """Writes a value as a flag takes it."""
+    if isinstance(value, list):
+        return ",".join(_plain(item) for item in value)
+    return value if isinstance(value, str) else json.dumps(value)

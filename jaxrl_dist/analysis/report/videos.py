@@ -1,0 +1,67 @@
+"""The part of the page about videos: what is small is part of the page, what is large is linked from where it lies."""
+
+import base64
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Sequence
+
+from jaxrl_dist.analysis.report.markup import Markup, element, joined
+from jaxrl_dist.runs import view as run_view
+
+FOLDER = "videos"
+_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png"}
+_LINKED_ONLY = {".html"}
+_LARGEST_BYTES, _LARGEST_SUM = 3 * 2**20, 24 * 2**20
+
+
+def section(views: Sequence[run_view.View], page_folder: pathlib.Path) -> Markup | None:
+    """Shows the videos of every run.
+
+    Args:
+        views: of the runs; videos are in the folder `videos` of each.
+        page_folder: where the page will lie, for links.
+    """
+    parts, spent = [], 0
+    for view in views:
+        found = sorted(path for path in (view.folder / FOLDER).glob("*") if path.suffix in {*_TYPES, *_LINKED_ONLY})
+        moving = {path.stem for path in found if path.suffix != ".png"}
+        figures = []
+        for path in found:
+            if path.suffix == ".png" and path.stem in moving:
+                continue
+            size = path.stat().st_size
+            is_small = path.suffix in _TYPES and size <= _LARGEST_BYTES and spent + size <= _LARGEST_SUM
+            spent += size if is_small else 0
+            figures.append(_embedded(path) if is_small else _linked(path, page_folder, size))
+        parts += [element("h3", view.label), element("div", *figures, class_="videos")] if figures else []
+    return joined(parts) if parts else None
+
+
+def _embedded(path: pathlib.Path) -> Markup:
+    """Puts a video or a picture into the page."""
+    source = _inline(path)
+    if path.suffix in (".mp4", ".webm"):
+        still = path.with_suffix(".png")
+        poster: str | bool = _inline(still) if still.is_file() and still.stat().st_size <= _LARGEST_BYTES else False
+        shown = element("video", src=source, controls=True, loop=True, muted=True, playsinline=True, poster=poster)
+    else:
+        shown = element("img", src=source, alt=path.stem)
+    return element("figure", shown, element("figcaption", path.name))
+
+
+def _linked(path: pathlib.Path, page_folder: pathlib.Path, size: int) -> Markup:
+    """Links a file from where the page will lie, with its still where there is one."""
+    address = urllib.parse.quote(pathlib.Path(os.path.relpath(path, page_folder)).as_posix())
+    still = path.with_suffix(".png")
+    shown = (
+        element("img", src=_inline(still), alt=path.stem)
+        if still.is_file() and still.stat().st_size <= _LARGEST_BYTES
+        else ""
+    )
+    link = element("a", f"{path.name} ({size / 2**20:.1f} MiB)", href=address)
+    return element("figure", shown, element("figcaption", link))
+
+
+def _inline(path: pathlib.Path) -> str:
+    return f"data:{_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"

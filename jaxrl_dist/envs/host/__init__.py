@@ -1,0 +1,1 @@
+"""Environments on the CPU: pools, worker processes, and the bookkeeping of episodes."""

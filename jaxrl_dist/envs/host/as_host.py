@@ -1,0 +1,177 @@
+"""Puts a device environment behind `envs.HostEnvironment`: NumPy in and out, saveable, for acting on the host.
+
+It serves tasks and tests, not speed: every step crosses between host and device.
+"""
+
+import collections
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import envs, types
+from jaxrl_dist.envs.host import episodes
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class AsHost:
+    """B copies of a device environment, stepped on one device (by default the CPU).
+
+    Environment i has the key `fold_in(env_key, first_env + i)`, as in the layouts on the device, so equal actions give
+    equal timesteps in both.
+
+    Attributes:
+        spec: that of the device environment.
+        num_envs: B.
+        timeout_s: infinite; a program of JAX's does not hang for want of an answer.
+        waiting_since: 0, never.
+        waiting_for: i32 [0], none.
+    """
+
+    timeout_s = float("inf")
+    waiting_since = 0.0
+    waiting_for = np.zeros(0, np.int32)
+
+    def __init__(
+        self,
+        environment: envs.Environment,
+        num_envs: int,
+        env_key: Array,
+        *,
+        first_env: int = 0,
+        device: jax.Device | None = None,
+    ) -> None:
+        """Compiles nothing yet.
+
+        Args:
+            environment: one, on the device.
+            num_envs: B.
+            env_key: typed key that the environments share with those of other actors.
+            first_env: global index of this object's first environment.
+            device: where to step; the first CPU if not given.
+        """
+        if num_envs < 1:
+            raise ValueError(f"num_envs={num_envs}: expected at least 1")
+        self.spec = environment.spec
+        self.num_envs = num_envs
+        self._first_env = first_env
+        self._device = jax.local_devices(backend="cpu")[0] if device is None else device
+        self._env_key = jax.device_put(env_key, self._device)
+        self._reset, self._step = _programs(environment.reset, environment.step)
+        self._some = jax.jit(_take)
+        self._put_back = jax.jit(_put_back, donate_argnums=0)
+        self._state: ArrayTree = None
+        self._ready: collections.deque[tuple[types.TimeStep, np.ndarray]] = collections.deque()
+
+    def reset(self) -> types.TimeStep:
+        """Starts every environment anew, as at the first call, and returns leaves [B, ...]."""
+        self._ready.clear()
+        self._state, timestep = self._reset(self._keys())
+        return jax.device_get(timestep)
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...]."""
+        self._state, timestep = self._step(self._started(), self._on_device(action))
+        return jax.device_get(timestep)
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Steps the environments i32 [N], without repeats, with action [N, ...]; `recv` returns the result.
+
+        Raises:
+            ValueError: not as many indices as actions, one that is not of the B, or one twice.
+        """
+        ids = episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        rows = self._on_device(ids)
+        stepped, timestep = self._step(self._some(self._started(), rows), self._on_device(action))
+        self._state = self._put_back(self._state, stepped, rows)
+        self._ready.append((jax.device_get(timestep), ids))
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Returns what the oldest `send` gave, leaves [N, ...], and its indices i32 [N].
+
+        Raises:
+            RuntimeError: nothing was sent.
+        """
+        if not self._ready:
+            raise RuntimeError("recv without a send: nothing is being stepped")
+        return self._ready.popleft()
+
+    def state(self) -> ArrayTree:
+        """Returns a copy of all environments in NumPy, to be saved; keys as their data.
+
+        Raises:
+            RuntimeError: a result waits for `recv`, or the environments were never reset.
+        """
+        if self._ready:
+            raise RuntimeError(f"{len(self._ready)} results wait for recv: take them before saving")
+        return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self._started())
+
+    def load(self, state: ArrayTree) -> None:
+        """Continues from a saved state of an object that was made with the same arguments.
+
+        Raises:
+            ValueError: the saved leaves do not have the shapes and dtypes of this object's state.
+        """
+        self._ready.clear()
+        expected = jax.eval_shape(self._reset, self._keys())[0]
+        impl = jax.random.key_impl(self._env_key)
+
+        def restore(saved: Any, target: jax.ShapeDtypeStruct) -> Array:
+            x = jax.device_put(saved, self._device)
+            x = jax.random.wrap_key_data(x, impl=impl) if _is_key(target) else x
+            if (x.shape, x.dtype) != (target.shape, target.dtype):
+                raise ValueError(
+                    f"saved {x.dtype}{list(x.shape)} where {self.spec.name} with {self.num_envs} environments has "
+                    f"{target.dtype}{list(target.shape)}"
+                )
+            return x
+
+        self._state = jax.tree.map(restore, state, expected)
+
+    def close(self) -> None:
+        """Frees the environments; `reset` would start them again."""
+        self._state = None
+        self._ready.clear()
+
+    def _keys(self) -> Array:
+        indices = np.arange(self._first_env, self._first_env + self.num_envs, dtype=np.int32)
+        return jax.vmap(jax.random.fold_in, (None, 0))(self._env_key, self._on_device(indices))
+
+    def _started(self) -> ArrayTree:
+        if self._state is None:
+            raise RuntimeError("reset or load the environments first")
+        return self._state
+
+    def _on_device(self, x: np.ndarray) -> Array:
+        return jax.device_put(np.asarray(x), self._device)
+
+
+def saved_struct(environment: envs.Environment, num_envs: int) -> ArrayTree:
+    """Returns what `AsHost.state` gives, as a tree of `jax.ShapeDtypeStruct`."""
+
+    def saved() -> ArrayTree:
+        state = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), num_envs))[0]
+        return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+
+    return jax.eval_shape(saved)
+
+
+@functools.lru_cache(maxsize=8)
+def _programs(reset: Callable[..., Any], step: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Compiles once for all objects of the same environment."""
+    return jax.jit(jax.vmap(reset)), jax.jit(jax.vmap(step), donate_argnums=0)
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _take(state: ArrayTree, rows: Array) -> ArrayTree:
+    return jax.tree.map(lambda x: x[rows], state)
+
+
+def _put_back(state: ArrayTree, some: ArrayTree, rows: Array) -> ArrayTree:
+    return jax.tree.map(lambda x, new: x.at[rows].set(new), state, some)

@@ -1,0 +1,83 @@
+"""Environments that hang: noticed from another thread, as the one that waits inside native code cannot be freed."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxrl_dist import envs, errors, types
+
+_POLL_S = 0.1
+# Work that looks for a stop itself, between the steps of environments, does so within this time.
+_STOP_WITHIN_S = 2.0
+
+
+def check_waiting(environment: envs.HostEnvironment) -> None:
+    """Refuses environments that have not answered for longer than their timeout; for any thread but the waiting one.
+
+    The waiting thread cannot be freed: whoever calls this closes the environments and goes on without it.
+
+    Raises:
+        base.EnvironmentFault: names them.
+    """
+    since, limit = environment.waiting_since, environment.timeout_s
+    if since and time.monotonic() - since > limit:
+        raise overdue(environment.spec, environment.waiting_for, limit)
+
+
+def watched(
+    make: Callable[[], envs.HostEnvironment],
+    work: Callable[[Callable[[], envs.HostEnvironment]], Any],
+    stopped: Callable[[], bool] = lambda: False,
+) -> Any:
+    """Works in another thread, which is left behind if an environment hangs.
+
+    Args:
+        make: makes environments.
+        work: (a function to make them with) -> result.
+        stopped: whether to stop; work that waits for environments even so is left behind, too.
+
+    Returns:
+        What `work` returns, or None where it was left behind for a stop.
+
+    Raises:
+        base.EnvironmentFault: an environment that it made hangs, or as the work does.
+    """
+    made: list[envs.HostEnvironment] = []
+    results: list[Any] = []
+    raised: list[BaseException] = []
+
+    def remembering() -> envs.HostEnvironment:
+        made.append(make())
+        return made[-1]
+
+    def run() -> None:
+        try:
+            results.append(work(remembering))
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="watched")
+    thread.start()
+    stop_s = 0.0
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        for environment in made:
+            check_waiting(environment)
+        if stopped():
+            stop_s = stop_s or time.monotonic()
+            if time.monotonic() - stop_s > _STOP_WITHIN_S:
+                for environment in made:
+                    environment.close()
+                return None
+    if raised:
+        raise raised[0]
+    return results[0]
+
+
+def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> errors.EnvironmentFault:
+    """Makes the fault of environments i32 [N] that are still being stepped after `timeout_s`."""
+    shown = ", ".join(map(str, env_ids[:8])) + (f" and {len(env_ids) - 8} more" if len(env_ids) > 8 else "")
+    return errors.EnvironmentFault(f"{spec.name} gave nothing for {timeout_s:g} s; it is stepping environments {shown}")

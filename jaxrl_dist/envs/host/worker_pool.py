@@ -1,0 +1,488 @@
+"""A pool of processes that step environments on the CPU, behind `base.HostEnvironment`; it knows no suite.
+
+Numbers cross in one block of shared memory, and indices of environments in pipes: a pipe wakes as quickly as a
+semaphore, and tells of the death of whoever held its other end. A worker that dies, raises or hangs is replaced.
+"""
+
+import collections
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import envs as environments
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs.host import episodes as host_episodes
+from jaxrl_dist.envs.host import worker_process
+
+_CHECK_S = 0.1
+# Making environments imports libraries and compiles, which no step does.
+_BUILD_S = 120.0
+_CLOSE_S = 1.0
+_POLL_S = 0.005
+_READ_BYTES = 1 << 16
+# Run by its path, since importing the package around it would import JAX.
+_BOOTSTRAP = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); runpy.run_path(sys.argv[2])['main']()"
+
+
+class Plan(NamedTuple):
+    """What a pool runs.
+
+    Attributes:
+        spec: of one environment.
+        factory: how a process makes one, with Gymnasium's `reset(seed=)`, `step(action)` and `close()`.
+        leaves: arrays of an observation as the environment returns it.
+        observation: list of these arrays, each [N, ...] -> tree of [N, ...] as `spec.observation` has it.
+        action_dtype: as the environment wants it.
+        workers: processes at most; 0 takes as many as there are cores.
+        max_restarts: workers that are replaced, over the life of the pool, before a fault ends it.
+    """
+
+    spec: types.EnvironmentSpec
+    factory: worker_process.Factory
+    leaves: tuple[worker_process.Leaf, ...]
+    observation: Callable[[list[np.ndarray]], Any]
+    action_dtype: str
+    workers: int = 0
+    max_restarts: int = 3
+
+
+class WorkerPool:
+    """B environments, of which each process steps a fixed share; see `environments.HostEnvironment`.
+
+    Where a worker is replaced, the episodes of its environments end at what was last seen of them (LAST, discount 1,
+    reward 0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
+
+    Attributes:
+        spec: of one environment.
+        num_envs: B.
+        timeout_s: longest step.
+        waiting_since: 0, always: the pool ends its waits itself.
+    """
+
+    waiting_since = 0.0
+
+    def __init__(self, plan: Plan, seeds: np.ndarray, batch_size: int, timeout_s: float) -> None:
+        """Starts the processes, and does not wait for them.
+
+        Args:
+            plan: what to run.
+            seeds: u32 [B] of 31 bits.
+            batch_size: environments that `recv` returns at a time.
+            timeout_s: longest step, or reset.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        self.spec, self.num_envs = plan.spec, len(seeds)
+        if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
+            expected = f"expected 1 to {self.num_envs}, and more than 0"
+            raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
+        self._plan, self._batch_size, self.timeout_s = plan, batch_size, timeout_s
+        self._seeds = np.asarray(seeds, np.uint32)
+        self._all = np.arange(self.num_envs, dtype=np.int32)
+        num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
+        self._shares = np.array_split(self._all, num_workers)
+        self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
+        self._since = np.zeros(num_workers)
+        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. One is stale whose
+        # process was replaced, and cut where the row to be received ends its episode for that reason.
+        self._busy, self._pending, self._stale, self._cut = np.zeros((4, self.num_envs), bool)
+        self._lives = np.zeros(self.num_envs, np.int64)
+        self._ready: collections.deque[int] = collections.deque()
+        self._episodes: host_episodes.Episodes | None = None
+        self._restarts = 0
+        self._fault: errors.EnvironmentFault | None = None
+        self._next_check = 0.0
+        action = (environments.action_struct(plan.spec).shape, plan.action_dtype)
+        self._processes = Processes(
+            worker_process.fields(self.num_envs, num_workers, action, plan.leaves),
+            self._shares,
+            {"factory": plan.factory, "leaves": plan.leaves, "eager": batch_size < self.num_envs},
+        )
+        self._close = weakref.finalize(self, self._processes.close)
+        self._block = self._processes.block
+        for index in range(num_workers):
+            self._processes.start(index)
+
+    @property
+    def waiting_for(self) -> np.ndarray:
+        """Environments i32 [N] that are being stepped."""
+        return np.flatnonzero(self._busy).astype(np.int32)
+
+    def reset(self) -> types.TimeStep:
+        """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be.
+        """
+        self._check_usable()
+        while self._pending.any():
+            self._wait()
+        self._ready.clear()
+        self._stale[:] = self._cut[:] = False
+        self._episodes = host_episodes.Episodes(self.spec, self.num_envs)
+        self._episodes.ended[:] = True
+        self._block["seed"][:] = self._seeds
+        self._busy[:] = True
+        self._dispatch(~self._all)
+        return self._receive(self.num_envs)[0]
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            ValueError: an action is not one of the action space, or an environment is being stepped.
+        """
+        self.send(action, self._all)
+        return self._receive(self.num_envs)[0]
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
+
+        Raises:
+            EnvironmentFault: the pool had ended with one.
+            ValueError: an action or an index is not valid, or an environment is being stepped.
+        """
+        episodes = self._check_started()
+        action = host_episodes.check_action(self.spec, action, env_ids)
+        ids = host_episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        host_episodes.check_idle(self.spec, ids, self._busy)
+        self._busy[ids] = True
+        self._block["action"][ids] = action
+        stale = self._stale[ids]
+        if stale.any():
+            renewed = stale & episodes.ended[ids]
+            self._renew(ids[renewed])
+            for env in ids[stale & ~renewed]:
+                self._cut_short(int(env))
+            ids = np.where(renewed, ~ids, ids)[~stale | renewed]
+        self._dispatch(ids)
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
+
+        They come in the order in which they became ready; where `batch_size` is B, in that of their indices.
+
+        Raises:
+            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            RuntimeError: fewer than `batch_size` are being stepped.
+        """
+        self._check_started()
+        if np.count_nonzero(self._busy) < self._batch_size:
+            raise RuntimeError(f"recv of {self._batch_size} with {np.count_nonzero(self._busy)} being stepped")
+        return self._receive(self._batch_size)
+
+    def close(self) -> None:
+        """Ends the processes, by force after a second; more calls do nothing."""
+        self._close()
+
+    def _check_usable(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if not self._close.alive:
+            raise RuntimeError(f"{self.spec.name}: the pool is closed")
+
+    def _check_started(self) -> host_episodes.Episodes:
+        self._check_usable()
+        if self._episodes is None:
+            raise RuntimeError(f"{self.spec.name}: reset the environments first")
+        return self._episodes
+
+    def _dispatch(self, commands: np.ndarray) -> None:
+        """Sends commands i32 [N], `env` to step and `~env` to reset with its seed, to the workers."""
+        envs = np.maximum(commands, ~commands)
+        self._block["slot"][envs] ^= 1
+        self._pending[envs] = True
+        owner = self._owner[envs]
+        order = owner.argsort(kind="stable")
+        bounds = 4 * owner[order].searchsorted(np.arange(len(self._shares) + 1))
+        message, now = commands[order].tobytes(), time.monotonic()
+        for index, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            if low < high:
+                self._since[index] = now
+                self._processes[index].command(message[low:high])
+
+    def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
+        # Also where enough are ready: others go on while one hangs.
+        if time.monotonic() >= self._next_check:
+            self._check_workers()
+        while len(self._ready) < count:
+            self._wait()
+        ids = np.asarray([self._ready.popleft() for _ in range(count)], np.int32)
+        return self._timestep(self._all.copy() if count == self.num_envs else ids)
+
+    def _timestep(self, ids: np.ndarray) -> tuple[types.TimeStep, np.ndarray]:
+        rows = self._block["slot"][ids] * self.num_envs + ids
+        leaves = [
+            self._block[f"leaf{i}"].reshape(-1, *leaf.shape).take(rows, 0) for i, leaf in enumerate(self._plan.leaves)
+        ]
+        cut = self._cut[ids]
+        reward = np.where(cut, 0.0, self._block["reward"][ids])
+        flags = np.where(cut, worker_process.TRUNCATED, self._block["flags"][ids])
+        self._busy[ids] = self._cut[ids] = False
+        timestep = self._check_started().step(
+            ids,
+            self._plan.observation(leaves),
+            reward,
+            flags & worker_process.TERMINATED,
+            flags & worker_process.TRUNCATED,
+        )
+        if cut.any():
+            jax.tree.map(lambda x, ended: x.__setitem__(cut, ended), timestep, host_episodes.cut_short(timestep, cut))
+        return timestep, ids
+
+    def _wait(self) -> None:
+        """Waits for a worker, and for no longer than until the next check of all of them."""
+        for index in self._processes.wait(_CHECK_S):
+            self._take(index)
+        if time.monotonic() >= self._next_check:
+            self._check_workers()
+
+    def _take(self, index: int) -> None:
+        """Takes what a worker has finished; replaces it where it has died."""
+        finished = self._processes[index].finished()
+        if finished is None:
+            self._replace(index, "")
+        else:
+            self._finish(finished)
+
+    def _finish(self, envs: np.ndarray) -> None:
+        self._pending[envs] = False
+        self._ready.extend(envs.tolist())
+
+    def _check_workers(self) -> None:
+        """Replaces the workers that have died, or have been at one step for too long."""
+        self._next_check = time.monotonic() + min(_CHECK_S, self.timeout_s / 4)
+        for index, share in enumerate(self._shares):
+            self._take(index)
+            # A process that an environment has started may hold the pipe of a dead worker open.
+            if self._processes[index].has_died():
+                self._replace(index, "")
+            limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, _BUILD_S)
+            since = max(self._since[index], self._block["since"][index])
+            if self._pending[share].any() and time.monotonic() > since + limit:
+                self._replace(index, f"did not answer within {limit:g} s")
+
+    def _replace(self, index: int, hung: str) -> None:
+        """Puts a new process in the place of one that has died or hangs.
+
+        Raises:
+            EnvironmentFault: that was one too many.
+        """
+        share = self._shares[index]
+        fate, finished = self._processes.end(index, hung)
+        self._finish(finished)
+        what = f"{self.spec.name}: {fate}"
+        self._restarts += 1
+        if self._restarts > self._plan.max_restarts:
+            self._fault = errors.EnvironmentFault(
+                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that --env.params.max_restarts "
+                "allows"
+            )
+            self.close()
+            raise self._fault
+        warnings.warn(f"replaced ({self._restarts} of {self._plan.max_restarts}): {what}", RuntimeWarning, stacklevel=2)
+        self._processes.start(index)
+        self._since[index] = time.monotonic()
+        ended, lost = self._check_started().ended[share], self._pending[share]
+        self._stale[share] = True
+        for env in share[lost & ~ended]:
+            # Its last row is the one before that which was being written.
+            self._block["slot"][env] ^= 1
+            self._pending[env] = False
+            self._cut_short(int(env))
+        if (lost & ended).any():
+            self._renew(share[lost & ended])
+            self._dispatch(~share[lost & ended])
+
+    def _cut_short(self, env: int) -> None:
+        """Lets the next row of an environment end its episode where it was last seen."""
+        self._cut[env] = True
+        self._ready.append(env)
+
+    def _renew(self, envs: np.ndarray) -> None:
+        """Gives environments seeds that none of their lives had, for the reset to come in a new process."""
+        self._stale[envs] = False
+        self._lives[envs] += 1
+        for env in envs:
+            sequence = np.random.SeedSequence((int(self._seeds[env]), int(self._lives[env])))
+            self._block["seed"][env] = sequence.generate_state(1)[0] >> 1
+
+
+class Process:
+    """One worker.
+
+    Attributes:
+        results: descriptor that can be read when environments have finished, or the worker has died.
+    """
+
+    def __init__(self, job: dict[str, Any], block: int) -> None:
+        """Starts a fresh interpreter, never a fork, which would copy the locks of JAX's threads.
+
+        Args:
+            job: for `worker_process.main`, what JSON can hold.
+            block: descriptor of the shared memory.
+        """
+        path = [os.path.abspath(entry) for entry in sys.path]
+        # Several processes share the cores, and an accelerator is the trainer's.
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu"}
+        commands, self._commands = os.pipe()
+        self.results, results = os.pipe()
+        # Nothing is ever written here: its end tells the worker that the owner is gone. The signal that the worker
+        # asks for belongs to the pipe, so each has one of its own.
+        lifeline, self._lifeline = os.pipe()
+        os.set_blocking(self.results, False)
+        try:
+            # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill takes along what
+            # the environments have started.
+            self._popen = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, json.dumps(path), worker_process.__file__],
+                stdin=subprocess.PIPE,
+                pass_fds=(commands, results, lifeline, block),
+                env=environment,
+                process_group=0,
+            )
+        except BaseException:
+            self.stop()
+            self.release()
+            raise
+        finally:
+            for descriptor in (commands, results, lifeline):
+                os.close(descriptor)
+        stdin: Any = self._popen.stdin
+        with contextlib.suppress(BrokenPipeError), stdin:
+            descriptors = {"commands": commands, "results": results, "lifeline": lifeline, "block": block}
+            stdin.write(json.dumps({**job, **descriptors, "path": path}).encode())
+
+    def command(self, message: bytes) -> None:
+        """Sends commands; a worker that has died is noticed when its results are read."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._commands, message)
+
+    def finished(self) -> np.ndarray | None:
+        """Returns the environments i32 [N] that have finished since the last call, None once the worker has died."""
+        try:
+            received = os.read(self.results, _READ_BYTES)
+        except BlockingIOError:
+            return np.zeros(0, np.int32)
+        return np.frombuffer(received, np.int32) if received else None
+
+    def has_died(self) -> bool:
+        """Whether the worker has ended; its number is not given to another process before `kill`."""
+        try:
+            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:
+            return True
+
+    def stop(self) -> None:
+        """Asks the worker to close its environments and end."""
+        os.close(self._commands)
+
+    def kill(self, timeout_s: float = 0.0) -> int:
+        """Ends the worker, by force unless it ends within the time, and all that it started; returns its exit code."""
+        deadline = time.monotonic() + timeout_s
+        while not self.has_died() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        return self._popen.wait()
+
+    def release(self) -> None:
+        """Closes what is left of its pipes."""
+        os.close(self.results)
+        os.close(self._lifeline)
+
+
+class Processes:
+    """All that must be given back when a pool ends, apart from the pool, so that it can be done after its death.
+
+    Attributes:
+        block: arrays of the shared memory by name, at first zeros; the memory has none, so nothing is left of it
+            however the processes die.
+    """
+
+    def __init__(self, fields: list[worker_process.Field], shares: list[np.ndarray], job: dict[str, Any]) -> None:
+        """Makes the memory; `start` starts a worker.
+
+        Args:
+            fields: arrays of the memory.
+            shares: environments of each worker.
+            job: for `worker_process.main`, what is the same for every worker.
+        """
+        self._owner, self._shares = os.getpid(), shares
+        self._job = {**job, "fields": fields}
+        self._memory = os.memfd_create("jaxrl_dist")
+        os.ftruncate(self._memory, worker_process.size(fields))
+        self.block = worker_process.views(mmap.mmap(self._memory, worker_process.size(fields)), fields)
+        self._running: dict[int, Process] = {}
+        self._poll, self._index_of = select.poll(), dict[int, int]()
+
+    def start(self, index: int) -> None:
+        """Starts a worker, in the place of an earlier one that was ended."""
+        self.block["env"][index], self.block["built"][index], self.block["text"][index] = -1, 0, 0
+        process = Process({**self._job, "index": index, "envs": self._shares[index].tolist()}, self._memory)
+        self._running[index] = process
+        self._index_of[process.results] = index
+        self._poll.register(process.results, select.POLLIN)
+
+    def __getitem__(self, index: int) -> Process:
+        """Returns a worker."""
+        return self._running[index]
+
+    def wait(self, timeout_s: float) -> list[int]:
+        """Waits until workers have finished something or died, and returns their indices, none after the time."""
+        return [self._index_of[results] for results, _ in self._poll.poll(1e3 * timeout_s)]
+
+    def end(self, index: int, hung: str) -> tuple[str, np.ndarray]:
+        """Ends a worker by force.
+
+        Args:
+            index: of the worker.
+            hung: why, or "" where it has died.
+
+        Returns:
+            What happened to it, followed by its own traceback where it raised; the environments i32 [N] that it had
+            finished and not yet told.
+        """
+        process, share = self._running.pop(index), self._shares[index]
+        self._poll.unregister(process.results)
+        del self._index_of[process.results]
+        process.stop()
+        code, found = process.kill(), [np.zeros(0, np.int32)]
+        while (finished := process.finished()) is not None and finished.size:
+            found.append(finished)
+        process.release()
+        at = self.block["env"][index]
+        text = self.block["text"][index].tobytes().rstrip(b"\0").decode(errors="replace").rstrip()
+        died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        what = f"the worker of environments {share[0]} … {share[-1]} {hung or ('raised' if text else died)}"
+        what += f" at environment {at}" if at in share else ""
+        return what + (f":\n{text}" if text else ""), np.concatenate(found)
+
+    def close(self) -> None:
+        """Ends the workers, by force after a second, and frees memory and pipes; for a single call."""
+        # A forked child that exits must not end its parent's workers.
+        if os.getpid() != self._owner:
+            return
+        for process in self._running.values():
+            process.stop()
+        deadline = time.monotonic() + _CLOSE_S
+        for process in self._running.values():
+            process.kill(max(0.0, deadline - time.monotonic()))
+            process.release()
+        self._running.clear()
+        os.close(self._memory)

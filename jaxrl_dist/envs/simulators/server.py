@@ -1,0 +1,300 @@
+"""B simulators that ask for actions, behind `envs.HostEnvironment`, which is asked for timesteps.
+
+Each speaks first: a message is a row, and the action for it is the answer. The message that ends an episode has none;
+what the agent chooses there is dropped, and the simulator resets meanwhile.
+"""
+
+import collections
+import math
+import select
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_dist import errors, simulator, types
+from jaxrl_dist.envs.host import episodes
+from jaxrl_dist.envs.simulators import messages, sources
+
+# Connecting and making a world take longer than a step may.
+CONNECT_S = 60.0
+_CHECK_S, _POLL_S = 0.1, 0.5
+
+
+class Plan(NamedTuple):
+    """What simulators play.
+
+    Attributes:
+        spec: of one environment.
+        source: gives the simulators.
+        terms: what each is told.
+        observation: as it crosses.
+        action: as it crosses.
+    """
+
+    spec: types.EnvironmentSpec
+    source: sources.Source
+    terms: Mapping[str, Any]
+    observation: simulator.ArrayType
+    action: simulator.ArrayType
+
+
+class Conversations:
+    """B environments, each played by a simulator of its own; see `envs.HostEnvironment`.
+
+    A simulator that says what it should not, goes away, or is silent for too long is a fault that names it; after a
+    fault nothing but `close` works.
+
+    Attributes:
+        spec: of one environment.
+        num_envs: B.
+        timeout_s: longest step.
+        waiting_since: 0, always: waits end by themselves.
+    """
+
+    waiting_since = 0.0
+
+    def __init__(self, plan: Plan, purpose: str, seeds: np.ndarray, batch_size: int, timeout_s: float) -> None:
+        """Asks for no simulator yet.
+
+        Args:
+            plan: what is played.
+            purpose: `sources.TRAINING` or `sources.EVALUATION`.
+            seeds: u32 [B] of 31 bits.
+            batch_size: environments that `recv` returns at a time.
+            timeout_s: longest step; connecting and the first observation may take `CONNECT_S`, if that is longer.
+
+        Raises:
+            base.EnvironmentFault: the port is taken.
+            ValueError: a number is out of range.
+        """
+        self.spec, self.num_envs, self.timeout_s = plan.spec, len(seeds), timeout_s
+        if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
+            expected = f"expected 1 to {self.num_envs}, and more than 0"
+            raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
+        self._plan, self._purpose, self._batch_size = plan, purpose, batch_size
+        self._terms = [{**plan.terms, "seed": int(seed)} for seed in seeds]
+        self._all = np.arange(self.num_envs, dtype=np.int32)
+        # An environment is busy from `send` to `recv`, and pending until its simulator has spoken.
+        self._busy, self._pending = np.zeros((2, self.num_envs), bool)
+        self._since_s = np.zeros(self.num_envs)
+        self._limit_s = np.full(self.num_envs, timeout_s)
+        self._rows: dict[int, messages.Row] = {}
+        self._ready: collections.deque[int] = collections.deque()
+        self._next_check_s = 0.0
+        self._fault = ""
+        self._lock = threading.Lock()
+        self._claim: sources.Claim | None = None
+        self._is_closed = False
+        plan.source.open()
+
+    @property
+    def waiting_for(self) -> np.ndarray:
+        """Environments i32 [N] that are being stepped."""
+        return np.flatnonzero(self._busy).astype(np.int32)
+
+    def reset(self) -> types.TimeStep:
+        """Waits for a simulator for each environment, others than before, and for their first observations.
+
+        Raises:
+            base.EnvironmentFault: too few simulators came, or one failed.
+        """
+        self._check_usable()
+        if self._claim is not None:
+            self._claim.close("the trainer begins anew")
+        with self._lock:
+            if not self._is_closed:
+                self._claim = self._plan.source.claim(self._purpose, self._terms)
+        self._check_usable()
+        assert self._claim is not None
+        patience_s = max(self.timeout_s, CONNECT_S)
+        try:
+            self._peers = self._claim.wait(patience_s)
+        except errors.EnvironmentFault as error:
+            raise self._failed(str(error)) from error
+        self._readers = [
+            simulator.Reader(peer.connection, simulator.ASKING_BYTES, self._plan.observation.num_bytes)
+            for peer in self._peers
+        ]
+        # Numbers, for another thread may close the connections at any time.
+        self._descriptors = [peer.connection.fileno() for peer in self._peers]
+        if min(self._descriptors) < 0:
+            raise self._failed("the connections are gone")
+        self._poll = select.poll()
+        self._rows.clear()
+        self._ready.clear()
+        self._episodes = episodes.Episodes(self.spec, self.num_envs, episodes.cast)
+        self._episodes.ended[:] = True
+        self._busy[:] = True
+        self._limit_s[:] = patience_s
+        self._await(self._all)
+        return self._receive(self.num_envs)[0]
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        """Steps every environment with action [B, ...] and returns leaves [B, ...].
+
+        Raises:
+            base.EnvironmentFault: a simulator failed.
+            ValueError: an action is not one of the action space, or an environment is being stepped.
+        """
+        self.send(action, self._all)
+        return self._receive(self.num_envs)[0]
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Answers the simulators i32 [N], none of which is being stepped, with action [N, ...].
+
+        Raises:
+            base.EnvironmentFault: a simulator failed.
+            ValueError: an action or an index is not valid, or an environment is being stepped.
+        """
+        self._check_started()
+        action = episodes.check_action(self.spec, action, env_ids)
+        ids = episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        episodes.check_idle(self.spec, ids, self._busy)
+        self._busy[ids] = True
+        for env, payload in zip(ids.tolist(), action.astype(self._plan.action.little_endian, copy=False), strict=True):
+            if not self._episodes.ended[env]:
+                self._answer(env, payload.tobytes())
+        self._limit_s[ids] = self.timeout_s
+        self._await(ids)
+
+    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
+        """Waits for the first `batch_size` simulators that have spoken: leaves [N, ...], their indices i32 [N].
+
+        They come in the order in which they spoke; where `batch_size` is B, in that of their indices.
+
+        Raises:
+            base.EnvironmentFault: a simulator failed.
+            RuntimeError: fewer than `batch_size` are being stepped.
+        """
+        self._check_started()
+        if np.count_nonzero(self._busy) < self._batch_size:
+            raise RuntimeError(f"recv of {self._batch_size} with {np.count_nonzero(self._busy)} being stepped")
+        return self._receive(self._batch_size)
+
+    def close(self) -> None:
+        """Tells the simulators that their sessions have ended, and frees the seats; more calls do nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        if self._claim is not None:
+            self._claim.close(self._fault or f"{self._purpose} needs this simulator no more")
+        self._plan.source.close()
+
+    def _check_usable(self) -> None:
+        if self._fault:
+            raise errors.EnvironmentFault(self._fault)
+        if self._is_closed:
+            raise errors.EnvironmentFault(f"{self.spec.name}: these environments were closed")
+
+    def _check_started(self) -> None:
+        self._check_usable()
+        if self._claim is None:
+            raise RuntimeError(f"{self.spec.name}: reset the environments first")
+
+    def _failed(self, what: str) -> errors.EnvironmentFault:
+        if self._is_closed:
+            what = "these environments were closed"
+        self._fault = f"{self.spec.name}: {what}"
+        return errors.EnvironmentFault(self._fault)
+
+    def _await(self, ids: np.ndarray) -> None:
+        """Expects a message of each of the environments i32 [N], from now on."""
+        self._since_s[ids] = time.monotonic()
+        self._pending[ids] = True
+        for env in ids.tolist():
+            self._poll.register(self._descriptors[env], select.POLLIN)
+
+    def _answer(self, env: int, payload: bytes) -> None:
+        message = simulator.pack({"kind": "action"}, payload)
+        try:
+            is_sent = self._peers[env].connection.send(message) == len(message)
+        except BlockingIOError:
+            is_sent = False
+        except OSError:
+            # What it said before it went is still to be read.
+            return
+        if not is_sent:
+            raise self._failed(f"{self._peers[env].name} does not read the actions that it is sent")
+
+    def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
+        # Also where enough are ready: others go on while one hangs.
+        if time.monotonic() >= self._next_check_s:
+            self._listen(0.0)
+        while len(self._ready) < count:
+            self._listen(self._left_s())
+        ids = np.asarray([self._ready.popleft() for _ in range(count)], np.int32)
+        if count == self.num_envs:
+            ids = self._all.copy()
+        rows = [self._rows.pop(env) for env in ids.tolist()]
+        self._busy[ids] = False
+        fields = [np.asarray(field) for field in zip(*(row[1:] for row in rows), strict=True)]
+        timestep = self._episodes.step(ids, np.stack([row.observation for row in rows]), *fields)
+        self._check_lengths(timestep, ids)
+        return timestep, ids
+
+    def _left_s(self) -> float:
+        """Returns how long the most impatient of the waits lasts."""
+        pending = self._pending
+        return max(0.0, float((self._since_s[pending] + self._limit_s[pending]).min()) - time.monotonic())
+
+    def _listen(self, timeout_s: float) -> None:
+        """Reads what the simulators have said, waiting for it at most so long; who is overdue then is a fault."""
+        if self._is_closed:
+            raise self._failed("closed")
+        for descriptor, _ in self._poll.poll(math.ceil(1000 * min(timeout_s, _POLL_S))):
+            self._read(self._descriptors.index(descriptor))
+        now_s = time.monotonic()
+        self._next_check_s = now_s + min(_CHECK_S, self.timeout_s / 4)
+        overdue = self._pending & (now_s > self._since_s + self._limit_s)
+        if overdue.any():
+            env = int(overdue.argmax())
+            raise self._refused(env, f"gave nothing for {self._limit_s[env]:g} s")
+
+    def _read(self, env: int) -> None:
+        """Reads a simulator's message, if all of it has come."""
+        peer = self._peers[env]
+        try:
+            frame = self._readers[env].read()
+            if frame is None:
+                return
+            self._rows[env] = self._row(env, frame)
+        except ValueError as error:
+            raise self._refused(env, f"sent what cannot be: {error}") from error
+        except (EOFError, OSError) as error:
+            fault = self._failed(f"{peer.name} closed the connection")
+            raise fault from (peer.errors[0] if peer.errors else error)
+        self._poll.unregister(self._descriptors[env])
+        self._pending[env] = False
+        self._ready.append(env)
+
+    def _refused(self, env: int, what: str) -> errors.EnvironmentFault:
+        """Tells a simulator what is wrong with it, and makes the fault that says so."""
+        fault = self._failed(f"{self._peers[env].name} {what}")
+        sources.dismiss(self._peers[env].connection, "refused", f"this simulator {what}")
+        return fault
+
+    def _row(self, env: int, frame: simulator.Frame) -> messages.Row:
+        """Checks a message, whoever has sent it.
+
+        Raises:
+            ValueError: names the field, what was expected, and what was given.
+            base.EnvironmentFault: the simulator says that it has failed.
+        """
+        header = frame.header
+        if header.get("kind") == "error":
+            peer = self._peers[env]
+            fault = self._failed(f"{peer.name} stopped with {header.get('reason')}")
+            raise fault from (peer.errors[0] if peer.errors else None)
+        expected = "begin" if self._episodes.ended[env] else "act"
+        return messages.read(frame, expected, self._plan.observation, self.spec.reward_range)
+
+    def _check_lengths(self, timestep: types.TimeStep, ids: np.ndarray) -> None:
+        limit = self.spec.time_limit
+        late = (timestep.info.episode_length >= limit) & (timestep.step_type != types.LAST)
+        if limit and late.any():
+            what = f"went on after step {limit} of an episode, which is the time limit: expected truncated there"
+            raise self._refused(int(ids[late.argmax()]), what)

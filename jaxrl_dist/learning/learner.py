@@ -1,0 +1,319 @@
+"""The learner: gradients over epochs and minibatches, their reduction over devices, the optimiser and the target.
+
+It knows agents only through their loss, and devices only through `types.Axis`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_dist import agents, types
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import permutations
+from jaxrl_dist.settings import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of the optimiser and of how often data is gone over."""
+
+    optimizer: str = setting(
+        "adam",
+        "Update rule; radam is adam with rectified first steps (Liu et al. 2020), rmsprop that of Mnih et al. 2016 (ε "
+        "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do.",
+        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "sgd"),
+        source="Schulman et al. 2017, table 5",
+    )
+    learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
+    anneal: bool = setting(
+        True, "Let the step size fall linearly to 0 over training.", source="Schulman et al. 2017, table 5 (α)"
+    )
+    epsilon: float = setting(
+        1e-5,
+        "Term that keeps the optimiser's denominator from 0.",
+        above=0.0,
+        source="Huang et al. 2022, detail 3",
+        sweep=True,
+    )
+    decay: float = setting(
+        0.999,
+        "Decay of the squared gradient (β2 of adam and radam, rmsprop's decay).",
+        low=0.0,
+        below=1.0,
+        source="Kingma & Ba 2015",
+    )
+    momentum: float = setting(
+        0.9,
+        "Decay of the mean gradient (β1 of adam and radam; unused by the others).",
+        low=0.0,
+        below=1.0,
+        source="Kingma & Ba 2015",
+    )
+    max_grad_norm: float = setting(
+        0.5, "Global norm to which gradients are clipped; 0 is off.", low=0.0, source="Huang et al. 2022, detail 11"
+    )
+    reduction: str = setting(
+        "mean",
+        "Mean of the loss over taught rows of all devices, or its sum.",
+        choices=("mean", "sum"),
+        source="Schulman et al. 2017, equation 9",
+    )
+    epochs: int = setting(1, "Times that each sample is gone over.", low=1, source="Mnih et al. 2015")
+    minibatches: int = setting(1, "Parts that a sample is shuffled into, per epoch.", low=1, source="Mnih et al. 2015")
+    shuffle: bool = setting(
+        True, "Shuffle items before cutting minibatches.", source="Schulman et al. 2017, algorithm 1"
+    )
+    target_period: int = setting(
+        10_000, "Updates between copies into the target network.", low=1, source="Mnih et al. 2015, extended table 1"
+    )
+    target_rate: float = setting(
+        1.0,
+        "Share of the way that a copy moves the target network (τ); 1 replaces it.",
+        above=0.0,
+        high=1.0,
+        source="Lillicrap et al. 2016, section 3",
+    )
+    policy_learning_rate: float = setting(
+        0.0,
+        "Step size of the policy, of agents that have it apart from their critic; 0: that of the critic.",
+        low=0.0,
+        source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)",
+    )
+    policy_period: int = setting(
+        1,
+        "Updates of the critic for each of the policy, of such agents.",
+        low=1,
+        source="Fujimoto et al. 2018, section 5.2 (d = 2)",
+    )
+
+
+class LearnerState(NamedTuple):
+    """Everything a learner carries: `updates` i32 [] counts calls of `Learner.update`."""
+
+    params: types.Params
+    target_network: ArrayTree
+    opt_state: ArrayTree
+    updates: Array
+
+
+class Gradient(NamedTuple):
+    """Gradient of the summed loss, that loss, the taught rows behind it, summed and largest metrics, priorities [N]."""
+
+    sums: ArrayTree
+    loss: Array
+    valid: Array
+    metrics: dict[str, Array]
+    maxima: dict[str, Array]
+    priorities: Array
+
+
+class Learner(NamedTuple):
+    """Pure functions of one learner.
+
+    Attributes:
+        init: (params) -> `LearnerState`.
+        gradients: (params, target_network, batch, weights [N], key, progress) -> `Gradient` of this device.
+        apply: (state, gradient of all devices, progress) -> (state, metrics).
+        advance: (state) -> state; counts an update, and refreshes the target network when it is due.
+        update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
+            the taught rows of all devices and minibatches, and the largest of the loss's `maxima`. Without any
+            no parameter moves.
+    """
+
+    init: Callable[[types.Params], LearnerState]
+    gradients: Callable[..., Gradient]
+    apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
+    advance: Callable[[LearnerState], LearnerState]
+    update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
+
+
+class _Measured(NamedTuple):
+    """What a step measures: the taught rows of all devices, its metrics, and the maxima of this device."""
+
+    valid: Array
+    metrics: dict[str, Array]
+    maxima: dict[str, Array]
+
+
+def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
+    """Builds a learner of one agent; `axis` reduces over devices, or is `types.LOCAL`."""
+    optimizer = make_direction(config.optimizer, config.momentum, config.decay, config.epsilon)
+
+    def init(params: types.Params) -> LearnerState:
+        network = params.network
+        opt_state: Any = {name: optimizer.init(network[name]) for name in agent.parts}
+        if not agent.parts:
+            opt_state = optimizer.init(network)
+        return LearnerState(params, agent.target(network), opt_state, jnp.zeros((), jnp.int32))
+
+    def gradients(
+        params: types.Params, target_network: ArrayTree, batch: ArrayTree, weights: Array, key: Array, progress: Array
+    ) -> Gradient:
+        def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
+            output = agent.loss(params._replace(network=network), target_network, batch, key, progress, axis)
+            return jnp.sum(weights * output.loss + output.unweighted), output
+
+        (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
+        metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
+        return Gradient(sums, loss, output.valid.sum(), metrics, maxima, output.priority)
+
+    def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
+        valid = jnp.maximum(gradient.valid, 1.0)
+        scale = 1 / valid if config.reduction == "mean" else 1.0
+        grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
+        # Without taught rows the optimiser's momentum would move parameters all the same.
+        rate = learning_rate(config, progress) * (gradient.valid > 0)
+        if agent.parts:
+            rest = [name for name in agent.parts if name != "policy"]
+            moved = {name: move(grads[name], state.opt_state[name], network[name], rate) for name in rest}
+            moved["policy"] = policy_moved(grads, state, rate)
+            network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
+        else:
+            network, opt_state = move(grads, state.opt_state, network, rate)
+        metrics = {name: value / valid for name, value in gradient.metrics.items()}
+        metrics["gradient_norm"] = optax.global_norm(grads)
+        return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+
+    def move(grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array) -> tuple[ArrayTree, ArrayTree]:
+        """Clips gradients by their norm, and makes a step."""
+        if config.max_grad_norm:
+            clip = jnp.minimum(1.0, config.max_grad_norm / jnp.maximum(optax.global_norm(grads), 1e-12))
+            grads = jax.tree.map(lambda g: g * clip, grads)
+        directions, opt_state = optimizer.update(grads, opt_state, network)
+        return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
+
+    def policy_moved(grads: ArrayTree, state: LearnerState, rate: Array) -> tuple[ArrayTree, ArrayTree]:
+        """Moves the policy by its own step size, in the updates that are its own."""
+        before = state.params.network["policy"], state.opt_state["policy"]
+        if config.policy_learning_rate:
+            rate = rate * (config.policy_learning_rate / config.learning_rate)
+        after = move(grads["policy"], before[1], before[0], rate)
+        if config.policy_period == 1:
+            return after
+        due = (state.updates + 1) % config.policy_period == 0
+        return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, before)
+
+    def step(
+        state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
+    ) -> tuple[LearnerState, Array, _Measured]:
+        gradient = gradients(state.params, state.target_network, batch, weights, key, progress)
+        reduced = _reduce(gradient, axis)
+        state, metrics = apply(state, reduced, progress)
+        return state, gradient.priorities, _Measured(reduced.valid, metrics, gradient.maxima)
+
+    def update(
+        state: LearnerState, sample: types.Sample, key: Array, progress: Array
+    ) -> tuple[LearnerState, Array, dict[str, Array]]:
+        batch = agent.prepare(state.params, sample.sequences, axis)
+        weights = item_weights(sample, batch)
+        if config.epochs * config.minibatches == 1:
+            state, priorities, measured = step(state, batch, weights, key, progress)
+        else:
+            state, measured = _epochs(config, step, state, batch, weights, key, progress)
+            # Data that is gone over more than once comes from no replay that keeps priorities.
+            priorities = jnp.zeros_like(weights)
+        metrics = measured.metrics | axis.max(measured.maxima)
+        params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
+        return advance(state._replace(params=params)), priorities, metrics
+
+    def advance(state: LearnerState) -> LearnerState:
+        state = state._replace(updates=state.updates + 1)
+        if not jax.tree.leaves(state.target_network):
+            return state
+        due = state.updates % config.target_period == 0
+        fresh, present = agent.target(state.params.network), state.target_network
+        if config.target_rate < 1:
+            fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
+        return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
+
+    return Learner(init, gradients, apply, advance, update)
+
+
+def learning_rate(config: Config, progress: Array) -> Array:
+    """Returns the step size f32 [] at a share of training in [0, 1]."""
+    share = 1.0 - progress if config.anneal else 1.0
+    return jnp.asarray(config.learning_rate * share, jnp.float32)
+
+
+def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
+    """Returns the weight f32 [N'] of each item that an agent prepared of a sample's N sequences."""
+    # Items are rows of the sequences, time-major, or the sequences themselves.
+    return jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
+
+
+def check_batch(config: Config, num_items: int, num_devices: int) -> None:
+    """Raises a UsageError naming the nearest valid numbers unless devices and minibatches divide the items."""
+    parts = config.minibatches * num_devices
+    if num_items % parts:
+        valid = [m for m in range(1, num_items + 1) if num_items % (m * num_devices) == 0]
+        nearest = sorted(sorted(valid, key=lambda m: abs(m - config.minibatches))[:3])
+        fix = f"nearest valid: {', '.join(map(str, nearest))}" if nearest else "no number of minibatches would"
+        raise UsageError(
+            f"--learner.minibatches={config.minibatches} on {num_devices} device(s) does not divide "
+            f"{num_items} items; {fix}"
+        )
+
+
+def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> optax.GradientTransformation:
+    """Returns a rule by its name, `Config.optimizer`.
+
+    Args:
+        name: adam, radam, rmsprop (ε under the root), rmsprop_centred or sgd.
+        momentum: decay of the mean gradient, of adam and radam.
+        decay: of the squared gradient.
+        epsilon: keeps the denominator from 0.
+    """
+    if name == "adam":
+        return optax.scale_by_adam(b1=momentum, b2=decay, eps=epsilon)
+    if name == "radam":
+        return optax.scale_by_radam(b1=momentum, b2=decay, eps=epsilon)
+    if name == "rmsprop":
+        return optax.scale_by_rms(decay=decay, eps=epsilon)
+    if name == "rmsprop_centred":
+        return optax.scale_by_stddev(decay=decay, eps=epsilon)
+    return optax.identity()
+
+
+def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:
+    """Sums over devices in one collective; maxima and priorities stay on their device."""
+    sums, valid, metrics = axis.sum((gradient.sums, gradient.valid, gradient.metrics))
+    return gradient._replace(sums=sums, valid=valid, metrics=metrics)
+
+
+def _epochs(
+    config: Config,
+    step: Callable[..., Any],
+    state: LearnerState,
+    batch: ArrayTree,
+    weights: Array,
+    key: Array,
+    progress: Array,
+) -> tuple[LearnerState, _Measured]:
+    """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
+    num_items = _num_items(batch)
+
+    def minibatch(state: LearnerState, x: Any) -> Any:
+        indices, key = x
+        part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
+        state, _, measured = step(state, part, part_weights, key, progress)
+        return state, measured
+
+    def epoch(state: LearnerState, key: Array) -> Any:
+        shuffle_key, loss_key = jax.random.split(key)
+        order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
+        keys = jax.random.split(loss_key, config.minibatches)
+        return jax.lax.scan(minibatch, state, (order.reshape(config.minibatches, -1), keys))
+
+    state, each = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+    valid = each.valid.sum()
+    metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
+    return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))
+
+
+def _num_items(batch: ArrayTree) -> int:
+    return jax.tree.leaves(batch)[0].shape[0]

@@ -1,0 +1,201 @@
+"""Torsos: Flax modules that map observations [B, ...] to features [B, F]."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.networks import custom
+
+# Name -> fewest pixels of an image's height and width that leave its last convolution one.
+_CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}
+
+ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
+
+
+def make(
+    name: str,
+    hidden_sizes: tuple[int, ...],
+    activation: str,
+    orthogonal: bool,
+    shape: tuple[int, ...],
+    last_layer: bool = True,
+    layer_norm: bool = False,
+) -> nn.Module:
+    """Makes a torso.
+
+    Args:
+        name: `mlp`, `minatar_cnn`, `nature_cnn`, `impala_resnet`, or `module:Class` of the user's.
+        hidden_sizes: widths of the mlp.
+        activation: of the mlp: tanh, relu or swish.
+        orthogonal: initialisation; else LeCun normal.
+        shape: of one observation.
+        last_layer: whether the last layer of units is part of it; else the heads bring their own.
+        layer_norm: whether what a layer gives is normalised before its activation; not in a module of the user's.
+
+    Raises:
+        UsageError: the torso does not take such observations, or there is no such module.
+    """
+    init, norm = kernel(orthogonal, math.sqrt(2.0)), normalisation(layer_norm)
+    if name == "mlp":
+        return _Mlp(hidden_sizes if last_layer else hidden_sizes[:-1], ACTIVATIONS[activation], init, norm)
+    if name in _CONVOLUTIONS:
+        if len(shape) != 3:
+            raise UsageError(
+                f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
+            )
+        least = _CONVOLUTIONS[name]
+        if least > min(shape[:2]):
+            other = next((torso for torso, pixels in _CONVOLUTIONS.items() if pixels <= min(shape[:2])), "mlp")
+            raise UsageError(
+                f"--network={name} takes images of {least} × {least} pixels or more; this observation has shape "
+                f"{shape}: use --network={other}"
+            )
+        return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
+            init, norm, last_layer
+        )
+    if ":" not in name:
+        raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
+    return custom.make(name)
+
+
+def _as_float(image: jax.Array) -> jax.Array:
+    scale = 1 / 255 if image.dtype == jnp.uint8 else 1.0
+    return image.astype(jnp.float32) * scale
+
+
+class _Mlp(nn.Module):
+    sizes: tuple[int, ...]
+    activation: Callable[[jax.Array], jax.Array]
+    kernel: Any
+    norm: Callable[[], Any]
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = _as_float(x).reshape(x.shape[0], -1)
+        for size in self.sizes:
+            x = self.activation(self.norm()(nn.Dense(size, kernel_init=self.kernel)(x)))
+        return x
+
+
+class _MinAtarCnn(nn.Module):
+    """Young & Tian 2019, section 3: 16 filters 3×3, then 128 units."""
+
+    kernel: Any
+    norm: Callable[[], Any]
+    last_layer: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.relu(self.norm()(_Convolution(16, 3, 1, self.kernel)(_as_float(x))))
+        return _units(128 * self.last_layer, self.kernel, self.norm, x)
+
+
+class _Convolution(nn.Module):
+    """A convolution without padding; on a CPU as products, since XLA's own there leaves its fast path inside loops.
+
+    The gradient of the Nature network took 26 times as long in a loop, that of MinAtar's 7 times.
+    """
+
+    features: int
+    size: int
+    stride: int
+    kernel: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weights = self.param("kernel", self.kernel, (self.size, self.size, x.shape[-1], self.features))
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        products, convolution = (functools.partial(f, stride=self.stride) for f in (by_products, by_convolution))
+        return jax.lax.platform_dependent(x, weights, cpu=products, default=convolution) + bias
+
+
+def by_convolution(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
+    """Convolves images [B, H, W, C] with weights [K, K, C, F], without padding."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, weights, (stride, stride), "VALID", dimension_numbers=numbers)
+
+
+def by_products(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
+    """Does what `by_convolution` does as one product of matrices.
+
+    Blocks of stride × stride pixels become channels, so that few shifted copies of the image make all patches.
+    """
+    size, _, channels, features = weights.shape
+    blocks = -(-size // stride)
+    height, width = ((n - size) // stride + 1 for n in x.shape[1:3])
+    rows, columns = ((n + blocks - 1) * stride for n in (height, width))
+    missing = ((0, 0), (0, max(rows - x.shape[1], 0)), (0, max(columns - x.shape[2], 0)), (0, 0))
+    x = jnp.pad(x, missing)[:, :rows, :columns]
+    x = x.reshape(-1, rows // stride, stride, columns // stride, stride, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(*x.shape[:3], -1)
+    shifted = [x[:, i : i + height, j : j + width] for i in range(blocks) for j in range(blocks)]
+    # Weights of pixels beyond the kernel, where the stride does not divide its size, are 0.
+    weights = jnp.pad(weights, ((0, blocks * stride - size),) * 2 + ((0, 0),) * 2)
+    weights = weights.reshape(blocks, stride, blocks, stride, channels, features).transpose(0, 2, 1, 3, 4, 5)
+    return jnp.concatenate(shifted, -1) @ weights.reshape(-1, features)
+
+
+class _NatureCnn(nn.Module):
+    """Mnih et al. 2015, methods: 32@8×8/4, 64@4×4/2, 64@3×3/1, 512 units."""
+
+    kernel: Any
+    norm: Callable[[], Any]
+    last_layer: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = _as_float(x)
+        for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            x = nn.relu(self.norm()(_Convolution(filters, size, stride, self.kernel)(x)))
+        return _units(512 * self.last_layer, self.kernel, self.norm, x)
+
+
+class _ImpalaResNet(nn.Module):
+    """Espeholt et al. 2018, figure 3 (deep): 16, 32, 32 channels, two residual blocks each, 256 units."""
+
+    kernel: Any
+    norm: Callable[[], Any]
+    last_layer: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = _as_float(x)
+
+        def conv(x: jax.Array, channels: int) -> jax.Array:
+            padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+            return self.norm()(_Convolution(channels, 3, 1, self.kernel)(padded))
+
+        for channels in (16, 32, 32):
+            x = nn.max_pool(conv(x, channels), (3, 3), strides=(2, 2), padding="SAME")
+            for _ in range(2):
+                x = x + conv(nn.relu(conv(nn.relu(x), channels)), channels)
+        return _units(256 * self.last_layer, self.kernel, self.norm, nn.relu(x))
+
+
+def _units(size: int, init: Any, norm: Callable[[], Any], x: jax.Array) -> jax.Array:
+    """Flattens features and maps them to units with relu; to none where `size` is 0."""
+    x = x.reshape(x.shape[0], -1)
+    return nn.relu(norm()(nn.Dense(size, kernel_init=init)(x))) if size else x
+
+
+def kernel(orthogonal: bool, gain: float) -> Any:
+    """Returns the initialiser of weights: orthogonal with a gain, or LeCun normal."""
+    return nn.initializers.orthogonal(gain) if orthogonal else nn.initializers.lecun_normal()
+
+
+def normalisation(layer_norm: bool) -> Callable[[], Any]:
+    """Returns what makes the normalisation of a layer: over the features of each row (and pixel), or none.
+
+    Source: Ba et al. 2016, "Layer normalization".
+    """
+    return nn.LayerNorm if layer_norm else _no_normalisation
+
+
+def _no_normalisation() -> Callable[[jax.Array], jax.Array]:
+    return lambda x: x

@@ -1,0 +1,178 @@
+"""Memory: what a replay takes on its devices, known before anything is allocated, and a process that stays flat."""
+
+import collections
+import contextlib
+import ctypes
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrl_dist import errors
+from jaxrl_dist.replay import packed_observations, ring
+from jaxrl_dist.settings import resolve
+
+_GIB = 2**30
+# Names of glibc's parameters (malloc.h), and their values here.
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+_LARGE, _ARENAS = 2**20, 2
+
+
+class OutOfMemoryError(MemoryError):
+    """Says in one line that a device, or the host, could not give the memory that was wanted."""
+
+
+@contextlib.contextmanager
+def named() -> Iterator[None]:
+    """Says in one line what JAX and NumPy say of missing memory in many.
+
+    Raises:
+        OutOfMemoryError: instead of theirs.
+    """
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        wanted = re.search(r"allocat\w* (\d+) bytes", str(error))
+        size = f": {readable(int(wanted[1]))} more were wanted" if wanted else ""
+        shortage = OutOfMemoryError(
+            f"out of memory{size}; take fewer --env.num_envs or --num_seeds, shorter --layout.unroll_length or smaller "
+            "batches (--dry_run lists what takes how much)"
+        )
+        for note in getattr(error, "__notes__", ()):
+            shortage.add_note(note)
+        raise shortage from error
+
+
+def keep_flat() -> bool:
+    """Makes the C library give freed blocks of a mebibyte or more back at once; for scripts, before threads start.
+
+    Unrolls are made by one thread and freed by another. Left alone, glibc keeps their memory in an arena for each, in
+    ever larger blocks: Pong's frames grew a process by 9 % in six minutes, and now by nothing.
+
+    Returns:
+        Whether the C library is one that can be told so.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGE)) and bool(mallopt(_ARENA_MAX, _ARENAS))
+
+
+def replay_parts(state: Any) -> dict[str, int]:
+    """Returns the bytes per device of each part of a replay that has any.
+
+    Args:
+        state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays; or a tuple of those of workers, of
+            which the device that holds the most counts.
+    """
+    if type(state) is tuple:
+        by_device: dict[Any, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        for one in state:
+            by_device[_place_of(one)].update(replay_parts(one))
+        return dict(max(by_device.values(), key=lambda sizes: sizes.total(), default={}))
+    state = state.ring if isinstance(state, packed_observations.Tiered) else state
+    if not isinstance(state, ring.RingState):
+        return {}
+    timestep = state.rows.timestep
+    rest = state.rows._replace(timestep=timestep._replace(observation=()))
+    parts = {
+        "observations": timestep.observation,
+        "other rows": (rest, state.head, state.filled),
+        "recurrent states": state.carry,
+        "priorities": state.priorities,
+    }
+    sizes = {name: sum(_bytes_on_one(leaf) for leaf in jax.tree.leaves(part)) for name, part in parts.items()}
+    return {name: size for name, size in sizes.items() if size}
+
+
+def places(tree: Any) -> dict[str, int]:
+    """Returns the bytes of a tree on each of this process's devices by name; "host" has what is on none.
+
+    Args:
+        tree: of arrays, or of `jax.ShapeDtypeStruct` with shardings.
+    """
+    sizes: collections.Counter[str] = collections.Counter()
+    for leaf in jax.tree.leaves(tree):
+        where = getattr(leaf, "sharding", None)
+        if where is None:
+            # What only a checkpoint knows the length of has none yet.
+            sizes["host"] += max(math.prod(leaf.shape), 0) * leaf.dtype.itemsize
+            continue
+        for device in where.addressable_devices:
+            sizes[f"{device.platform}:{device.id}"] += _bytes_on_one(leaf)
+    return dict(sizes)
+
+
+def describe(parts: Mapping[str, int]) -> str:
+    """Says in one line what a replay takes on each device, "" where there is none."""
+    if not parts:
+        return ""
+    listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
+    return f"replay: {readable(sum(parts.values()))} per device ({listed})"
+
+
+def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
+    """Refuses a replay that its devices cannot hold.
+
+    Args:
+        settings: that chose its capacity.
+        parts: bytes per device, from `replay_parts`.
+        devices: of this process that hold a shard each.
+
+    Raises:
+        UsageError: with the bytes, those that are free, and the largest capacity that fits.
+    """
+    needed, free = sum(parts.values()), free_on_one(devices)
+    if needed <= free:
+        return
+    block = settings["env.num_envs"] * settings["layout.unroll_length"]
+    fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
+    fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
+    raise errors.UsageError(
+        f"--replay.capacity={settings['replay.capacity']} takes {readable(needed)} of each device's memory, "
+        f"{readable(int(free))} are free; {fix}"
+    )
+
+
+def _place_of(state: Any) -> Any:
+    """Returns where a worker's replay is, None of one that holds nothing."""
+    return next((leaf.sharding for leaf in jax.tree.leaves(state)), None)
+
+
+def _bytes_on_one(leaf: Any) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def free_on_one(devices: Sequence[jax.Device]) -> float:
+    """Returns the bytes that are free on each of the devices; those of a CPU share its memory."""
+    if devices[0].platform == "cpu":
+        return free_of_host() / len(devices)
+    stats = [device.memory_stats() or {} for device in devices]
+    return min((s["bytes_limit"] - s["bytes_in_use"] for s in stats if "bytes_limit" in s), default=math.inf)
+
+
+def free_of_host() -> float:
+    """Returns the bytes that the operating system can give without swapping; infinity where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return math.inf
+
+
+def readable(size: float) -> str:
+    """Writes a number of bytes."""
+    if size < 2**20 // 10:
+        return f"{size / 2**10:.1f} KiB"
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / 2**20:.1f} MiB"

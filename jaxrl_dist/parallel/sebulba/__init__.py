@@ -1,0 +1,5 @@
+"""The Sebulba layout: actor threads play CPU environments, learners on the accelerators take their unrolls."""
+
+from jaxrl_dist.parallel.sebulba.layout import LAYOUT, Config, choose_devices, make, replay_shards
+
+__all__ = ["Config", "LAYOUT", "choose_devices", "make", "replay_shards"]

@@ -1,0 +1,177 @@
+"""The interface of a replay, its settings, and `latest`, which returns the newest unroll whole."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxrl_dist import types
+from jaxrl_dist.settings import setting
+from jaxrl_dist.types import Array, ArrayTree
+
+
+@dataclasses.dataclass(frozen=True)
+class LatestConfig:
+    """Settings of on-policy learning: there are none, each unroll is learned from once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformConfig:
+    """Settings of the ring that is sampled uniformly."""
+
+    capacity: int = setting(
+        1_000_000, "Rows kept, over all environments and devices.", low=1, source="Mnih et al. 2015, extended table 1"
+    )
+    min_size: int = setting(
+        50_000, "Rows needed before learning starts.", low=1, source="Mnih et al. 2015, extended table 1"
+    )
+    batch_size: int = setting(
+        32, "Windows per update, over all devices.", low=1, source="Mnih et al. 2015, extended table 1"
+    )
+    samples_per_insert: float = setting(
+        8.0,
+        "Taught rows per inserted row (32 rows every 4 steps are 8).",
+        above=0.0,
+        source="Mnih et al. 2015, extended table 1 (update frequency 4)",
+    )
+    storage: str = setting(
+        "device",
+        "Where observations are kept: on the learner's devices, or compressed in the host's memory (sebulba).",
+        choices=("device", "host"),
+    )
+    prefetch: int = setting(
+        1,
+        "Batches drawn ahead where observations are on the host, so that they are read while the learner learns; "
+        "priorities are then one update old.",
+        low=0,
+        high=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PrioritisedConfig(UniformConfig):
+    """Settings of the ring that is sampled in proportion to priorities."""
+
+    priority_exponent: float = setting(
+        0.6,
+        "Power of the error that is an item's priority (α); 0 samples uniformly.",
+        low=0.0,
+        high=1.0,
+        source="Schaul et al. 2016, table 3 (proportional: .6)",
+    )
+    importance_exponent: float = setting(
+        0.4,
+        "Power of the importance weights at the start (β); 1 corrects fully, 0 not at all.",
+        low=0.0,
+        high=1.0,
+        source="Schaul et al. 2016, table 3 (proportional: .4)",
+    )
+    importance_exponent_end: float = setting(
+        1.0,
+        "Power of the importance weights at the end, approached linearly.",
+        low=0.0,
+        high=1.0,
+        source="Schaul et al. 2016, table 3 (proportional: to 1)",
+    )
+    smallest_error: float = setting(
+        1e-6,
+        "Added to every error, so that no item is never drawn again (ε).",
+        above=0.0,
+        source="Schaul et al. 2016, section 3.3 (a small positive constant)",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedConfig:
+    """Settings of on-policy learning beside a ring of older unrolls."""
+
+    capacity: int = setting(
+        204_800,
+        "Rows kept, over all environments and devices (10,240 unrolls of 20).",
+        low=1,
+        source="this project, about the 10,000 unrolls of Espeholt et al. 2018",
+    )
+    fraction: float = setting(
+        0.5,
+        "Share of a batch that is drawn from the replay; the rest is new.",
+        above=0.0,
+        high=0.9375,
+        source="Espeholt et al. 2018, section 5.2.2",
+    )
+
+
+class HostStorage(NamedTuple):
+    """How observations are kept on the host: rows of a window, rows over all columns, and batches drawn ahead."""
+
+    length: int
+    capacity: int
+    prefetch: int
+
+
+class Replay(NamedTuple):
+    """Pure functions of one shard.
+
+    Attributes:
+        min_rows: rows that every column needs before `sample`; 0 samples at once.
+        updates: (numerator, denominator) of updates per inserted unroll.
+        init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
+        add: (state, unroll [T + 1, N], columns i32 [N]) -> state; `columns` says which of the B each is, and a column
+            that comes twice brings the later rows second.
+        add_again: like `add`, for an update that is made again from a state that holds the rows of its unrolls already.
+        sample: (state, key, progress f32 []) -> `types.Sample`.
+        update: (state, indices, errors [N]) -> state; `errors` are what the loss gives as priorities.
+        keeps_rows: whether rows outlive the iteration that brought them; then each column's unrolls must follow on one
+            another.
+        host: how observations are kept on the host, None where they are in the state. Then unrolls come and samples go
+            without them, and the layout keeps them.
+    """
+
+    min_rows: int
+    updates: tuple[int, int]
+    init: Callable[..., Any]
+    add: Callable[..., Any]
+    add_again: Callable[..., Any]
+    sample: Callable[..., types.Sample]
+    update: Callable[..., Any]
+    keeps_rows: bool
+    host: HostStorage | None = None
+
+
+class Windows(NamedTuple):
+    """How windows are cut.
+
+    Attributes:
+        context: rows before the taught ones.
+        taught: taught rows.
+        lookahead: rows after them.
+        first_carry: (batch_size) -> the carry that every window starts from; None where each starts from the acting
+            state before its first row, and windows begin at unrolls only.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error that new windows
+            have before they are learned from; None gives them the largest priority so far.
+    """
+
+    context: int
+    taught: int
+    lookahead: int
+    first_carry: Callable[[int], ArrayTree] | None
+    first_error: Callable[[types.Unroll], Array] | None = None
+
+    @property
+    def length(self) -> int:
+        """Rows of a window."""
+        return self.context + self.taught + self.lookahead
+
+
+class Kind(NamedTuple):
+    """What is known of a replay before it is made.
+
+    Attributes:
+        name: of the kind.
+        config: dataclass of its settings, `--replay.*`.
+        make: (config, `Windows`, num_columns, num_devices, unroll_length, axis) -> `Replay`, one shard.
+        keeps_rows: whether rows are kept for later updates.
+    """
+
+    name: str
+    config: type
+    make: Callable[..., Replay]
+    keeps_rows: bool

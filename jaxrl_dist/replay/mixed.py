@@ -1,0 +1,129 @@
+"""The mixed replay: the newest unroll whole, beside unrolls drawn uniformly from a ring of those before it."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import replay, types
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.replay import latest, ring
+from jaxrl_dist.types import Array, ArrayTree
+
+
+class Between(NamedTuple):
+    """What there is between `add` and `update`; otherwise the ring is alone.
+
+    Attributes:
+        newest: unrolls [T + 1, N].
+        ring: with them.
+        added: i32 [B], how many of them each column has.
+    """
+
+    newest: types.Unroll
+    ring: ring.RingState
+    added: Array
+
+
+def make(
+    config: replay.MixedConfig,
+    *,
+    num_columns: int,
+    num_devices: int,
+    unroll_length: int,
+    axis: types.Axis,
+) -> replay.Replay:
+    """Makes one device's shard, for an agent that takes unrolls whole and learns once from each batch.
+
+    Unrolls of the ring begin where they were played, with their acting state, and close with the row that opened the
+    next one; so the newest is never drawn beside itself. While the ring holds none, LAST rows stand in their place,
+    which teach nothing. A sample names the newest unroll as fresh: statistics take in nothing twice.
+
+    Args:
+        config: settings, over all devices.
+        num_columns: environments over all devices.
+        num_devices: shards.
+        unroll_length: T.
+        axis: reduces over the shards.
+
+    Raises:
+        UsageError: sizes that do not divide.
+
+    Source: Espeholt et al. 2018, section 5.2.2.
+    """
+    replayed = _replayed(config.fraction, num_columns // num_devices) * num_devices
+    uniform = replay.UniformConfig(
+        capacity=config.capacity, min_size=1, batch_size=replayed, samples_per_insert=replayed / num_columns
+    )
+    rows = ring.make(
+        uniform,
+        replay.Windows(context=0, taught=unroll_length, lookahead=1, first_carry=None),
+        num_columns=num_columns,
+        num_devices=num_devices,
+        unroll_length=unroll_length,
+        axis=axis,
+    )
+    newest = latest.make()
+
+    def add(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+        fed = add_again(state, unroll, columns)
+        return fed._replace(ring=rows.add(fed.ring, unroll, columns))
+
+    def add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+        before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
+        return Between(newest.add(before, unroll, columns), kept, added.at[columns].add(1))
+
+    def sample(state: Between, key: Array, progress: Array) -> types.Sample:
+        older = _without_newest(state, unroll_length)
+        old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
+        steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
+        carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
+        weights = jnp.ones(steps.version.shape[1], jnp.float32)
+        return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
+
+    def update(state: Between, indices: ArrayTree, errors: Array) -> Any:
+        del indices, errors
+        return state.ring
+
+    return rows._replace(min_rows=0, updates=(1, 1), add=add, add_again=add_again, sample=sample, update=update)
+
+
+def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
+    """Returns the ring without new unrolls that a newer one has closed; the last of a column cannot be drawn yet."""
+    held, closed = state.ring, jnp.maximum(state.added - 1, 0) * unroll_length
+    rows = jax.tree.leaves(held.rows)[0].shape[1]
+    return held._replace(head=(held.head - closed) % rows, filled=jnp.maximum(held.filled - closed, 0))
+
+
+def _holds_any(state: ring.RingState, unroll_length: int) -> Array:
+    """Whether there is a window to draw: an unroll and the row that closes it."""
+    return (state.filled > unroll_length).any()
+
+
+def _blank_unless(present: Array, unroll: types.Unroll) -> types.Unroll:
+    """Makes every row LAST unless `present`; what leaves a LAST step teaches nothing."""
+    timestep = unroll.steps.timestep
+    step_type = jnp.where(present, timestep.step_type, jnp.full_like(timestep.step_type, types.LAST))
+    return unroll._replace(steps=unroll.steps._replace(timestep=timestep._replace(step_type=step_type)))
+
+
+def _replayed(fraction: float, columns: int) -> int:
+    """Returns the unrolls to draw beside `columns` new ones, so that they are that share of the batch."""
+    exact = columns * fraction / (1.0 - fraction)
+    if round(exact) < 1 or abs(exact - round(exact)) > 1e-6:
+        valid = [n / (n + columns) for n in range(1, 15 * columns)]
+        nearest = min(valid, key=lambda share: abs(share - fraction))
+        raise UsageError(
+            f"--replay.fraction={fraction}: beside {columns} new unrolls per device this is {exact:g} of the replay; "
+            f"nearest valid: {nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)"
+        )
+    return round(exact)
+
+
+def _make_mixed(config: replay.MixedConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
+    """Makes the replay, whose windows are unrolls whatever an agent takes."""
+    del windows
+    return make(config, **sizes)
+
+
+MIXED = replay.Kind("mixed", replay.MixedConfig, _make_mixed, keeps_rows=True)

@@ -1,0 +1,270 @@
+"""The ring in time: one device's shard of a replay that is sampled uniformly or by priority, in windows of rows.
+
+It is stored column by column, [B, C, ...], with a write head per column, so that actors that finish at different times
+never join different trajectories, and a window is one contiguous read. Windows begin at every row, or, where they need
+the acting state, at every unroll.
+"""
+
+import fractions
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_dist import types
+from jaxrl_dist.errors import UsageError
+from jaxrl_dist.numeric import permutations
+from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows, sum_tree
+from jaxrl_dist.types import Array, ArrayTree
+
+_FEW_COLUMNS = 256
+_TINY = 1e-30
+
+
+class RingState(NamedTuple):
+    """Contents of a shard.
+
+    Attributes:
+        rows: [B, C, ...].
+        carry: the acting state before each unroll, [B, C / T, ...]; `()` where windows do without.
+        head: i32 [B], the next row to write.
+        filled: i32 [B], rows that have been written, at most C.
+        priorities: `Priorities`; `()` where windows are drawn uniformly.
+    """
+
+    rows: types.Step
+    carry: ArrayTree
+    head: Array
+    filled: Array
+    priorities: ArrayTree
+
+
+class Priorities(NamedTuple):
+    """Of every window by the place where it begins, 0 where there is none; and f32 [B], the largest ever, in each."""
+
+    tree: sum_tree.Tree
+    largest: Array
+
+
+class Drawn(NamedTuple):
+    """Which windows were drawn, i32 [N] each: column, first row, and the column's head at that time."""
+
+    column: Array
+    start: Array
+    head: Array
+
+
+def make(
+    config: UniformConfig,
+    windows: Windows,
+    *,
+    num_columns: int,
+    num_devices: int,
+    unroll_length: int,
+    axis: types.Axis,
+) -> Replay:
+    """Makes one device's shard.
+
+    Args:
+        config: settings, over all devices; a `PrioritisedConfig` keeps priorities.
+        windows: how they are cut.
+        num_columns: environments over all devices.
+        num_devices: shards.
+        unroll_length: rows that one `add` writes per column.
+        axis: reduces over the shards.
+
+    Raises:
+        UsageError: sizes that do not divide, or a window longer than the ring.
+    """
+    columns, rows, length = num_columns // num_devices, config.capacity // num_columns, windows.length
+    stride = 1 if windows.first_carry else unroll_length
+    places = rows // stride
+    _check(config, num_columns, num_devices, unroll_length, length)
+    ratio = _updates_per_unroll(config, num_columns * unroll_length, windows.taught)
+    items = config.batch_size // num_devices
+    prioritised = isinstance(config, PrioritisedConfig)
+
+    def init(step_spec: ArrayTree, carry_spec: ArrayTree) -> RingState:
+        storage = jax.tree.map(lambda s: jnp.zeros((columns, rows, *s.shape), s.dtype), step_spec)
+        carry: Any = ()
+        if not windows.first_carry:
+            carry = jax.tree.map(lambda s: jnp.zeros((columns, places, *s.shape[1:]), s.dtype), carry_spec)
+        kept = Priorities(sum_tree.init(columns, places), jnp.ones(columns)) if prioritised else ()
+        # Two arrays: what is donated may not be one.
+        return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
+
+    def add(state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
+        """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
+        earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
+        start = (state.head[chosen] + earlier * unroll_length) % rows
+
+        def write(storage: Array, new: Array) -> Array:
+            # An unroll divides the ring, so no block wraps.
+            numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
+            index = jnp.stack([chosen, start], -1)
+            return jax.lax.scatter(
+                storage, index, jnp.moveaxis(new[:-1], 0, 1), numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+            )
+
+        storage = jax.tree.map(write, state.rows, unroll.steps)
+        head = state.head.at[chosen].add(unroll_length) % rows
+        filled = jnp.minimum(state.filled.at[chosen].add(unroll_length), rows)
+        carry = state.carry
+        if not windows.first_carry:
+            carry = jax.tree.map(lambda x, new: x.at[chosen, start // stride].set(new), carry, unroll.carry)
+        state = RingState(storage, carry, head, filled, state.priorities)
+        return state._replace(priorities=enter(state, chosen, start)) if prioritised else state
+
+    def enter(state: RingState, chosen: Array, start: Array) -> Priorities:
+        """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
+        tree, largest = state.priorities
+        count, overwritten = unroll_length // stride, start // stride
+        completed = (overwritten - (-(-length // stride)) + 1) % places
+        began = (completed[:, None] + jnp.arange(count)) % places * stride
+        column = jnp.broadcast_to(chosen[:, None], began.shape)
+        # Rows since then: a window is whole if all of its rows are written and none is overwritten.
+        age = (state.head[chosen][:, None] - began - 1) % rows + 1
+        whole = (age >= length) & (age <= state.filled[chosen][:, None])
+        steps = state.rows._replace(timestep=state.rows.timestep._replace(observation=()))
+        flat = column.reshape(-1), began.reshape(-1)
+        sequences = types.Unroll(jax.tree.map(lambda x: _read(x, *flat, length), steps), ())
+        taught = sequences.steps.timestep.step_type[windows.context : windows.context + windows.taught]
+        teaches = (taught != types.LAST).any(0).reshape(began.shape)
+        value: Any = largest[chosen][:, None]
+        if windows.first_error:
+            error = windows.first_error(sequences).reshape(began.shape)
+            value = jnp.where(jnp.isfinite(error), _priority(config, error), value)
+        value = jnp.where(whole & teaches, value, 0.0)
+        blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
+        return Priorities(sum_tree.put_blocks(tree, places, chosen, blocks), largest)
+
+    def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
+        if prioritised:
+            column, item, priority = sum_tree.draw(state.priorities.tree, sum_tree.stratified(key, items))
+            share = priority / jnp.maximum(sum_tree.totals(state.priorities.tree).sum(), _TINY)
+            weights = importance_weights(config, share, progress, axis)
+            return column, item * stride, weights
+        counts = jnp.maximum((state.filled - length) // stride + 1, 0)
+        ends = jnp.cumsum(counts)
+        number = permutations.integers(key, items, jnp.maximum(ends[-1], 1))
+        # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
+        method = "compare_all" if columns <= _FEW_COLUMNS else "scan"
+        column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
+        offset = number - (ends - counts)[column]
+        oldest = (state.head - state.filled)[column]
+        return column, (oldest + offset * stride) % rows, jnp.ones(items, jnp.float32)
+
+    def sample(state: RingState, key: Array, progress: Array) -> types.Sample:
+        column, start, weights = choose(state, key, progress)
+        steps = jax.tree.map(lambda x: _read(x, column, start, length), state.rows)
+        if windows.first_carry:
+            carry = windows.first_carry(items)
+        else:
+            carry = jax.tree.map(lambda x: x[column, start // stride], state.carry)
+        return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column]), weights)
+
+    def update(state: RingState, drawn: Drawn, errors: Array) -> RingState:
+        if not prioritised:
+            return state
+        (tree, largest), (column, start, head) = state.priorities, drawn
+        item = start // stride
+        # What is drawn of a shard without any priority is no window and must not become one, what was overwritten since
+        # is another, and a single NaN would end all draws.
+        overwritten = (start - head) % rows < (state.head[column] - head) % rows
+        present = sum_tree.get(tree, column, item)
+        is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
+        value = jnp.where(is_known, _priority(config, errors), present)
+        largest_error = axis.max(jnp.where(is_known, jnp.abs(errors), 0.0).max())
+        largest = jnp.maximum(largest, _priority(config, largest_error))
+        return state._replace(priorities=Priorities(sum_tree.put(tree, column, item, value), largest))
+
+    min_rows = max(length, -(-config.min_size // num_columns))
+    host = HostStorage(length, config.capacity, config.prefetch) if config.storage == "host" else None
+    return Replay(
+        min_rows,
+        ratio,
+        init,
+        add,
+        add_again=lambda state, unroll, columns: state,
+        sample=sample,
+        update=update,
+        keeps_rows=True,
+        host=host,
+    )
+
+
+def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:
+    """Weighs items that were drawn with unequal probability: w = (1 / P)^β over the largest of all shards.
+
+    Every shard draws the same number of items, so an item's probability is its share of its shard's priorities over the
+    number of shards; this number, and that of all items, cancel.
+
+    Args:
+        config: `PrioritisedConfig`.
+        share: f32 [N], the priority of each item over the sum of its shard.
+        progress: f32 [], share of training, which moves β from its start to its end.
+        axis: reduces over shards.
+
+    Returns:
+        f32 [N] in [0, 1]; 0 where the share is 0.
+
+    Source: Schaul et al. 2016, section 3.4.
+    """
+    beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
+    # The largest weight is that of the smallest share.
+    smallest = -axis.max(-jnp.where(share > 0, share, jnp.inf).min())
+    return jnp.where(share > 0, (smallest / jnp.maximum(share, _TINY)) ** beta, 0.0)
+
+
+def _priority(config: Any, errors: Array) -> Array:
+    """Turns errors into priorities, (|δ| + ε)^α (Schaul et al. 2016, equation 1)."""
+    return (jnp.abs(errors) + config.smallest_error) ** config.priority_exponent
+
+
+def _read(storage: Array, column: Array, start: Array, length: int) -> Array:
+    """Reads windows [L, N, ...] of rows [B, C, ...]; a window may wrap around the end of the ring."""
+    index = (start[None] + jnp.arange(length, dtype=jnp.int32)[:, None]) % storage.shape[1]
+    return storage[column[None], index]
+
+
+def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tuple[int, int]:
+    """Returns updates per unroll as a fraction of numbers below 2³⁰, so that the credit fits an i32."""
+    exact = fractions.Fraction(str(config.samples_per_insert)) * inserted / (config.batch_size * taught)
+    ratio = exact.limit_denominator(1_000_000)
+    if not 0 < ratio < 1000:
+        one = config.batch_size * taught / inserted
+        raise UsageError(
+            f"--replay.samples_per_insert={config.samples_per_insert} makes {float(exact):g} updates per unroll of "
+            f"{inserted} rows; valid: {one / 1e6:g} to {one * 999:g} (one update: {one:g})"
+        )
+    return ratio.numerator, ratio.denominator
+
+
+def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_length: int, length: int) -> None:
+    block = num_columns * unroll_length
+    if config.capacity % block or config.capacity < block:
+        below = max(config.capacity // block, 1) * block
+        raise UsageError(
+            f"--replay.capacity={config.capacity} is no multiple of {num_columns} environments × "
+            f"{unroll_length} rows per unroll; nearest valid: {below} or {below + block}"
+        )
+    if config.batch_size % num_devices:
+        below = max(config.batch_size // num_devices, 1) * num_devices
+        raise UsageError(
+            f"--replay.batch_size={config.batch_size} is not divided by {num_devices} devices; "
+            f"nearest valid: {below} or {below + num_devices}"
+        )
+    if length > config.capacity // num_columns:
+        raise UsageError(
+            f"--replay.capacity={config.capacity} keeps {config.capacity // num_columns} rows per environment, "
+            f"fewer than a window of {length}; nearest valid: {-(-length // unroll_length) * block}"
+        )
+    if config.min_size > config.capacity:
+        raise UsageError(
+            f"--replay.min_size={config.min_size} is larger than --replay.capacity={config.capacity}: "
+            f"learning would never start; nearest valid: {config.capacity}"
+        )
+
+
+UNIFORM = Kind("uniform", UniformConfig, make, keeps_rows=True)
+PRIORITISED = Kind("prioritised", PrioritisedConfig, make, keeps_rows=True)

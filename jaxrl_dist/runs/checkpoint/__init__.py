@@ -1,0 +1,262 @@
+"""Saves trees of arrays to folders that are whole or not there, and restores the newest one whose every byte is right.
+
+Arrays are stored by Orbax, which checks no data bytes; so each folder has a manifest of our own with the digest of
+every file. Nothing in it can run code: arrays are plain bytes, all else is JSON, and the structure comes from the
+reader's own template, leaf by leaf under its path. Functions that write expect the caller to hold the folder's lock.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import errors
+from jaxrl_dist.runs.checkpoint import arrays as storage
+from jaxrl_dist.runs.checkpoint import manifest
+from jaxrl_dist.settings import setting
+
+verify = manifest.verify
+Path = str | os.PathLike[str]
+_STEP = re.compile(r"step_\d{12,}")
+_SLOT = re.compile(r"[a-z][a-z_]*")
+_ARRAYS, _CONTENTS = "arrays", "contents.json"
+# A folder being written, one being replaced, one being deleted, and one that was passed over as corrupt.
+_NEW, _OLD, _TRASH, _CORRUPT = ".new-", ".old-", ".trash-", "corrupt_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of checkpoints."""
+
+    keep: int = setting(2, "How many of the latest checkpoints are kept.", low=1, tag="tunable")
+    interval_s: float = setting(60.0, "Least wall seconds between two checkpoints.", low=0.0, tag="tunable")
+    replay: bool = setting(
+        True, "Save the replay too; off: a resumed run collects anew before it learns, and is not the same bit for bit."
+    )
+
+
+def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> pathlib.Path:
+    """Saves a tree under a step or in a slot; on return all of it is on disk, and the tree may be donated.
+
+    A kill at any time leaves the earlier checkpoints whole; one that is replaced goes after the new one has come.
+
+    Args:
+        folder: where checkpoints are; made where it is missing.
+        name: environment steps, or the name of a slot that each save replaces, such as "best".
+        tree: jax or NumPy arrays of any dtype, typed keys too.
+        meta: what JSON can hold.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        ValueError: a leaf is not an array, or the name is not valid.
+        TypeError: JSON cannot hold `meta`.
+        CheckpointError: it cannot be written, such as on a full disk; earlier checkpoints are untouched.
+    """
+    path = pathlib.Path(folder) / _name(name)
+    leaves, arrays = storage.describe(tree), [storage.to_numpy(leaf) for leaf in jax.tree.leaves(tree)]
+    contents = json.dumps({"leaves": leaves, "meta": meta}, indent=1)
+    new = path.with_name(_NEW + path.name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _delete(new)
+        new.mkdir()
+        storage.write_arrays(new / _ARRAYS, leaves, arrays)
+        (new / _CONTENTS).write_text(contents)
+        (new / manifest.NAME).write_bytes(manifest.encode(manifest.digests(new)))
+        manifest.sync(new)
+        _replace(new, path)
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if not isinstance(error, Exception):
+            raise
+        reason = manifest.one_line(error)
+        raise errors.CheckpointError(f"cannot save {path}: {reason}; earlier checkpoints are untouched") from error
+    return path
+
+
+def restore(path: Path, template: Any) -> tuple[Any, Any]:
+    """Restores a checkpoint after checking every byte of it.
+
+    Args:
+        path: folder that `save` returned.
+        template: tree of arrays or `jax.ShapeDtypeStruct`s with the same leaves; its containers may be of other types.
+
+    Returns:
+        The tree in the template's containers and shardings (on the default device where a leaf has none; a NumPy leaf
+        stays NumPy), and the meta.
+
+    Raises:
+        CheckpointError: it is missing or corrupt, or Orbax cannot read it.
+        ValueError: its leaves are not the template's; the message names the first, with both shapes.
+    """
+    path = pathlib.Path(path)
+    leaves, meta = _read_contents(path)
+    expected = storage.describe(template)
+    storage.check_match(path, leaves, expected)
+    try:
+        arrays = storage.read_arrays(path / _ARRAYS, leaves)
+    except Exception as error:
+        raise errors.CheckpointError(f"{path}: Orbax cannot read the arrays: {manifest.one_line(error)}") from error
+    stored = {leaf.path: (leaf, array) for leaf, array in zip(leaves, arrays, strict=True)}
+    targets, structure = jax.tree.flatten(template)
+    placed = [storage.place(*stored[leaf.path], target) for leaf, target in zip(expected, targets, strict=True)]
+    return jax.tree.unflatten(structure, placed), meta
+
+
+def read_meta(path: Path) -> Any:
+    """Reads what was saved beside the arrays of a checkpoint, after checking every byte of it.
+
+    Raises:
+        CheckpointError: it is missing or corrupt.
+    """
+    return _read_contents(pathlib.Path(path))[1]
+
+
+def restore_latest(folder: Path, template: Any, warn: Callable[[str], None]) -> tuple[Any, Any] | None:
+    """Restores the newest whole step; corrupt ones before it are reported and set aside as `corrupt_step_...`.
+
+    Args:
+        folder: where checkpoints are.
+        template: as in `restore`.
+        warn: called with one line for each corrupt checkpoint.
+
+    Returns:
+        Tree and meta, or None where there is no step.
+
+    Raises:
+        CheckpointError: there are steps and none is whole (nothing is changed then), or Orbax cannot read one that is.
+        ValueError: the leaves are not the template's.
+    """
+    corrupt: list[pathlib.Path] = []
+    for path in latest(folder):
+        try:
+            verify(path)
+        except errors.CheckpointError as error:
+            warn(f"passing over a corrupt checkpoint: {error}")
+            corrupt.append(path)
+            continue
+        restored = restore(path, template)
+        # Else they would count among the newest that `prune` keeps.
+        for passed_over in corrupt:
+            aside = passed_over.with_name(_CORRUPT + passed_over.name)
+            _delete(aside)
+            passed_over.rename(aside)
+        return restored
+    if corrupt:
+        raise errors.CheckpointError(
+            f"{folder}: all {len(corrupt)} checkpoints are corrupt; put back a copy, or choose another folder"
+        )
+    return None
+
+
+def latest(folder: Path) -> list[pathlib.Path]:
+    """Lists the steps in a folder, whole or not, newest first; empty where there is no folder."""
+    folder = pathlib.Path(folder)
+    steps = [path for path in folder.iterdir() if _STEP.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(steps, key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
+
+
+def find(folder: Path, name: int | str) -> pathlib.Path | None:
+    """Finds a step or slot for reading, also one whose replacement was cut short; None where there is none."""
+    path = pathlib.Path(folder) / _name(name)
+    # The last again: a running trainer may have finished its replacement meanwhile.
+    candidates = (path, path.with_name(_OLD + path.name), path)
+    return next((candidate for candidate in candidates if candidate.is_dir()), None)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Deletes all but the newest `keep` steps; those set aside as corrupt go once there are that many.
+
+    Raises:
+        ValueError: `keep` is less than 1.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: expected >= 1")
+    steps = latest(folder)
+    for path in steps[keep:]:
+        _delete(path)
+    if len(steps) >= keep:
+        for path in pathlib.Path(folder).glob(_CORRUPT + "*"):
+            _delete(path)
+
+
+def clean(folder: Path) -> None:
+    """Finishes or undoes what a killed process left half done, and removes its temporary folders."""
+    folder = pathlib.Path(folder)
+    for old in folder.glob(_OLD + "*"):
+        path = folder / old.name.removeprefix(_OLD)
+        if not path.exists():
+            new = folder / (_NEW + path.name)
+            # An old one steps aside only for a complete new one.
+            (new if new.exists() else old).rename(path)
+    for prefix in (_NEW, _OLD, _TRASH):
+        for path in folder.glob(prefix + "*"):
+            shutil.rmtree(path)
+
+
+def params_sha256(tree: Any) -> str:
+    """Returns the hex digest of a tree's leaves in the order of their paths: path, shape, dtype and bytes."""
+    digest = hashlib.sha256()
+    leaves = zip(storage.describe(tree), jax.tree.leaves(tree), strict=True)
+    for leaf, value in sorted(leaves, key=lambda pair: pair[0].path):
+        digest.update(json.dumps([leaf.path, leaf.shape, leaf.dtype]).encode())
+        digest.update(np.ascontiguousarray(storage.to_numpy(value)).tobytes())
+    return digest.hexdigest()
+
+
+def _read_contents(path: pathlib.Path) -> tuple[list[storage.Leaf], Any]:
+    """Reads all but the arrays."""
+    verify(path)
+    try:
+        contents = json.loads((path / _CONTENTS).read_bytes())
+        return [storage.read_leaf(fields) for fields in contents["leaves"]], contents["meta"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise errors.CheckpointError(f"{path}: {_CONTENTS} is not readable: {manifest.one_line(error)}") from error
+
+
+def _name(name: int | str) -> str:
+    """Returns the name of a step's or slot's folder."""
+    if isinstance(name, str):
+        if not _SLOT.fullmatch(name) or name.startswith((_CORRUPT, "step_")):
+            raise ValueError(
+                f"checkpoint name {name!r}: expected environment steps or lower-case letters, as in 'best'"
+            )
+        return name
+    if name < 0:
+        raise ValueError(f"checkpoint of {name} steps: expected >= 0")
+    return f"step_{int(name):012d}"
+
+
+def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
+    """Puts a complete folder in its place; the one before steps aside first and goes last."""
+    old = path.with_name(_OLD + path.name)
+    if path.exists():
+        _delete(old)
+        path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        if old.exists():
+            old.rename(path)
+        raise
+    manifest.sync_entry(path.parent)
+    _delete(old)
+
+
+def _delete(path: pathlib.Path) -> None:
+    """Deletes a folder if it is there, under another name, so that half of it is never taken for a corrupt one."""
+    if path.exists():
+        trash = path.with_name(_TRASH + path.name.lstrip("."))
+        shutil.rmtree(trash, ignore_errors=True)
+        path.rename(trash)
+        shutil.rmtree(trash)

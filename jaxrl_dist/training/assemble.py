@@ -1,0 +1,245 @@
+"""Assembles a system from its settings: environment, agent, replay, learner, layout and evaluation on a mesh."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_dist import agents, envs, errors, networks, parallel, replay, types
+from jaxrl_dist.learning import learner, members
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.settings import resolve as resolves
+from jaxrl_dist.settings import sweep
+from jaxrl_dist.settings.resolve import Resolved
+from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import evaluation
+
+
+class Assembly(NamedTuple):
+    """The parts of one run, ready to be driven.
+
+    Attributes:
+        settings: every value with its origin.
+        environment: on the device, or of a suite on the CPU.
+        agent: pure functions.
+        layout: programs of the layout.
+        evaluate: (params [S, ...], keys [S], index) -> returns f64 [S, episodes].
+    """
+
+    settings: Resolved
+    environment: envs.Environment | envs.HostTask
+    agent: agents.Agent
+    layout: Any
+    evaluate: Any
+
+    @property
+    def protocol(self) -> str:
+        """What scores depend on beside the environment's name, "" where nothing does."""
+        return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
+
+
+def resolve(
+    flags: Mapping[str, Any], measured: Mapping[str, tuple[Any, str]] | None = None
+) -> tuple[Resolved, envs.Environment | envs.HostTask]:
+    """Resolves settings for the task family of the environment that the flags name, and makes that environment.
+
+    Args:
+        flags: settings by flag name.
+        measured: what `--layout=auto` has chosen, by flag name with its origin.
+
+    Raises:
+        UsageError: a value that does not fit.
+    """
+    checked = catalogue.resolved(flags, measured=measured or {})
+    sweep.combinations(checked)
+    environment = envs.make(checked["env"], checked.env_params)
+    return catalogue.resolved(flags, environment.spec.family, measured=measured or {}), environment
+
+
+def assemble(
+    settings: Resolved,
+    environment: envs.Environment | envs.HostTask,
+    devices: Sequence[jax.Device],
+    episodes: int = 0,
+) -> Assembly:
+    """Builds every part.
+
+    Args:
+        settings: resolved.
+        environment: that the settings name.
+        devices: to use, all of them.
+        episodes: per evaluation and seed; 0 takes the setting.
+
+    Raises:
+        UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
+    """
+    mesh = meshes.make(devices, sweep.num_members(settings))
+    _check_divides("--env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
+    builder = Builder(settings, environment, mesh)
+    if settings["sweep"]:
+        agent, layout = _sweep(builder)
+    else:
+        agent, learns = builder.agent_and_learner({})
+        layout = builder.layout(agent, learns)
+    episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
+    if isinstance(environment, envs.HostTask):
+        evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
+    else:
+        evaluate = evaluation.make(agent, environment, episodes, max_steps, mesh)
+    return Assembly(settings, environment, agent, layout, evaluate)
+
+
+class Builder(NamedTuple):
+    """Builds agent, learner and layout of a run, with its own settings or with other values of some."""
+
+    settings: Resolved
+    environment: envs.Environment | envs.HostTask
+    mesh: Mesh
+
+    def agent_and_learner(self, values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
+        """Returns agent and learner with values, numbers or arrays [], in the place of those of the settings."""
+        chosen = self.settings.replaced(values)
+        agent = make_agent(chosen, self.environment.spec)
+        return agent, learner.make(chosen.group("learner", learner.Config), agent, _layout(self.settings).axis)
+
+    def layout(self, agent: agents.Agent, learns: learner.Learner) -> parallel.Layout:
+        """Returns the layout of an agent and its learner."""
+        chosen, num_envs = _layout(self.settings), self.settings["env.num_envs"]
+        shards = chosen.replay_shards(self.settings, self.mesh.shape["devices"])
+        rows = make_replay(self.settings, agent, self.settings.group("learner", learner.Config), shards, chosen.axis)
+        config: Any = self.settings.group("layout", chosen.config)
+        return chosen.make(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+
+    def trace(self, values: Mapping[str, Any]) -> None:
+        """Traces the training program with values, as `agent_and_learner` takes them."""
+        keys = jax.vmap(jax.random.key)(np.zeros(sweep.num_members(self.settings), np.uint32))
+        layout = self.layout(*self.agent_and_learner(values))
+        layout.program.eval_shape(*layout.run_arguments(layout.template(keys), 0, 1, 1))
+
+    def can_vary(self, name: str) -> bool:
+        """Says whether a setting that is marked to be swept can have several values here."""
+        return members.can_vary(name, self.agent_and_learner, self.trace)
+
+
+def _sweep(builder: Builder) -> tuple[agents.Agent, parallel.Layout]:
+    """Builds agent and layout of a sweep.
+
+    Raises:
+        UsageError: a setting of it is not one that the program computes with.
+    """
+    combinations = sweep.combinations(builder.settings)
+    for name in combinations[0]:
+        if not builder.can_vary(name):
+            marked = [one for one, field in builder.settings.fields.items() if field.sweep]
+            raise sweep.refused(builder.settings["sweep"], name, [one for one in marked if builder.can_vary(one)])
+    agent, learns = members.over(list(combinations[0]), builder.agent_and_learner)
+    layout = builder.layout(agent, learns)
+
+    def init(keys: jax.Array) -> Any:
+        state = layout.init(keys)
+        params = members.set_values(state.learner.params, combinations)
+        return state._replace(learner=state.learner._replace(params=params))
+
+    return agent, layout._replace(init=init)
+
+
+def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
+    """Builds the agent of the settings' system for an environment.
+
+    Raises:
+        UsageError: the agent or the network does not fit it; the message names the systems that take its actions.
+    """
+    system = catalogue.find_system(settings["system"])
+    config: Any = settings.group("agent", system.config)
+    network = settings.group("network", networks.Config)
+    try:
+        return system.agent(config, spec, network)
+    except errors.UnfitError as error:
+        raise errors.UsageError(f"{error}; valid: --system={catalogue.systems_for(error.actions)}") from error
+
+
+def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
+    """Returns the devices to learn on, of those there are, as the layout chooses them.
+
+    Raises:
+        UsageError: more devices asked for than there are, or others.
+    """
+    keeps_rows = catalogue.find_system(settings["system"]).replay.keeps_rows
+    return _layout(settings).choose_devices(settings, devices, keeps_rows)
+
+
+def _layout(settings: Resolved) -> parallel.LayoutSpec:
+    return catalogue.find_system(settings["system"]).layout(settings["layout"])
+
+
+def _check_divides(flag: str, value: int, num_devices: int) -> None:
+    if value % num_devices:
+        below = max(value // num_devices, 1) * num_devices
+        raise errors.UsageError(
+            f"{flag}={value} is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}"
+        )
+
+
+def make_replay(
+    settings: Resolved,
+    agent: agents.Agent,
+    learner_config: learner.Config,
+    num_shards: int,
+    axis: types.Axis,
+) -> replay.Replay:
+    """Builds one shard of the replay of the settings' system.
+
+    Args:
+        settings: resolved.
+        agent: whose windows it cuts.
+        learner_config: of the learner.
+        num_shards: over which environments and capacity are divided.
+        axis: reduces over the shards, which draw a batch together; `types.LOCAL` where each draws one of its own.
+
+    Raises:
+        UsageError: sizes that do not fit together.
+    """
+    num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
+    system = catalogue.find_system(settings["system"])
+    once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
+    more_than_once, is_apart = learner_config.epochs * learner_config.minibatches > 1, axis is types.LOCAL
+    if not system.replay.keeps_rows:
+        if is_apart and more_than_once:
+            raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
+        if agent.staleness == "none" and more_than_once:
+            raise errors.UsageError(
+                f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
+                "--system=ppo)"
+            )
+        items = num_envs if agent.keeps_sequences else num_envs * unroll_length
+        learner.check_batch(learner_config, items, num_shards)
+    elif more_than_once:
+        raise errors.UsageError(
+            f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
+        )
+    windows = replay.Windows(
+        agent.context,
+        agent.taught,
+        agent.lookahead,
+        None if agent.keeps_sequences else agent.init_carry,
+        agent.first_error,
+    )
+    config: Any = settings.group("replay", system.replay.config)
+    if is_apart and isinstance(config, replay.UniformConfig):
+        # Each shard draws a whole batch of its own.
+        config = dataclasses.replace(config, batch_size=config.batch_size * num_shards)
+    sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
+    return system.replay.make(config, windows, **sizes)
+
+
+def seed_keys(settings: resolves.Resolved) -> jax.Array:
+    """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
+
+    Of a sweep, the seeds of each combination in turn.
+    """
+    seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
+    seeds = np.tile(seeds, len(sweep.combinations(settings)))
+    return jax.vmap(jax.random.key)(seeds)

@@ -1,0 +1,210 @@
+"""Chooses what only speed depends on, by trying it for about ten seconds: `--layout=auto`.
+
+It may choose the layout, the devices, the number of actors, the simulator's threads, and, where actors take the newest
+parameters anyway, how many environments act together. It leaves alone what is learned: the environments and rows per
+update, the replay, the lag of the policy, the optimiser; and whatever a flag or a preset has named.
+"""
+
+import contextlib
+import os
+import pathlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrl_dist import envs, errors
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import assemble, probe
+
+Measured = Mapping[str, tuple[Any, str]]
+Option = dict[str, Any]
+
+_SLICE_S = 0.5
+_ROUNDS = 3
+# What is faster by less than this may be so by chance, and the first option is the usual one.
+_CLEARLY = 1.03
+_REPLAY_ROWS = 2**16
+_THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
+
+
+def settle(
+    named: Mapping[str, Any],
+    settings: resolve.Resolved,
+    environment: envs.Environment | envs.HostTask,
+    folder: pathlib.Path,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
+) -> tuple[resolve.Resolved, envs.Environment | envs.HostTask]:
+    """Returns settings and environment as they are; of `--layout=auto`, as an earlier session has them, or as measured.
+
+    Args:
+        named: settings by flag name, as the user gave them.
+        settings: resolved of them.
+        environment: that they name.
+        folder: of the run, which may hold an earlier session.
+        devices: to choose from.
+        on_devices: called with those of each option, before anything is compiled for them.
+        say: prints a line.
+
+    Raises:
+        UsageError: simulators that come by themselves, or settings that cannot be.
+    """
+    if named.get("layout") != resolve.AUTO:
+        return settings, environment
+    contents = folders.held(folder)
+    earlier = {} if contents is None else catalogue.measured_in(contents, settings)
+    measured = earlier or choose(named, settings, environment, devices, on_devices, say)
+    return assemble.resolve(named, measured)
+
+
+def choose(
+    named: Mapping[str, Any],
+    settings: resolve.Resolved,
+    environment: envs.Environment | envs.HostTask,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
+) -> Measured:
+    """Tries one choice after the other, each with the best of those before; arguments as those of `settle`.
+
+    Returns:
+        The values by flag name, each with its origin.
+    """
+    if settings["env"].startswith("external:"):
+        raise errors.UsageError(
+            f"--layout={resolve.AUTO}: {settings['env']} comes by itself, and cannot be tried first"
+        )
+    measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
+    for options in (_layouts, _devices, _actors, _threads, _together):
+        resolved = assemble.resolve(named, measured)[0] if measured else settings
+        tried = [one for one in options(resolved, devices) if not _is_fixed(resolved, one)]
+        if len(tried) < 2:
+            continue
+        speeds = _speeds(named, measured, tried, devices, on_devices, say)
+        for option, speed in zip(tried, speeds, strict=True):
+            if speed:
+                say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
+        if not any(speeds):
+            # The run itself then says why.
+            return measured
+        best = max(range(len(tried)), key=lambda i: speeds[i])
+        if speeds[best] < speeds[0] * _CLEARLY:
+            best = 0
+        origin = f"{resolve.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
+        measured |= {name: (value, origin) for name, value in tried[best].items()}
+    return measured
+
+
+def _speeds(
+    named: Mapping[str, Any],
+    measured: Measured,
+    options: Sequence[Option],
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    say: Callable[[str], None],
+) -> list[float]:
+    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be, and says why."""
+    with contextlib.ExitStack() as stack:
+        probes = [_probe(named, measured, option, devices, on_devices, stack, say) for option in options]
+        for _ in range(_ROUNDS):
+            for one in probes:
+                # Where an iteration takes long, one round is enough.
+                if one is not None and one.seconds < _ROUNDS * _SLICE_S:
+                    one.run(_SLICE_S)
+        return [statistics.median(one.rates) if one else 0.0 for one in probes]
+
+
+def _probe(
+    named: Mapping[str, Any],
+    measured: Measured,
+    option: Option,
+    devices: Sequence[jax.Device],
+    on_devices: Callable[[Sequence[jax.Device]], None],
+    stack: contextlib.ExitStack,
+    say: Callable[[str], None],
+) -> probe.Probe | None:
+    """Returns the probe of an option, warm, which the stack closes; None, and why, if settings do not go together."""
+    entries = {name: (value, resolve.AUTO) for name, value in option.items()}
+    try:
+        settings, environment = assemble.resolve(named, {**measured, **entries})
+        chosen = assemble.choose_devices(settings, devices)
+        on_devices(chosen)
+        made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
+    except errors.UsageError as error:
+        say(f"{resolve.AUTO}: {_text(option)} cannot be: {error}")
+        return None
+    stack.callback(made.close)
+    made.warm_up()
+    return made
+
+
+def _layouts(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
+    del devices
+    options: list[Option] = [{"layout": settings["layout"]}]
+    row = catalogue.find_system(settings["system"])
+    if settings["layout"] == "anakin" and "sebulba" in row.layout_names and settings["num_seeds"] == 1:
+        same = {"layout.policy_lag": "0", "layout.unroll_length": settings["layout.unroll_length"]}
+        options.append({"layout": "sebulba", **same})
+    return options
+
+
+def _devices(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
+    chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
+    counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
+    if settings["layout"] == "anakin":
+        return [{"layout.num_devices": n} for n in counts]
+    if settings["layout"] != "sebulba":
+        return []
+    names = [f"{device.platform}:{device.id}" for device in devices]
+    options: list[Option] = [{"layout.learner_devices": ",".join(names[:n])} for n in counts]
+    if devices[0].platform != "cpu" and count > 1 and settings["layout.inference"] == "per_actor":
+        half = {"layout.learner_devices": ",".join(names[count // 2 :])}
+        options.append({**half, "layout.actor_devices": ",".join(names[: count // 2])})
+    return options
+
+
+def _actors(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
+    del devices
+    if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
+        return []
+    cores, envs_in_all = len(os.sched_getaffinity(0)), settings["env.num_envs"]
+    counts = [settings["layout.num_actors"], *(2**i for i in range(4) if 2**i <= cores and envs_in_all % 2**i == 0)]
+    return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
+
+
+def _threads(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
+    del devices
+    name = _THREADS.get(settings["env"].partition(":")[0], "")
+    cores = len(os.sched_getaffinity(0))
+    counts = dict.fromkeys([0, *(n for n in (cores // 2, 2 * cores) if n)])
+    return [{f"{resolve.PARAMS}{name}": str(n)} for n in counts] if name else []
+
+
+def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+    """Returns how many environments act together, where the clock says which anyway."""
+    del devices
+    if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
+        return []
+    width = settings["env.num_envs"] // settings["layout.num_actors"]
+    counts = [settings["layout.ready_envs"], *(width // n for n in (2, 4) if width % n == 0)]
+    return [{"layout.ready_envs": n} for n in dict.fromkeys(counts)]
+
+
+def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
+    """Whether it would change what a flag or a preset has named."""
+    changed = [name for name, value in option.items() if settings.settings.get(name) != value]
+    given = [settings.origins.get(name, "") for name in changed]
+    return any(origin == "flag" or origin.startswith("preset ") for origin in given)
+
+
+def _text(option: Option) -> str:
+    return " ".join(f"--{name}={value}" for name, value in option.items())

@@ -1,0 +1,208 @@
+"""Evaluation on environments of its own: one whole episode each, statistics frozen, on all devices."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_dist import agents, envs, errors, types
+from jaxrl_dist.envs.host import episodes as host_episodes
+from jaxrl_dist.envs.host import hangs
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import precision
+from jaxrl_dist.parallel.sebulba import tiers
+from jaxrl_dist.types import Array, ArrayTree
+
+# Steps until evaluation looks for a stop the first time; then it measures how many take a second.
+_FIRST_SLICE = 64
+
+
+class _Episodes(NamedTuple):
+    """One episode in each of B environments, leaves [B, ...]; returns count while it is not done."""
+
+    environment: ArrayTree
+    timestep: types.TimeStep
+    carry: ArrayTree
+    done: Array
+    returns: Array
+
+
+def make(
+    agent: agents.Agent,
+    environment: envs.Environment,
+    episodes: int,
+    max_steps: int,
+    mesh: Mesh,
+) -> Callable[..., np.ndarray | None]:
+    """Makes the evaluation of one policy per seed.
+
+    Args:
+        agent: its `evaluate` acts.
+        environment: one, on the device.
+        episodes: per seed.
+        max_steps: bound where the environment has no time limit.
+        mesh: from `meshes.make`.
+
+    Returns:
+        (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments
+        give equal returns. An episode longer than the environment's time limit, or `max_steps` where it has none,
+        counts with the return so far; `limit` lowers that bound (0 only compiles). `stopped`, () -> bool, is polled
+        about once a second: an evaluation that it ends has no result, None.
+    """
+    num_devices = mesh.shape["devices"]
+    columns = -(-episodes // num_devices)
+    longest = environment.spec.time_limit or max_steps
+    step = jax.vmap(environment.step)
+
+    def reset(index: Array, key: Array) -> tuple[Array, _Episodes]:
+        env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
+        env_keys = jax.vmap(jax.random.fold_in, (None, 0))(env_key, meshes.global_columns(columns))
+        actors = jax.vmap(environment.reset)(env_keys)
+        return act_key, _Episodes(*actors, agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns))
+
+    def play(start: Array, stop: Array, params: types.Params, act_key: Array, episodes: _Episodes) -> _Episodes:
+        act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
+
+        def unfinished(loop: tuple[Array, _Episodes]) -> Array:
+            i, episodes = loop
+            return (i < stop) & ~episodes.done.all()
+
+        def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
+            i, (state, timestep, carry, done, returns) = loop
+            output = agent.evaluate(params, carry, timestep, jax.random.fold_in(act_key, i))
+            state, timestep = step(state, output.action)
+            returns = jnp.where(done, returns, timestep.info.episode_return)
+            done = done | (timestep.step_type == types.LAST)
+            return i + 1, _Episodes(state, timestep, output.carry, done, returns)
+
+        return jax.lax.while_loop(unfinished, body, (start, episodes))[1]
+
+    device_map = functools.partial(meshes.device_map, mesh=mesh)
+    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
+    started = (per_seed, by_column)
+    reset_program = meshes.program(device_map(reset, in_specs=(shared, per_seed), out_specs=started), mesh, started)
+    play_specs = (shared, shared, per_seed, per_seed, by_column)
+    played = device_map(play, in_specs=play_specs, out_specs=by_column)
+    play_program = jax.jit(played, out_shardings=meshes.sharding(mesh, by_column), donate_argnums=4)
+
+    def run(
+        params: types.Params,
+        keys: Array,
+        index: int,
+        limit: int = longest,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray | None:
+        act_keys, state = reset_program(np.int32(index), keys)
+        start, length, limit = 0, _FIRST_SLICE, min(limit, longest)
+        while True:
+            started_s, stop = time.perf_counter(), min(start + length, limit)
+            state = play_program(np.int32(start), np.int32(stop), params, act_keys, state)
+            if np.asarray(state.done).all() or stop == limit:
+                return np.asarray(state.returns, np.float64)[:, :episodes]
+            if stopped():
+                return None
+            seconds = time.perf_counter() - started_s
+            start, length = stop, max(1, round(min(length / seconds, 4 * length)))
+
+    return run
+
+
+def make_on_host(
+    agent: agents.Agent, task: envs.HostTask, episodes: int, max_steps: int, timeout_s: float
+) -> Callable[..., np.ndarray | None]:
+    """Makes the evaluation in environments on the CPU; see `make`.
+
+    Args:
+        agent: its `evaluate` acts.
+        task: of which each evaluation makes new environments, with seeds of their own.
+        episodes: per seed.
+        max_steps: bound where the environment has no time limit.
+        timeout_s: longest step of an environment.
+    """
+
+    def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
+        output = agent.evaluate(params, carry, timestep, jax.random.fold_in(key, t))
+        return output.action, output.carry
+
+    act = jax.jit(choose)
+    longest = task.spec.time_limit or max_steps
+
+    def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
+        seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
+        carry = agent.init_carry(episodes)
+        if limit == 0:
+            jax.block_until_ready(act(params, carry, tiers.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
+            return np.zeros(episodes)
+        seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
+        as_precise = precision.of_this_thread()
+
+        def work(make: Callable[[], envs.HostEnvironment]) -> np.ndarray | None:
+            with as_precise(), contextlib.closing(make()) as environment:
+                return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
+
+        make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
+        # In runs of several processes one thread launches all programs, so there nobody watches this one.
+        return hangs.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
+
+    def run(
+        params: types.Params,
+        keys: Array,
+        index: int,
+        limit: int = longest,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> np.ndarray | None:
+        own = jax.tree.map(lambda x: x.addressable_data(0), params)
+        seeds = range(keys.shape[0])
+        played = [play(jax.tree.map(lambda x: x[i], own), keys[i], index, limit, stopped) for i in seeds]  # noqa: B023
+        return None if any(x is None for x in played) else np.asarray(played, np.float64)
+
+    return run
+
+
+def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
+    """Checks what an evaluation gave.
+
+    Args:
+        returns: f64 [S, episodes].
+        settings: of the run.
+
+    Raises:
+        EnvironmentFault: a return is not finite; the message names environment, episode and seed.
+    """
+    wrong = np.argwhere(~np.isfinite(returns))
+    if len(wrong):
+        member, episode = wrong[0]
+        seed = settings["seed"] + member % settings["num_seeds"]
+        raise errors.EnvironmentFault(
+            f"the return of {settings['env']} is {returns[member, episode]} in episode {episode} of an evaluation, "
+            f"seed {seed}: one of its rewards is not finite"
+        )
+
+
+def _play_episodes(
+    environment: envs.HostEnvironment,
+    limit: int,
+    act: Callable[..., Any],
+    carry: ArrayTree,
+    stopped: Callable[[], bool],
+) -> np.ndarray | None:
+    """Plays one whole episode in each environment; returns f64 [episodes], None at a stop."""
+    timestep = environment.reset()
+    returns, done = np.zeros(environment.num_envs), np.zeros(environment.num_envs, bool)
+    for t in range(limit):
+        action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
+        timestep = environment.step(np.asarray(action))
+        returns = np.where(done, returns, timestep.info.episode_return)
+        # An episode that was cut short by a fault has length 0; the next one counts.
+        done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
+        if done.all():
+            break
+        if stopped():
+            return None
+    return returns

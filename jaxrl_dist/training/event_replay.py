@@ -1,0 +1,120 @@
+"""The past of an asynchronous run: repeats it by its event log, and takes it back to an earlier version."""
+
+import os
+import pathlib
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist import envs, errors, parallel, types
+from jaxrl_dist.parallel.async_gradient import schedules
+from jaxrl_dist.runs import checkpoint, events
+from jaxrl_dist.training import assemble, policy, records, resume, session
+
+
+def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Runs an asynchronous run again from its start, its events in the order that its log says.
+
+    Returns:
+        A record that `json` can write: `events`, the digests of the parameters of the run and of its repetition, and
+        whether they `match`, bit for bit.
+
+    Raises:
+        UsageError: it has no event log, or nothing that can be repeated.
+    """
+    folder = pathlib.Path(run)
+    parts = policy.assemble_run(folder, {})
+    keys = assemble.seed_keys(parts.settings)
+    layout = parts.layout
+    if layout.follow is None or not (folder / events.FILE_NAME).exists():
+        raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
+    if isinstance(parts.environment, envs.HostTask):
+        raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
+    found = resume.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
+    if found is None:
+        raise errors.UsageError(f"{run} holds no checkpoint")
+    state, meta = found
+    # What came after the checkpoint, as in a run that was killed, left nothing to compare with.
+    log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
+    with session.matmul_precision(parts.settings):
+        layout.follow([])
+        repeated = _repeat(parts, keys, log, records.from_meta(meta).sessions)
+    layout.close()
+    digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
+    return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
+
+
+def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
+    """Makes a kept version of the server the one that a run goes on from, bit for bit, and notes it in its event log.
+
+    Args:
+        run: run folder, locked by the caller.
+        updates: that the version had had.
+
+    Returns:
+        A record that `json` can write.
+
+    Raises:
+        UsageError: it keeps no such version; the message names those that it keeps.
+        checkpoint.CheckpointError: its checkpoints are corrupt, or none can be written.
+    """
+    folder = pathlib.Path(run)
+    parts = policy.assemble_run(folder, {})
+    layout, keys = parts.layout, assemble.seed_keys(parts.settings)
+    if layout.roll_back is None:
+        raise errors.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
+    found = resume.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
+    if found is None:
+        raise errors.UsageError(f"{run} holds no checkpoint")
+    before, meta = found
+    state = layout.roll_back(before, updates)
+    place = [_updates(one) for one in before.versions].index(updates)
+    events.truncate(folder, layout.num_events(before, meta["iteration"]))
+    events.append(folder, events.encode(events.ROLLBACK, place, []))
+    state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
+    _, latest_meta = resume.load_params(folder, "latest", layout.template(keys).learner.params)
+    checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
+    checkpoint.save(folder / "checkpoints", steps, resume.snapshot(parts, state), meta)
+    return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}
+
+
+def _repeat(
+    parts: assemble.Assembly, keys: jax.Array, log: list[events.Event], sessions: list[tuple[int, int]]
+) -> types.Params:
+    """Returns the parameters after all events of a log, whose sessions each had a length of the run in mind."""
+    layout, totals = parts.layout, dict(sessions)
+    assert layout.roll_back is not None
+    state, iteration, total = resume.initial_state(parts, keys), 0, totals.pop(0)
+    workers: list[int] = []
+    for number, event in enumerate([*log, None]):
+        is_rollback, begins = event is not None and event.worker == events.ROLLBACK, number in totals
+        if event is None or is_rollback or begins:
+            state, iteration = _follow(layout, state, iteration, workers, total)
+        if begins:
+            total = totals[number]
+            if not parts.settings["checkpoint.replay"]:
+                state = resume.emptied(parts, state, keys, iteration)
+        if event is not None and is_rollback:
+            state = layout.roll_back(state, _updates(state.versions[event.age]))
+        elif event is not None:
+            workers.append(event.worker)
+    return state.learner.params
+
+
+def _follow(layout: parallel.Layout, state: Any, iteration: int, workers: list[int], total: int) -> tuple[Any, int]:
+    """Runs from a snapshot on to the last of the events of these workers; returns a snapshot and its iteration."""
+    assert layout.follow is not None
+    layout.follow(workers)
+    try:
+        layout.run(state, iteration, len(workers) + 1, total)
+    except parallel.Interrupted as stop:
+        if not isinstance(stop.fault, schedules.EndOfLog):
+            raise stop.fault or stop from None
+        return layout.snapshot(stop.state), iteration + stop.iterations
+    raise AssertionError("a log has an end")
+
+
+def _updates(learner: Any) -> int:
+    return int(np.asarray(learner.updates)[0])

@@ -1,0 +1,125 @@
+"""Guards a run against numbers that cannot be: finds them, keeps the state before them, and names their source."""
+
+import functools
+import pathlib
+import shutil
+import warnings
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from jaxrl_dist import errors, parallel
+from jaxrl_dist.runs import checkpoint
+from jaxrl_dist.settings import sweep
+from jaxrl_dist.training import assemble, records, resume
+
+_all_finite = jax.jit(parallel.all_finite)
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss, gradient, parameter, observation or reward stopped being finite; the message says where."""
+
+
+def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
+    """Whether all that a chunk of iterations has left behind is finite, and no environment left its range.
+
+    Args:
+        state: of the layout, after the chunk.
+        metrics: of the chunk, on the devices or on the host.
+    """
+    in_state = _all_finite((state.learner.params, state.learner.opt_state, state.actors.timestep))
+    metrics = jax.device_get(metrics)
+    in_sums = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(metrics))
+    return bool(in_state) and in_sums and not np.any(metrics.episodes.unsound_rows)
+
+
+def stop_at_failure(
+    parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, progress: records.Progress, count: int
+) -> NoReturn:
+    """Finds the bad iteration, keeps what it began with, and raises.
+
+    Args:
+        parts: assembled system.
+        folder: run folder; the state goes to `failure` there.
+        keys: typed keys [S] of the seeds.
+        progress: before the chunk that went wrong.
+        count: iterations of that chunk.
+
+    Raises:
+        NonFiniteError: always.
+    """
+    first = progress.iteration
+    failure = parts.layout.kept_failure() or _search(parts, folder, keys, progress, count)
+    if failure is None:
+        raise NonFiniteError(
+            f"not finite between iterations {first} and {first + count}, and finite when run again: suspect the "
+            f"hardware; the same command goes on from the last checkpoint in {folder}"
+        )
+    source = _describe(parts, failure)
+    meta = {
+        "iteration": failure.iteration,
+        "total": progress.total,
+        "num_devices": int(parts.layout.mesh.devices.size),
+        "source": source,
+    }
+    checkpoint.save(folder / "failure", "state", failure.saved, meta)
+    raise NonFiniteError(
+        f"not finite in iteration {failure.iteration}, after {records.env_steps(parts, failure.iteration):,} steps: "
+        f"{source}; jaxrl_dist.replay_failure({str(folder)!r}) runs it again, and the checkpoints are from before it"
+    )
+
+
+def forget_failure(folder: pathlib.Path, iteration: int) -> None:
+    """Removes the failure of an earlier session, once what is saved of the run is of a later iteration.
+
+    Args:
+        folder: run folder.
+        iteration: that the newest checkpoint is of.
+    """
+    path = checkpoint.find(folder / "failure", "state")
+    if path is None:
+        return
+    try:
+        failed = checkpoint.read_meta(path)["iteration"]
+    except errors.CheckpointError:
+        # Nothing could run it again.
+        failed = -1
+    if iteration > failed:
+        shutil.rmtree(folder / "failure", ignore_errors=True)
+
+
+def _search(
+    parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, progress: records.Progress, count: int
+) -> parallel.Failure | None:
+    """Runs iterations again, one by one, from the last checkpoint on; None where all are sound this time."""
+    state_at = functools.partial(_state_at, parts, folder, keys, progress.total)
+    state = state_at(progress.iteration)
+    for iteration in range(progress.iteration, progress.iteration + count):
+        state, metrics = parts.layout.run(state, iteration, 1, progress.total)
+        if not is_sound(state, metrics):
+            # From the checkpoint once more: a copy of every state on the way might not fit beside a large replay.
+            before = state_at(iteration)
+            return parallel.Failure(iteration, before, parts.layout.find_source(before, iteration, progress.total))
+    return None
+
+
+def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, total: int, iteration: int) -> Any:
+    """Returns the state at the start of an iteration, from the last checkpoint on."""
+    found = resume.restore_latest(parts, folder / "checkpoints", keys, parts.layout.template(keys), warnings.warn)
+    state, start = (found[0], found[1]["iteration"]) if found else (resume.initial_state(parts, keys), 0)
+    return parts.layout.run(state, start, iteration - start, total)[0]
+
+
+def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
+    """Names the environment, field and step that brought the first number that cannot be, or the learner."""
+    if failure.source is None:
+        return "from sound observations and rewards, so in the loss, its gradient or the update"
+    field, member, column, row = failure.source
+    seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
+    where = sweep.describe(sweep.combinations(parts.settings)[number])
+    return (
+        f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
+        f"{where and ' with '}{where}, at its "
+        f"step {failure.iteration * parts.settings['layout.unroll_length'] + row}, is not finite or out of its range"
+    )

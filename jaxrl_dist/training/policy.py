@@ -1,0 +1,188 @@
+"""What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
+
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import agents, envs, errors, types
+from jaxrl_dist.parallel import keys as run_keys
+from jaxrl_dist.runs import checkpoint, view
+from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import assemble, evaluation, records, resume, session
+
+
+class Policy(NamedTuple):
+    """A trained policy of one seed.
+
+    Attributes:
+        agent: pure functions; `agent.evaluate(params, carry, timestep, key)` acts on a batch.
+        params: of that seed, without a seeds axis.
+        environment: that it was trained on.
+        settings: of the run.
+        env_steps: that its parameters had seen.
+    """
+
+    agent: agents.Agent
+    params: types.Params
+    environment: envs.Environment | envs.HostTask
+    settings: resolve.Resolved
+    env_steps: int
+
+    def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
+        """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
+        return self.agent.evaluate(self.params, carry, timestep, key)
+
+
+def load(
+    run: str | os.PathLike[str],
+    slot: str = "latest",
+    seed_index: int = 0,
+    params: Mapping[str, str] | None = None,
+) -> Policy:
+    """Loads the policy of a run.
+
+    Args:
+        run: run folder.
+        slot: `latest` or `best` (by mean evaluation return).
+        seed_index: which of the run's seeds; of a sweep, which member (all seeds of the first combination first).
+        params: other parameters of the environment.
+
+    Raises:
+        UsageError: the folder holds no such policy.
+        checkpoint.CheckpointError: its files are corrupt.
+    """
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}))
+    members = sweep.num_members(parts.settings)
+    if not 0 <= seed_index < members:
+        raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
+    one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
+    values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
+    return Policy(parts.agent, one, parts.environment, parts.settings.replaced(values), env_steps)
+
+
+def evaluate(
+    run: str | os.PathLike[str], episodes: int, seed: int, slot: str, params: Mapping[str, str]
+) -> dict[str, Any]:
+    """Evaluates the policies of a run on new environments; equal arguments give equal results.
+
+    Args:
+        run: run folder.
+        episodes: whole episodes per seed.
+        seed: of the evaluation's environments and actions, apart from those of training.
+        slot: `latest` or `best`.
+        params: other parameters of the environment.
+
+    Returns:
+        A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
+
+    Raises:
+        EnvironmentFault: an environment failed, or a return is not finite.
+    """
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
+    # A run of this seed splits the key itself by use.
+    root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
+    keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
+    with session.matmul_precision(parts.settings):
+        returns = parts.evaluate(trained, keys, 0)
+    evaluation.check_finite(returns, parts.settings.settings)
+    grouped = [
+        {"settings": values, **_summarised(np.stack(of_each))}
+        for values, of_each in sweep.by_combination(parts.settings, list(returns))
+    ]
+    return {
+        "run": str(run),
+        "system": parts.settings["system"],
+        "env": parts.settings["env"],
+        "protocol": parts.protocol,
+        "slot": slot,
+        "env_steps": env_steps,
+        "seed": seed,
+        **({"sweep": grouped} if parts.settings["sweep"] else _summarised(returns)),
+    }
+
+
+def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
+    """Runs the iteration again that stopped a run because something was not finite.
+
+    Returns:
+        Sums of the iteration's metrics and the norms of the parameters after it by name, one number per seed; the ones
+        that are not finite show what broke.
+
+    Raises:
+        UsageError: the run has not failed.
+    """
+    path = checkpoint.find(pathlib.Path(run) / "failure", "state")
+    if path is None:
+        raise errors.UsageError(f"{run} holds no failure")
+    # Devices have keys of their own: with another number of them it would be another iteration.
+    num_devices = checkpoint.read_meta(path)["num_devices"]
+    parts = assemble_run(pathlib.Path(run), {}, num_devices)
+    saved, meta = checkpoint.restore(path, parts.layout.failure_template(assemble.seed_keys(parts.settings)))
+    with session.matmul_precision(parts.settings):
+        learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
+    named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})
+    return {name: value.tolist() for name, value in named.items()}
+
+
+def _summarised(returns: np.ndarray) -> dict[str, Any]:
+    """Summarises returns f64 [S, episodes], with the lowest and the highest episode."""
+    ends = {"eval_return_min": float(returns.min()), "eval_return_max": float(returns.max())}
+    return {**records.summarise_returns(returns), **ends}
+
+
+def _param_flags(params: Mapping[str, str]) -> dict[str, str]:
+    return {f"{resolve.PARAMS}{name}": value for name, value in params.items()}
+
+
+def _norms(network: Any) -> Any:
+    """Returns f32 [S], the norm of each leaf [S, ...]."""
+    return jax.tree.map(lambda x: jnp.sqrt(jnp.square(x).reshape(x.shape[0], -1).sum(1)), network)
+
+
+def assemble_run(
+    folder: pathlib.Path, flags: Mapping[str, Any], num_devices: int = 1, episodes: int = 0
+) -> assemble.Assembly:
+    """Builds the parts of a run anew, as its `config.json` says, but for these flags.
+
+    Raises:
+        UsageError: the folder is no run folder, its `config.json` is damaged, or here are fewer devices.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise errors.UsageError(f"--run={folder} is no run folder: it has no config.json")
+    if num_devices > jax.device_count():
+        raise errors.UsageError(
+            f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
+            f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
+        )
+    saved = catalogue.restored(view.read_json(path))
+    # Every value is given, so a preset that was changed since, or is gone, has no say.
+    given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
+    settings, environment = assemble.resolve(given)
+    return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
+
+
+def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
+    """Returns the flags that make a layout use the first devices there are."""
+    chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
+    named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}
+    return {name: value for name, value in named.items() if name in saved.settings}
+
+
+def _restore(
+    folder: pathlib.Path, slot: str, flags: Mapping[str, Any], episodes: int = 0
+) -> tuple[assemble.Assembly, types.Params, int]:
+    parts = assemble_run(folder, flags, episodes=episodes)
+    template = parts.layout.template(assemble.seed_keys(parts.settings)).learner.params
+    try:
+        params, meta = resume.load_params(folder, slot, template)
+    except ValueError as error:
+        raise errors.UsageError(str(error)) from error
+    return parts, params, meta["env_steps"]

@@ -1,0 +1,177 @@
+"""Trains for some seconds to see how fast a run would be; nothing is saved, and what was learned is thrown away."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import envs, parallel
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.training import assemble, records
+
+# Longest time until a replay is learned from; a probe that takes longer measures what it sees until then.
+_PATIENCE_S = 60.0
+_PLAYED_AHEAD = 2
+# How long actors may take to play as far ahead as they can, and how often that is looked at.
+_REST_S, _LOOK_S = 2.0, 0.05
+# More than a window of any agent.
+_ROWS_PER_COLUMN = 256
+# So that no schedule is at its end however long a probe is.
+_TOTAL = 2**24
+
+
+class Probe:
+    """A run that is measured; close it.
+
+    Attributes:
+        parts: assembled as the settings say, but for a replay that is learned from as soon as it can be.
+        state: of the layout.
+        learns: whether updates were made in what was measured.
+        iterations: measured, and `seconds` that they took.
+        rates: steps per second, all seeds together, of each call of `run`.
+    """
+
+    def __init__(
+        self,
+        settings: resolve.Resolved,
+        environment: envs.Environment | envs.HostTask,
+        devices: Sequence[jax.Device],
+        capacity: int = 0,
+    ) -> None:
+        """Assembles.
+
+        Args:
+            settings: of the run.
+            environment: that they name.
+            devices: to learn on.
+            capacity: rows to which a replay is cut, about; 0 keeps it whole.
+
+        Raises:
+            UsageError: settings that cannot be.
+        """
+        self.parts = assemble.assemble(_early(settings, capacity), environment, devices)
+        self.state: Any = None
+        self.learns, self.iterations, self.seconds = False, 0, 0.0
+        self.rates: list[float] = []
+        self._sums: dict[str, np.ndarray] = {}
+        self._iteration, self._length = 0, 1
+
+    @functools.cached_property
+    def keys(self) -> jax.Array:
+        """Typed keys [S] of the run's seeds."""
+        return assemble.seed_keys(self.parts.settings)
+
+    def warm_up(self) -> None:
+        """Compiles, and trains until the first update is made, or a replay has taken too long to fill."""
+        self.state = self.parts.layout.init(self.keys)
+        self._run(0)
+        started_s = time.perf_counter()
+        while not self.learns and time.perf_counter() - started_s < _PATIENCE_S:
+            self.learns = bool(self._run(1).updates.any())
+        # Whatever compiles as it is first met has been met now.
+        self._run(1)
+
+    def run(self, seconds: float) -> None:
+        """Trains for about so long, at least one iteration, and adds what it measures."""
+        if self.parts.settings["layout"] != "anakin":
+            # Actors that rested have played ahead.
+            self._run(_PLAYED_AHEAD)
+        started_s, iterations = time.perf_counter(), 0
+        while iterations == 0 or time.perf_counter() - started_s < seconds:
+            chunk_s = time.perf_counter()
+            sums = records.by_path(self._run(self._length))
+            self._sums = {name: self._sums.get(name, 0.0) + value for name, value in sums.items()}
+            iterations += self._length
+            took = max(time.perf_counter() - chunk_s, 1e-6)
+            self._length = max(1, round(min(self._length * 0.2 / took, 4 * self._length)))
+        took = time.perf_counter() - started_s
+        self.iterations, self.seconds = self.iterations + iterations, self.seconds + took
+        self.rates.append(records.steps_per_second(self.parts, iterations, {}, took))
+        if self.parts.settings["layout"] != "anakin":
+            _await_rest()
+
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps per second of all that was measured, without those that no environment made."""
+        sums = {name: value.tolist() for name, value in self._sums.items()}
+        return records.steps_per_second(self.parts, self.iterations, sums, self.seconds)
+
+    @property
+    def updates_per_iteration(self) -> float:
+        """Updates of one seed."""
+        return float(self._sums["updates"].mean()) / self.iterations
+
+    def report(self) -> Mapping[str, Any]:
+        """Returns what a training record would say of the layout."""
+        return self.parts.layout.report(self._sums, self.seconds)
+
+    def close(self) -> None:
+        """Ends threads and frees what it holds."""
+        self.parts.layout.close()
+        self.state = None
+
+    def _run(self, count: int) -> parallel.Metrics:
+        try:
+            self.state, metrics = self.parts.layout.run(self.state, self._iteration, count, _TOTAL)
+        except parallel.Interrupted as end:
+            raise end.fault or KeyboardInterrupt from None
+        self._iteration += count
+        return jax.device_get(metrics)
+
+
+def _await_rest() -> None:
+    """Waits until actors have played ahead, so that they take no core from what is measured next."""
+    until_s = time.perf_counter() + _REST_S
+    while time.perf_counter() < until_s:
+        used_s = time.process_time()
+        time.sleep(_LOOK_S)
+        if time.process_time() - used_s < 0.1 * _LOOK_S:
+            return
+
+
+def acting_seconds(probe: Probe, iterations: int) -> float:
+    """Measures an iteration of Anakin without learning: environments and acting alone.
+
+    Args:
+        probe: of an environment on the device, warm; its state is used up.
+        iterations: to take the mean of.
+    """
+    parts = probe.parts
+    settings, mesh, environment = parts.settings, parts.layout.mesh, parts.environment
+    num_envs, columns = settings["env.num_envs"], settings["env.num_envs"] // mesh.shape["devices"]
+    assert isinstance(environment, envs.Environment)
+    unroll = unrolls.device_unroll(parts.agent, environment, settings["layout.unroll_length"])
+
+    def play(key: jax.Array, params: Any, actors: Any) -> Any:
+        exploration = parts.agent.exploration(meshes.global_columns(columns), num_envs, 0.5)
+        actors, rows, _ = unroll(params, actors, key, exploration, jnp.int32(0))
+        # All rows are asked for, so none is left out.
+        return actors, sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(rows.steps)) * jnp.ones(columns)
+
+    per_seed, by_column = meshes.PER_SEED, meshes.COLUMNS
+    mapped = meshes.device_map(play, mesh, (per_seed, per_seed, by_column), (by_column, by_column))
+    program = meshes.program(mapped, mesh, (by_column, by_column), donate=(2,))
+    actors, _ = jax.block_until_ready(program(probe.state.key, probe.state.learner.params, probe.state.actors))
+    started_s = time.perf_counter()
+    for _ in range(iterations):
+        actors, total = program(probe.state.key, probe.state.learner.params, actors)
+    jax.block_until_ready(total)
+    return (time.perf_counter() - started_s) / iterations
+
+
+def _early(settings: resolve.Resolved, capacity: int) -> resolve.Resolved:
+    """Returns the settings with a replay that is learned from at once, and is cut where a capacity is given."""
+    if "replay.min_size" not in settings.settings:
+        return settings
+    block = settings["env.num_envs"] * settings["layout.unroll_length"]
+    cut = -(-max(capacity, _ROWS_PER_COLUMN * settings["env.num_envs"]) // block) * block
+    rows = min(settings["replay.capacity"], cut) if capacity else settings["replay.capacity"]
+    changed = {"replay.min_size": 1, "replay.capacity": rows}
+    return dataclasses.replace(settings, settings={**settings.settings, **changed})

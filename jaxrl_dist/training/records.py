@@ -1,0 +1,183 @@
+"""What a run knows of its own progress, saved with every checkpoint, and the records that it makes of it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist.runs import aggregate
+from jaxrl_dist.settings import sweep
+from jaxrl_dist.training import assemble
+
+
+@dataclasses.dataclass
+class Pending:
+    """What happened since the last training record; saved too, so that a resumed run records what the whole one would.
+
+    Attributes:
+        sums: f64 [S] each, by path in the layout's metrics; as lists, so that JSON can hold them.
+        seconds: of training.
+        iterations: number of them.
+    """
+
+    sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+    iterations: int = 0
+
+    def add(self, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:
+        """Adds a chunk of iterations."""
+        self.sums = _plus(self.sums, sums)
+        self.seconds += seconds
+        self.iterations += iterations
+
+
+@dataclasses.dataclass
+class Progress:
+    """What a run knows of itself on the host.
+
+    Attributes:
+        iteration: finished so far.
+        total: at which the run ends, as of the last session.
+        evaluated: iteration of the last evaluation.
+        wall_s: from the start of `start` on, summed over all sessions, as are the other seconds.
+        train_s: in training iterations.
+        compile_s: before the first iteration of each session.
+        valid_steps: taught rows, summed over seeds.
+        learner_steps: updates, summed over seeds.
+        best_return: largest mean evaluation return, None before the first evaluation.
+        seconds_to_best: `wall_s` at that evaluation.
+        last_return: mean of the last evaluation.
+        sessions: of each the events of the layout's log before it, and the `total` that it had.
+        layout_sums: the layout's own sums over all sessions, as `Pending.sums`.
+        pending: towards the next training record.
+    """
+
+    iteration: int = 0
+    total: int = 0
+    evaluated: int = 0
+    wall_s: float = 0.0
+    train_s: float = 0.0
+    compile_s: float = 0.0
+    valid_steps: int = 0
+    learner_steps: int = 0
+    best_return: float | None = None
+    seconds_to_best: float | None = None
+    last_return: float | None = None
+    sessions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    layout_sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    pending: Pending = dataclasses.field(default_factory=Pending)
+
+
+def from_meta(meta: Mapping[str, Any]) -> Progress:
+    """Rebuilds the progress from `dataclasses.asdict` of it."""
+    return Progress(**{**meta, "pending": Pending(**meta["pending"])})
+
+
+def add_chunk(progress: Progress, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:
+    """Counts a chunk of iterations."""
+    progress.iteration += iterations
+    progress.train_s += seconds
+    progress.valid_steps += round(sums["episodes/valid_steps"].sum())
+    progress.learner_steps += round(sums["updates"].sum())
+    own = {name: value for name, value in sums.items() if name.startswith("layout/")}
+    progress.layout_sums = _plus(progress.layout_sums, own)
+    progress.pending.add(sums, seconds, iterations)
+
+
+def by_path(sums: Any) -> dict[str, np.ndarray]:
+    """Copies metrics to the host: path -> f64 [S]."""
+    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(sums))[0]
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf, np.float64) for path, leaf in leaves
+    }
+
+
+def env_steps(parts: assemble.Assembly, iteration: int) -> int:
+    """Returns the environment steps per seed after an iteration."""
+    return iteration * parts.layout.rows_per_iteration
+
+
+def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
+    """Returns how far the run is, per seed."""
+    steps, members = env_steps(parts, progress.iteration), sweep.num_members(parts.settings)
+    return {
+        "env_steps": steps,
+        "frames": steps * parts.environment.spec.frames_per_step,
+        "valid_steps": progress.valid_steps // members,
+        "learner_steps": progress.learner_steps // members,
+        "wall_s": progress.wall_s,
+    }
+
+
+def steps_per_second(
+    parts: assemble.Assembly, iterations: int, sums: Mapping[str, list[float]], seconds: float
+) -> float:
+    """Returns the environment steps per second of all seeds, without those that a layout passed over."""
+    steps = env_steps(parts, iterations) * sweep.num_members(parts.settings)
+    return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
+
+
+def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
+    """Makes the record of what is pending."""
+    pending = progress.pending
+    sums = {name: np.asarray(values) for name, values in pending.sums.items()}
+    episodes = np.where(sums["episodes/episodes"] > 0, sums["episodes/episodes"], np.nan)
+    per_seed = sums["episodes/episode_return"] / episodes
+    updates = sums["updates"]
+    learned = {
+        name.removeprefix("learner/"): float((value / np.maximum(updates, 1)).mean())
+        for name, value in sums.items()
+        if name.startswith("learner/") and updates.any()
+    }
+    return {
+        "kind": "train",
+        **counters(parts, progress),
+        "steps_per_second": steps_per_second(parts, pending.iterations, pending.sums, pending.seconds),
+        "episodes": int(sums["episodes/episodes"].sum()),
+        "episode_return": _nanmean(per_seed),
+        "episode_return_per_seed": per_seed.tolist(),
+        "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
+        **learned,
+        **_replayed(parts, float(sums.get("layout/gradients", updates).mean()), env_steps(parts, pending.iterations)),
+        **parts.layout.report(sums, pending.seconds),
+    }
+
+
+def evaluation_record(parts: assemble.Assembly, progress: Progress, returns: np.ndarray) -> dict[str, Any]:
+    """Makes the record of an evaluation with returns f64 [S, episodes]."""
+    return {"kind": "eval", **counters(parts, progress), **summarise_returns(returns)}
+
+
+def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
+    """Summarises evaluation returns f64 [S, episodes]; the interval is over seeds, or over the episodes of one seed."""
+    per_seed = returns.mean(1)
+    scores = per_seed if len(per_seed) > 1 else returns[0]
+    low, high = aggregate.interval(scores)
+    return {
+        "eval_return": float(returns.mean()),
+        "eval_return_per_seed": per_seed.tolist(),
+        "eval_return_iqm": float(aggregate.interquartile_mean(scores)),
+        "eval_return_ci95": [float(low), float(high)],
+        "eval_interval_over": "seeds" if len(per_seed) > 1 else "episodes",
+        "eval_episodes": int(returns.size),
+    }
+
+
+def _replayed(parts: assemble.Assembly, batches: float, inserted: int) -> dict[str, float]:
+    """Returns the taught rows per inserted row that were really drawn, of a system that has a replay.
+
+    Asynchronous gradients are of a batch each, whether they were dropped or made an update with others.
+    """
+    if "replay.batch_size" not in parts.settings.settings:
+        return {}
+    return {"samples_per_insert": batches * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
+
+
+def _plus(totals: Mapping[str, list[float]], sums: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    return {**totals, **{name: (np.asarray(totals.get(name, 0.0)) + value).tolist() for name, value in sums.items()}}
+
+
+def _nanmean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")

@@ -1,0 +1,165 @@
+"""Trains what the flags ask for: resolves, assembles, locks the run folder, drives the session, summarises."""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from absl import logging
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxrl_dist import errors
+from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.runs import folder as run_folder
+from jaxrl_dist.runs import loggers, software
+from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.training import assemble, auto_layout, resume, session
+from jaxrl_dist.training import stop as stopping
+from jaxrl_dist.training import summary as run_summary
+
+# What ends a run in one line, beside a wrong command.
+FAULTS = (FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, memory_use.OutOfMemoryError, OSError)
+
+
+class Run(NamedTuple):
+    """A run that has stopped: its folder, its summary, and why, as in `session.Result`."""
+
+    folder: pathlib.Path
+    summary: dict[str, Any]
+    reason: str
+
+
+def train(
+    system: str,
+    env: str,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[session.Callback] = (),
+    **run_settings: Any,
+) -> Run:
+    """Trains a system, or resumes it where the folder holds the same run.
+
+    Args:
+        system: row of the table of systems.
+        env: environment as suite:name.
+        devices: to train on; by default all there are.
+        settings: by flag name, such as {"agent.discount": 0.9}.
+        callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
+            ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
+        **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
+
+    Returns:
+        The run.
+
+    Raises:
+        UsageError: settings that cannot be.
+        FloatingPointError: training diverged.
+        MemoryError: something was too large.
+        Exception: of a callback, as it was raised, when what was learned is saved.
+    """
+    named = {"system": system, "env": env, **run_settings}
+    for name, value in (settings or {}).items():
+        if name in named:
+            raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
+        named[name] = value
+    return drive(named, devices or jax.devices(), stopping.StopToken(), display=False, callbacks=callbacks)
+
+
+def prepare() -> None:
+    """Sets up the process as scripts do, before JAX has a backend: few words, flat memory, a device per core."""
+    logging.set_verbosity(logging.WARNING)
+    memory_use.keep_flat()
+    use_cores()
+
+
+def drive(
+    named: Mapping[str, Any],
+    devices: Sequence[jax.Device],
+    stop: stopping.StopToken,
+    *,
+    display: bool,
+    on_devices: Callable[[Sequence[jax.Device]], None] = lambda devices: None,
+    callbacks: Sequence[session.Callback] = (),
+) -> Run:
+    """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way.
+
+    Args:
+        named: settings by flag name.
+        devices: to choose from.
+        stop: polled between updates.
+        display: show the progress on the terminal.
+        on_devices: called with those chosen, before anything is compiled for them.
+        callbacks: see `train`.
+
+    Raises:
+        memory.OutOfMemoryError: something was too large.
+    """
+    settings, environment = assemble.resolve(named)
+    software.check_trackers(settings)
+    sweep.check_once(settings, named)
+    title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
+    with (
+        memory_use.named(),
+        resume.open_folder(named, settings) as folder,
+        _lock(folder),
+        session.matmul_precision(settings),
+    ):
+        with stop.at_once("stopped before the run began; nothing was saved"):
+            say = print if display else _say_nothing
+            settings, environment = auto_layout.settle(named, settings, environment, folder, devices, on_devices, say)
+        chosen = assemble.choose_devices(settings, devices)
+        on_devices(chosen)
+        parts = assemble.assemble(settings, environment, chosen)
+        started = resume.start(parts, folder)
+        # Only now that nothing refuses the run any more.
+        changes = run_folder.write_config(folder, settings)
+        with (
+            contextlib.closing(parts.layout),
+            loggers.Logger(folder, log, title=title, settings=settings.settings, display=display) as logger,
+        ):
+            if changes:
+                logger.say(f"changed since the last session: {resolve.describe(changes)}")
+            result = session.run(parts, folder, started, logger, stop, callbacks)
+        summary = run_summary.write_summary(folder, parts, result)
+    return Run(folder, summary, result.reason)
+
+
+@contextlib.contextmanager
+def _lock(folder: pathlib.Path) -> Iterator[None]:
+    """Holds the folder; one that another trainer took a moment ago is refused as one that it had before."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(run_folder.lock(folder))
+        except errors.LockError as error:
+            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
+        yield
+
+
+def _say_nothing(text: str) -> None:
+    """Is told what happens, where nobody listens."""
+
+
+def use_cores() -> None:
+    """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend."""
+    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+
+
+def keep_programs(devices: Sequence[jax.Device]) -> None:
+    """Keeps compiled programs between processes, but for those over several devices of a CPU; for scripts.
+
+    With jaxlib 0.10.2 such a program, loaded instead of compiled, crashes the process in about half of the runs: two of
+    its reductions meet in one rendezvous (`InProcessCommunicator::AllReduce`).
+    """
+    several = devices[0].platform == "cpu" and len(devices) > 1
+    # JAX looks once whether to keep programs, and would go on as it began.
+    compilation_cache.reset_cache()
+    jax.config.update("jax_compilation_cache_dir", None if several else str(cache_folder()))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def cache_folder() -> pathlib.Path:
+    """Returns where compiled programs are kept between processes, `$XDG_CACHE_HOME/jaxrl_dist` or its usual default."""
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "jaxrl_dist"

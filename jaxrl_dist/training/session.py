@@ -1,0 +1,291 @@
+"""One process's part of a run: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import parallel, types
+from jaxrl_dist.parallel import keys as run_keys
+from jaxrl_dist.parallel import memory_use, mesh
+from jaxrl_dist.runs import checkpoint, events, loggers
+from jaxrl_dist.settings import resolve
+from jaxrl_dist.training import assemble, evaluation, guard, records, resume
+from jaxrl_dist.training import stop as stopping
+
+_CHUNK_S = 1.0
+FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
+# Gets a copy of each record; a true result ends the run, and a text among these says why.
+Callback = Callable[[dict[str, Any]], object]
+
+
+class Result(NamedTuple):
+    """How a session ended.
+
+    Attributes:
+        reason: `finished`, `return reached`, `stopped`, or "callback " with its name and what it said.
+        progress: at its end.
+        resumed_from: as in `Started`.
+        params: `types.Params`, leaves [S, ...].
+    """
+
+    reason: str
+    progress: records.Progress
+    resumed_from: int | None
+    params: types.Params
+
+
+class _Session(NamedTuple):
+    parts: assemble.Assembly
+    folder: pathlib.Path
+    logger: loggers.Logger
+    stop: stopping.StopToken
+    keys: jax.Array
+    evaluation_keys: jax.Array
+    clock_s: float
+    callbacks: Sequence[Callback]
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.folder / "checkpoints"
+
+    def tick(self, progress: records.Progress) -> None:
+        """Moves the clock and the live line."""
+        progress.wall_s = time.perf_counter() - self.clock_s
+        counters = records.counters(self.parts, progress)
+        self.logger.show({name: counters[name] for name in ("env_steps", "frames", "wall_s")})
+
+
+def run(
+    parts: assemble.Assembly,
+    folder: pathlib.Path,
+    started: resume.Started,
+    logger: loggers.Logger,
+    stop: stopping.StopToken,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Drives a run until it is finished or stopped; saves either way.
+
+    Args:
+        parts: assembled system.
+        folder: run folder, locked by the caller.
+        started: from `resume.start`; its state is used up.
+        logger: gets every record.
+        stop: polled between chunks.
+        callbacks: called in turn with each record, once it is logged; what one raises leaves when all is saved.
+
+    Raises:
+        guard.NonFiniteError: training diverged.
+        EnvironmentFault: an environment failed, or the return of an evaluation is not finite.
+        checkpoint.CheckpointError: a checkpoint cannot be written.
+    """
+    evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(started.keys)
+    session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks)
+    state, progress = started.state, started.progress
+    _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
+    reason = _reason(session, progress)
+    if not reason:
+        with jax.thread_guard(jax.process_count() > 1):
+            state = _compile(session, state, progress)
+            state, reason = _loop(session, state, progress)
+            _save(session, state, progress)
+    return Result(reason, progress, started.resumed_from, state.learner.params)
+
+
+def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
+    """Says what runs where, and what an extension does to schedules."""
+    say, asked = session.logger.say, session.parts.settings["steps"]
+    steps = functools.partial(records.env_steps, session.parts)
+    session.logger.total_steps = steps(total)
+    say(f"{mesh.describe(session.parts.layout.mesh)}; folder {session.folder}")
+    replay = memory_use.describe(memory_use.replay_parts(state.replay))
+    for line in (*session.parts.layout.placement, session.parts.protocol, replay):
+        if line:
+            say(line)
+    if progress.iteration >= total:
+        say(f"it already has {steps(progress.iteration):,} steps per seed, of --steps={asked:,}: nothing left to train")
+    elif progress.iteration:
+        say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
+    if 0 < progress.iteration < total and progress.total != total:
+        before, after = progress.iteration / progress.total, progress.iteration / total
+        say(
+            f"the run now ends at {steps(total):,} steps instead of {steps(progress.total):,}: "
+            f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"
+        )
+    progress.total = total
+    progress.sessions.append((session.parts.layout.num_events(state, progress.iteration), total))
+
+
+def _reason(session: _Session, progress: records.Progress) -> str:
+    """Says why the run is at its end, "" where it is not."""
+    if progress.last_return is not None and progress.last_return >= session.parts.settings["stop_at_return"]:
+        return RETURN_REACHED
+    if progress.iteration >= progress.total and progress.evaluated == progress.iteration:
+        return FINISHED
+    return STOPPED if session.stop.requested else ""
+
+
+def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
+    """Compiles training and evaluation at the same time by running both for no steps."""
+    started_s = time.perf_counter()
+    params = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), state.learner.params)
+
+    def compile_evaluation() -> None:
+        # What `with` sets in JAX holds for one thread only.
+        with matmul_precision(session.parts.settings):
+            session.parts.evaluate(params, session.evaluation_keys, 0, limit=0)
+
+    with (
+        session.stop.at_once("stopped while compiling; there was nothing new to save"),
+        futures.ThreadPoolExecutor(1) as pool,
+    ):
+        compiled = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
+        state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
+        guard.is_sound(state, sums)
+        # Programs over several processes come from one thread, so that all processes have them in one order.
+        if compiled is None:
+            compile_evaluation()
+        else:
+            compiled.result()
+    seconds = time.perf_counter() - started_s
+    progress.compile_s += seconds
+    session.logger.say(f"compiled in {seconds:.1f} s")
+    session.tick(progress)
+    return state
+
+
+def matmul_precision(settings: resolve.Resolved) -> contextlib.AbstractContextManager[Any]:
+    """Sets the precision of matrix products that the settings ask for, in this thread and within the context."""
+    return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
+
+
+def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[Any, str]:
+    parts, settings = session.parts, session.parts.settings
+    log_every, evaluate_every = (
+        max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
+        for owner, share in (("log", 100), ("evaluation", 20))
+    )
+    length, chunks, learned, saved_s, called = 1, 0, 0, time.perf_counter(), ""
+    while True:
+        is_last = progress.iteration >= progress.total
+        if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
+            with _saving_at_a_fault(session, state, progress):
+                called = _evaluate(session, state, progress) or called
+        if reason := _reason(session, progress) or called:
+            return state, reason
+        if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and chunks:
+            _save(session, state, progress)
+            saved_s = time.perf_counter()
+        due = [(progress.iteration // every + 1) * every for every in (log_every, evaluate_every)]
+        count = min(*due, progress.total, progress.iteration + length) - progress.iteration
+        chunks += 1
+        started_s = time.perf_counter()
+        with _profile(session, learned):
+            state, metrics, count, fault = _iterations(session, state, progress, count)
+        seconds = time.perf_counter() - started_s
+        # What a fault leaves may be given away already: it is looked at only where it is to be saved.
+        if parts.layout.kept_failure() or (fault is None and not guard.is_sound(state, metrics)):
+            session.logger.say("something is not finite: training again from the last checkpoint to find it")
+            guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
+        length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
+        records.add_chunk(progress, records.by_path(metrics), seconds, count)
+        learned += progress.learner_steps > 0
+        events.append(session.folder, parts.layout.events())
+        session.tick(progress)
+        if fault is not None:
+            with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):
+                raise fault
+        is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
+        # A stop may have come before the first iteration of a chunk: then all is logged already.
+        if is_due and progress.pending.iterations:
+            record = records.training_record(parts, progress)
+            progress.pending = records.Pending()
+            with _saving_at_a_fault(session, state, progress):
+                called = _publish(session, record)
+
+
+@contextlib.contextmanager
+def _saving_at_a_fault(
+    session: _Session, state: Any, progress: records.Progress, is_sound: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Saves what was learned before a fault leaves the context; the fault leaves it whatever becomes of that."""
+    try:
+        yield
+    except Exception as fault:
+        try:
+            if not is_sound():
+                raise guard.NonFiniteError("it is not finite")
+            _save(session, state, progress)
+        except Exception as error:
+            fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")
+        raise
+
+
+def _iterations(session: _Session, state: Any, progress: records.Progress, count: int) -> Any:
+    """Runs iterations; returns the state, the metrics on the host, how many were run, and the fault that ended them."""
+    try:
+        state, metrics = session.parts.layout.run(
+            state, progress.iteration, count, progress.total, stopped=lambda: session.stop.requested
+        )
+        return state, jax.device_get(metrics), count, None
+    except parallel.Interrupted as end:
+        return end.state, jax.device_get(end.metrics), end.iterations, end.fault
+
+
+def _profile(session: _Session, learned: int) -> contextlib.AbstractContextManager[Any]:
+    """Traces the chunk after the first one of the session that learned, where the settings ask for it."""
+    if learned != 1 or not session.parts.settings["profile"]:
+        return contextlib.nullcontext()
+    session.logger.say(f"profiling into {session.folder / 'profile'}: tensorboard --logdir={session.folder} shows it")
+    return jax.profiler.trace(str(session.folder / "profile"))
+
+
+def _publish(session: _Session, record: Mapping[str, Any]) -> str:
+    """Logs a record and passes it to the callbacks; returns why one of them ends the run, "" where none does."""
+    session.logger.log(record)
+    answers = [(callback, callback(dict(record))) for callback in session.callbacks]
+    for callback, answer in answers:
+        if answer:
+            name = getattr(callback, "__name__", type(callback).__name__)
+            return f"callback {name}: {answer}" if isinstance(answer, str) else f"callback {name}"
+    return ""
+
+
+def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
+    """Evaluates, unless asked to stop on the way: then it is due when the run goes on. Returns as `_publish`."""
+    params, parts = state.learner.params, session.parts
+    returns = parts.evaluate(
+        params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
+    )
+    if returns is None:
+        return ""
+    evaluation.check_finite(returns, parts.settings.settings)
+    progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
+    session.tick(progress)
+    if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
+        progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
+        checkpoint.save(session.checkpoints, "best", params, _steps_meta(session, progress))
+    return _publish(session, records.evaluation_record(parts, progress, returns))
+
+
+def _save(session: _Session, state: Any, progress: records.Progress) -> None:
+    """Saves everything; the guard has looked at it before."""
+    progress.wall_s = time.perf_counter() - session.clock_s
+    meta = _steps_meta(session, progress)
+    # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
+    checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)
+    saved = resume.snapshot(session.parts, state)
+    checkpoint.save(session.checkpoints, meta["env_steps"], saved, dataclasses.asdict(progress))
+    checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
+    guard.forget_failure(session.folder, progress.iteration)
+
+
+def _steps_meta(session: _Session, progress: records.Progress) -> dict[str, int]:
+    return {"env_steps": records.env_steps(session.parts, progress.iteration)}

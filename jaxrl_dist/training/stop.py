@@ -1,0 +1,119 @@
+"""Asks a run to stop: signals, and the token that every loop polls."""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def leave_on_signals() -> None:
+    """Lets SIGTERM and SIGINT end the process silently, with 128 + the signal; for as long as nothing is to be saved.
+
+    Python's own handler of SIGINT raises wherever the process happens to be: in a library's import, which becomes
+    another error, or in a callback from native code, which drops it, so that the process goes on.
+    """
+    for number in _SIGNALS:
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
+
+
+class StopToken:
+    """Says whether the run was asked to stop; every loop polls `requested`.
+
+    Attributes:
+        requested: whether to save and leave.
+        exit_code: 0 until then; 143 for SIGTERM, 130 for SIGINT, whichever came first.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.exit_code = 0
+        self._interrupts = 0
+        self._farewell = ""
+
+    def request(self, signal_number: int = signal.SIGTERM) -> None:
+        """Asks the run to stop, as that signal would; a later request changes nothing."""
+        if not self.requested:
+            self.exit_code = 128 + signal_number
+            self.requested = True
+
+    @contextlib.contextmanager
+    def at_once(self, farewell: str) -> Iterator[None]:
+        """Lets a signal that `install` listens to end the process at once, with that line, within the context.
+
+        For work that cannot be interrupted, such as a compiler's, while there is nothing to save.
+        """
+        self._farewell = farewell
+        try:
+            yield
+        finally:
+            self._farewell = ""
+
+    @contextlib.contextmanager
+    def install(self) -> Iterator["StopToken"]:
+        """Listens to SIGTERM and SIGINT within the context; a second SIGINT ends the process at once with code 130.
+
+        Python runs signal handlers between two steps of the main thread only, which may be compiling for a minute; so
+        a thread reads the signals, and the second SIGINT works even then. Outside the main thread, where no handler
+        can be set, this only yields the token.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        receiver, sender = socket.socketpair()
+        sender.setblocking(False)
+        listener = threading.Thread(target=self._listen, args=(receiver,), name="signals", daemon=True)
+        listener.start()
+        handlers = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        active = [True]
+
+        def leave_fork() -> None:
+            # A forked worker must die of the signals as usual, and not write them to the parent's listener.
+            if active:
+                active.clear()
+                _restore(handlers, -1)
+
+        os.register_at_fork(after_in_child=leave_fork)
+        try:
+            yield self
+        finally:
+            if active:
+                active.clear()
+                _restore(handlers, wakeup)
+                # Ends the listener even where a forked worker still has a copy of the sender.
+                sender.shutdown(socket.SHUT_RDWR)
+                listener.join()
+            sender.close()
+            receiver.close()
+
+    def _handle(self, signal_number: int, frame: Any) -> None:
+        """Runs in the main thread; the listener counts."""
+        self.request(signal_number)
+
+    def _listen(self, receiver: socket.socket) -> None:
+        """Reads the numbers of the signals that arrive, until the sender is closed."""
+        while received := receiver.recv(1):
+            if received[0] in _SIGNALS:
+                self.request(received[0])
+                if farewell := self._farewell:
+                    os.write(sys.stdout.fileno(), f"{farewell}\n".encode())
+                    os._exit(self.exit_code)
+            self._interrupts += received[0] == signal.SIGINT
+            if self._interrupts >= 2:
+                if sys.stdout.isatty():
+                    # A live line hides the cursor.
+                    os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
+                os._exit(128 + signal.SIGINT)
+
+
+def _restore(handlers: dict[signal.Signals, Any], wakeup: int) -> None:
+    """Puts back what was set before `install`."""
+    signal.set_wakeup_fd(wakeup)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -1,0 +1,106 @@
+"""What a run says of itself at its end: `summary.json` and a few lines."""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxrl_dist.analysis import plots
+from jaxrl_dist.runs import checkpoint, metrics
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.training import assemble, records, session
+
+
+def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: session.Result) -> dict[str, Any]:
+    """Writes `summary.json` and the learning curve, and returns the summary.
+
+    The evaluation in it is the run's last one, also where this session made none.
+
+    Raises:
+        OSError: one of them cannot be written; the message says that the run itself is whole.
+    """
+    settings, progress = parts.settings, result.progress
+    counters = records.counters(parts, progress)
+    evaluations = [record for record in metrics.read(folder) if record["kind"] == "eval"]
+    last = evaluations[-1] if evaluations else {}
+    summary = {
+        "system": settings["system"],
+        "env": settings["env"],
+        "protocol": parts.protocol,
+        "layout": settings["layout"],
+        "reason": result.reason,
+        **counters,
+        "steps_per_second": records.steps_per_second(parts, progress.iteration, progress.layout_sums, progress.train_s)
+        if progress.train_s
+        else None,
+        "train_s": progress.train_s,
+        "compile_s": progress.compile_s,
+        "eval_return_mean": last.get("eval_return"),
+        **{name: last.get(name) for name in _EVALUATION},
+        "best_return": progress.best_return,
+        "seconds_to_best": progress.seconds_to_best,
+        "seed": settings["seed"],
+        "num_seeds": settings["num_seeds"],
+        **_by_combination(settings, last),
+        "num_devices": int(parts.layout.mesh.devices.size),
+        "device": parts.layout.mesh.devices.flat[0].device_kind,
+        "placement": list(parts.layout.placement),
+        **parts.layout.summary({name: np.asarray(values) for name, values in progress.layout_sums.items()}),
+        "resumed_from": result.resumed_from,
+        "params_sha256": checkpoint.params_sha256(jax.tree.map(np.asarray, result.params)),
+    }
+    try:
+        folders.write_json(folder / "summary.json", summary)
+        if evaluations:
+            plots.draw_run(folder, settings)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{error.strerror or error}; the run is saved, and the same command writes its summary and picture again",
+            str(folder),
+        ) from error
+    return summary
+
+
+_EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "eval_episodes", "eval_interval_over")
+
+
+def _by_combination(settings: resolve.Resolved, last: dict[str, Any]) -> dict[str, Any]:
+    """Returns the last evaluation of each combination of a sweep, nothing without one."""
+    if not settings["sweep"] or not last:
+        return {}
+    grouped = sweep.by_combination(settings, last["eval_return_per_seed"])
+    return {
+        "sweep": [
+            {"settings": values, "eval_return_mean": float(np.mean(returns)), "eval_return_per_seed": returns}
+            for values, returns in grouped
+        ]
+    }
+
+
+def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
+    """Says in a few lines how a run ended and where to look."""
+    steps, frames = summary["env_steps"], summary["frames"]
+    played = f"{steps:,} steps" + (f", {frames:,} frames" if frames != steps else "")
+    lines = [f"{summary['system']} on {summary['env']}: {played} per seed ({summary['reason']})"]
+    if summary["protocol"]:
+        lines.append(summary["protocol"])
+    if summary.get("sweep"):
+        lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
+        lines += [f"  {sweep.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
+    elif summary["eval_return_mean"] is not None:
+        low, high = summary["eval_return_ci95"]
+        lines.append(
+            f"evaluation return {summary['eval_return_mean']:.1f}, interquartile mean {summary['eval_return_iqm']:.1f} "
+            f"(95 % interval {low:.1f} to {high:.1f} over {summary['eval_interval_over']}; {summary['eval_episodes']} "
+            "episodes)"
+        )
+    if summary["steps_per_second"]:
+        lines.append(
+            f"{summary['steps_per_second']:,.0f} steps/s, {summary['wall_s']:.1f} s in all, of which compiling "
+            f"{summary['compile_s']:.1f} s"
+        )
+    lines.append(f"run folder {folder}, learning curve {folder / 'learning_curve.png'}")
+    return "\n".join(lines)

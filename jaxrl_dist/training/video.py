@@ -1,0 +1,178 @@
+"""Films episodes of a run's policy: a GIF and a still of each, and where the suite has one, a page to turn them in.
+
+Pillow writes them, which Matplotlib brings along; imported when it is first needed.
+"""
+
+import functools
+import importlib
+import math
+import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_dist import envs, types
+from jaxrl_dist.envs import film as films
+from jaxrl_dist.envs.host import episodes as host_episodes
+from jaxrl_dist.envs.host import hangs
+from jaxrl_dist.parallel import precision
+from jaxrl_dist.training import policy as policies
+from jaxrl_dist.training import session
+
+FOLDER = "videos"
+# Viewers slow down pictures that stand for less than two hundredths of a second.
+_FASTEST = 50.0
+# Larger frames are shrunk, smaller ones enlarged, by whole factors.
+_LARGEST_SIDE, _SMALLEST_SIDE = 400, 160
+_COLOURS = 64
+# Where an environment has no timeout of its own (in layouts without host environments).
+_TIMEOUT_S = 60.0
+
+
+class Episode(NamedTuple):
+    """One filmed episode.
+
+    Attributes:
+        frames: pictures of Pillow's, the first and the last state included, of few colours.
+        frames_per_second: to show them at.
+        returned: undiscounted sum of rewards.
+        length: steps.
+        is_whole: whether it ended within the steps that were to be filmed.
+        page: HTML, or None.
+    """
+
+    frames: list[Any]
+    frames_per_second: float
+    returned: float
+    length: int
+    is_whole: bool
+    page: str | None
+
+
+def record(
+    run: str | os.PathLike[str],
+    episodes: int = 1,
+    max_steps: int = 1000,
+    seed: int = 0,
+    slot: str = "latest",
+    params: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Films episodes of the policy of a run's first seed, into its folder `videos`; equal arguments give equal films.
+
+    Args:
+        run: run folder.
+        episodes: how many; each is played in a new environment.
+        max_steps: of each that are filmed.
+        seed: of environments and actions.
+        slot: `latest` or `best`.
+        params: other parameters of the environment.
+
+    Returns:
+        For each episode its files (`gif`, `still`, and `page` where there is one), `return`, `length`, and whether it
+        `ended`; `json` can write it.
+
+    Raises:
+        config.UsageError: there is no such policy, or its environment cannot be drawn.
+        base.EnvironmentFault: the environment hung, raised, or gave what cannot be.
+    """
+    policy = policies.load(run, slot, params=params)
+    films.check(policy.environment)
+    act = _acting(policy)
+    folder = pathlib.Path(run) / FOLDER
+    folder.mkdir(exist_ok=True)
+    found = []
+    for i, env_seed in enumerate(host_episodes.seeds(seed, "video", 0, 0, episodes).tolist()):
+        key = jax.random.fold_in(jax.random.key(seed), i)
+        with session.matmul_precision(policy.settings):
+            episode = _play(policy, functools.partial(act, key=key), env_seed, max_steps)
+        found.append(_write(folder / f"{slot}-seed{seed}-episode{i}", episode))
+    return found
+
+
+def _acting(policy: policies.Policy) -> Callable[..., Any]:
+    """Returns (carry, timestep [1], t, key) -> (action [1], carry), compiled once for all episodes."""
+
+    @jax.jit
+    def act(params: types.Params, carry: Any, timestep: types.TimeStep, key: jax.Array, t: Any) -> Any:
+        output = policy.agent.evaluate(params, carry, timestep, jax.random.fold_in(key, t))
+        return output.action, output.carry
+
+    return functools.partial(act, policy.params)
+
+
+def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_steps: int) -> Episode:
+    timeout_s = policy.settings.settings.get("layout.timeout_s", _TIMEOUT_S)
+    film = films.start(policy.environment, env_seed, timeout_s)
+    # Simulators that are faster than pictures can be shown leave some out.
+    stride = math.ceil(film.frames_per_second / _FASTEST)
+    as_precise = precision.of_this_thread()
+
+    def work(make: Callable[[], envs.HostEnvironment]) -> Episode:
+        environment, carry, frames = make(), policy.agent.init_carry(1), []
+        timestep = environment.reset()
+        for t in range(max_steps + 1):
+            is_last = bool(timestep.step_type[0] == types.LAST)
+            if t % stride == 0 or is_last or t == max_steps:
+                frames.append(_picture(film.frame(jax.tree.map(lambda x: x[0], timestep.observation))))
+            if is_last or t == max_steps:
+                break
+            action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
+            timestep = environment.step(np.asarray(action))
+        info = timestep.info
+        speed = film.frames_per_second / stride
+        page = None if film.page is None else film.page(speed)
+        return Episode(frames, speed, float(info.episode_return[0]), int(info.episode_length[0]), is_last, page)
+
+    def precisely(make: Callable[[], envs.HostEnvironment]) -> Episode:
+        with as_precise():
+            return work(make)
+
+    try:
+        return hangs.watched(lambda: film.environment, precisely)
+    finally:
+        film.environment.close()
+
+
+def _picture(frame: np.ndarray) -> Any:
+    """Makes a picture of a frame u8 [H, W, 3], in a size to look at, with few colours, as a GIF needs."""
+    image_module: Any = importlib.import_module("PIL.Image")
+    picture = image_module.fromarray(frame)
+    shrink, enlarge = math.ceil(max(picture.size) / _LARGEST_SIDE), _SMALLEST_SIDE // min(picture.size)
+    if shrink > 1:
+        picture = picture.reduce(shrink)
+    elif enlarge > 1:
+        size = (picture.width * enlarge, picture.height * enlarge)
+        picture = picture.resize(size, image_module.Resampling.NEAREST)
+    return picture.quantize(_COLOURS, dither=image_module.Dither.NONE)
+
+
+def _write(stem: pathlib.Path, episode: Episode) -> dict[str, Any]:
+    """Writes the files of an episode and returns its record."""
+    first, *others = episode.frames
+    duration_ms = round(1000 / episode.frames_per_second)
+    options = {"save_all": True, "append_images": others, "duration": duration_ms, "loop": 0, "optimize": False}
+    files = {"gif": stem.with_suffix(".gif"), "still": stem.with_suffix(".png")}
+    _replace(files["gif"], lambda path: first.save(path, "GIF", **options))
+    _replace(files["still"], lambda path: episode.frames[len(episode.frames) // 2].save(path, "PNG"))
+    if episode.page is not None:
+        text, files["page"] = episode.page, stem.with_suffix(".html")
+        _replace(files["page"], lambda path: path.write_text(text, encoding="utf-8"))
+    return {
+        **{kind: str(path) for kind, path in files.items()},
+        "return": episode.returned,
+        "length": episode.length,
+        "ended": episode.is_whole,
+    }
+
+
+def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+    """Writes a file in one step, so that nobody finds half of one."""
+    scratch = path.with_name(f".{path.name}.new")
+    try:
+        write(scratch)
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""DPPO's penalty: its weight's rule, its gradient with and without the hinge, and that it holds the divergence."""
+
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_a2c import FLAT, SPEC, _params, _played
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.agents import ppo
+from jaxrl_dist.learning import learner
+
+PLAIN = {"clip_epsilon": 0.0, "clip_value": 0.0, "value_cost": 0.0, "entropy_cost": 0.0, "normalise_advantage": "none"}
+
+
+@pytest.mark.parametrize(("divergence", "factor"), [(0.0021, 1.5), (0.0019, 1.0), (0.00051, 1.0), (0.00049, 1 / 1.5)])
+def test_the_weight_follows_the_divergence(divergence: float, factor: float) -> None:
+    changed = ppo._adapted(ppo.Config(kl_target=1e-3), jnp.float32(3.0), jnp.float32(divergence))
+    np.testing.assert_allclose(changed, 3.0 * factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize("target", [1e3, 1e-3], ids=["below the hinge", "above the hinge"])
+def test_its_gradient_is_that_of_the_divergence(target: float) -> None:
+    config = ppo.Config(**PLAIN, kl_penalty=2.0, kl_target=target)
+    agents = [ppo.make(one, SPEC, FLAT) for one in (config, ppo.Config(**PLAIN))]
+    acted = _params(agents[0])
+    sequences = _played(agents[0], acted)
+    moved = jax.tree.map(lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), acted.network)
+    params = acted._replace(network=moved)
+    batch = agents[0].prepare(acted, sequences, types.LOCAL)
+
+    def total(network: Any, agent: Any) -> jax.Array:
+        key, progress = jax.random.key(0), jnp.float32(0)
+        return agent.loss(params._replace(network=network), (), batch, key, progress, types.LOCAL).loss.sum()
+
+    net = networks.make(FLAT, SPEC, (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0)))
+
+    def mean_divergence(network: Any) -> jax.Array:
+        log_prob = jax.nn.log_softmax(net.apply(network, batch.inputs)["policy"])
+        log_ratio = log_prob[jnp.arange(len(batch.sample)), batch.sample] - batch.log_prob
+        rows = jnp.exp(log_ratio) - 1 - log_ratio
+        return jnp.where(batch.taught > 0, rows, 0.0).sum() / batch.taught.sum()
+
+    with_it, without = (jax.grad(total)(moved, agent) for agent in agents)
+    count = float(batch.taught.sum())
+
+    def objective(network: Any) -> jax.Array:
+        mean = mean_divergence(network)
+        return count * (2.0 * mean + 50.0 * jnp.maximum(mean - 2 * target, 0.0) ** 2)
+
+    wanted = jax.grad(objective)(moved)
+    assert mean_divergence(moved) > 2e-3
+    for a, b, c in zip(*map(jax.tree.leaves, (with_it, without, wanted)), strict=True):
+        np.testing.assert_allclose(a - b, c, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_a_large_step_is_held_back() -> None:
+    settings = {"learner.learning_rate": 0.02, "learner.anneal": False, "learner.epochs": 8}
+    found = []
+    for weight in (1e-4, 30.0):
+        run = conftest.Small("dppo", "toy:walk", 1, {**settings, "agent.kl_penalty": weight}).run(8)
+        found.append(float(run.metrics.learner["approx_kl"][0]))
+        own = float(run.state.learner.params.statistics.own[0])
+        assert own != pytest.approx(weight)
+    assert found[1] < 0.5 * found[0]
+
+
+@pytest.mark.parametrize(("epochs", "minibatches", "step"), [(1, 1, 0.05), (3, 3, 0.01)])
+def test_the_weight_follows_the_policy_that_the_update_ended_with(epochs: int, minibatches: int, step: float) -> None:
+    """Means over minibatches, each before its step, are 0 of a single one and too small of many."""
+    agent = ppo.make(ppo.Config(kl_penalty=0.01, kl_target=5e-4), SPEC, FLAT)
+    rule = learner.Config(learning_rate=step, anneal=False, epochs=epochs, minibatches=minibatches)
+    learn = learner.make(rule, agent, types.LOCAL)
+    params = _params(agent)
+    sequences = _played(agent, params)
+    sample = types.Sample(sequences, (), jnp.ones(sequences.steps.action.shape[1]))
+    state, _, metrics = learn.update(learn.init(params), sample, jax.random.key(5), jnp.float32(0))
+    batch = agent.prepare(params, sequences, types.LOCAL)
+    output = agent.loss(state.params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    divergence = float(output.metrics["approx_kl"].sum() / output.valid.sum())
+    assert divergence > 1.2 * float(metrics["approx_kl"]) and divergence > 2 * 5e-4
+    np.testing.assert_allclose(state.params.statistics.own, 0.015, rtol=1e-6)
+    # With a target between what the update ended with and what its minibatches saw, the two rules differ.
+    between = ppo.Config(kl_penalty=0.01, kl_target=2.2 * divergence)
+    after = ppo.make(between, SPEC, FLAT).adapt(state.params, sequences, metrics, types.LOCAL)
+    np.testing.assert_allclose(after.statistics.own, 0.01, rtol=1e-6)
+    held = ppo.Config(kl_penalty=0.01, kl_target=1.8 * divergence)
+    after = ppo.make(held, SPEC, FLAT).adapt(state.params, sequences, metrics, types.LOCAL)
+    np.testing.assert_allclose(after.statistics.own, 0.015, rtol=1e-6)

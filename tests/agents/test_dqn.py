@@ -1,0 +1,167 @@
+"""The DQN family: losses against rlax, noisy layers against their moments, the atoms' range, the actors' own errors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import marks
+import numpy as np
+import pytest
+import rlax
+from fakes import played
+
+from jaxrl_dist import errors, networks, types
+from jaxrl_dist.agents import dqn
+from jaxrl_dist.agents.shared import action_values, transitions
+
+A, D, N = 3, 5, 40
+NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), head_size=6, activation="relu")
+SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(A), "classic")
+
+
+def _batch(seed=0):
+    rng = np.random.default_rng(seed)
+    normal = functools.partial(rng.normal, size=N)
+    taught = (rng.random(N) < 0.8).astype(np.float32)
+    rows = (rng.normal(size=(N, D)), rng.integers(0, A, N), normal(), rng.random(N), rng.normal(size=(N, D)), taught)
+    return transitions.Batch(*(jnp.asarray(x, jnp.int32 if x.dtype == np.int64 else jnp.float32) for x in rows))
+
+
+def _values(settings, params, inputs):
+    net = networks.make(NETWORK, SPEC, action_values.heads(A, settings.dueling, settings.num_atoms))
+    return action_values.join(net.apply(params.network, inputs), A)
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_loss_is_that_of_rlax(double, dueling):
+    settings = dqn.Config(double=double, dueling=dueling, error_clip=0.0)
+    agent = dqn.make(settings, SPEC, NETWORK)
+    params, target, batch = agent.init(jax.random.key(0)), agent.init(jax.random.key(1)), _batch()
+    output = agent.loss(params, target.network, batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    q_tm1, q_t = _values(settings, params, batch.inputs), _values(settings, target, batch.next_inputs)
+    chooser = _values(settings, params, batch.next_inputs) if double else q_t
+    arguments = (q_tm1, batch.action, batch.reward, batch.discount, q_t, chooser)
+    error = np.asarray(jax.vmap(rlax.double_q_learning)(*arguments)) * np.asarray(batch.taught)
+    np.testing.assert_allclose(output.priority, np.abs(error), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(output.loss, 0.5 * error**2, rtol=1e-4, atol=1e-6)
+    assert (error != 0).sum() > 20
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("dueling", marks.some([False, True], slow={"False"}))
+def test_the_loss_of_distributions_is_that_of_rlax_less_the_target_s_entropy(double, dueling):
+    settings = dqn.Config(double=double, dueling=dueling, num_atoms=21, value_low=-2.0, value_high=2.0)
+    agent = dqn.make(settings, SPEC, NETWORK)
+    params, target, batch = agent.init(jax.random.key(0)), agent.init(jax.random.key(1)), _batch()
+    # Spread out, so that no two distributions are nearly alike.
+    params, target = (p._replace(network=jax.tree.map(lambda x: 3 * x, p.network)) for p in (params, target))
+    support = jnp.linspace(-2.0, 2.0, 21)
+
+    def objective(network):
+        key = jax.random.key(0)
+        return agent.loss(params._replace(network=network), target.network, batch, key, jnp.float32(0), types.LOCAL)
+
+    def oracle(network):
+        q_tm1 = _values(settings, params._replace(network=network), batch.inputs)
+        q_t = _values(settings, target, batch.next_inputs)
+        chooser = _values(settings, params, batch.next_inputs) if double else q_t
+        chooser = jax.lax.stop_gradient(jax.nn.softmax(chooser) @ support)
+        loss = jax.vmap(rlax.categorical_double_q_learning, in_axes=(None, 0, 0, 0, 0, None, 0, 0))
+        return loss(support, q_tm1, batch.action, batch.reward, batch.discount, support, q_t, chooser) * batch.taught
+
+    ours, theirs = (jax.grad(lambda n, f=f: f(n).sum())(params.network) for f in (lambda n: objective(n).loss, oracle))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    output = objective(params.network)
+    gap = np.asarray(oracle(params.network) - output.loss)
+    assert (np.asarray(output.loss) >= 0).all() and (gap >= -1e-5).all() and gap.max() <= np.log(21)
+    np.testing.assert_array_equal(output.priority, output.loss)
+
+
+def test_dueling_heads_add_up_to_a_value_and_centred_advantages():
+    rng = np.random.default_rng(0)
+    outputs = {"value": jnp.asarray(rng.normal(size=(4, 7))), "advantage": jnp.asarray(rng.normal(size=(4, A * 7)))}
+    q = np.asarray(action_values.join(outputs, A))
+    advantage = np.asarray(outputs["advantage"]).reshape(4, A, 7)
+    expected = np.asarray(outputs["value"])[:, None] + advantage - advantage.mean(1, keepdims=True)
+    np.testing.assert_allclose(q, expected, rtol=1e-5, atol=1e-6)
+    assert action_values.join({"q": jnp.zeros((4, A))}, A).shape == (4, A)
+
+
+def test_noise_has_the_moments_of_factorised_gaussians():
+    """Over a linear head: variance E|ε_out| (Σ x² σ² E|ε_in| + σ_b²), mean that without noise (equations 10, 11)."""
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=()), SPEC, (networks.Head("q", A, 1.0, noise=0.5),))
+    params = net.init(jax.random.key(0))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=D), jnp.float32)
+    count = 40_000
+    rows = jnp.broadcast_to(x, (count, D))
+    draws = net.draw_noise(jax.random.key(1), (count,))
+    assert draws.shape == (count, D + A)
+    outputs, _ = net.step(params, (), rows, jnp.zeros(count, bool), draws)
+    q, plain = np.asarray(outputs["q"]), np.asarray(net.step(params, (), rows[:1], jnp.zeros(1, bool))[0]["q"])
+    sigma, mean_size = 0.5 / np.sqrt(D), np.sqrt(2 / np.pi)
+    variance = mean_size * sigma**2 * (np.square(x).sum() * mean_size + 1)
+    np.testing.assert_allclose(q.mean(0), plain[0], atol=5 * np.sqrt(variance / count))
+    np.testing.assert_allclose(q.var(0), variance, rtol=0.1)
+    # All rows of a batch that is learned from share one draw.
+    shared = np.asarray(net.apply(params, rows[:9], draws[0])["q"])
+    np.testing.assert_allclose(shared, np.broadcast_to(q[0], shared.shape), rtol=1e-4, atol=1e-5)
+    assert np.abs(shared[0] - plain[0]).max() > 1e-3
+    bound = 1 / np.sqrt(D)
+    layer = jax.tree.leaves_with_path(params)
+    kernel = {jax.tree_util.keystr(path): leaf for path, leaf in layer}
+    plain_kernel = next(leaf for name, leaf in kernel.items() if name.endswith("['kernel']"))
+    assert np.abs(plain_kernel).max() <= bound and np.abs(plain_kernel).max() > 0.6 * bound
+    np.testing.assert_allclose(next(v for k, v in kernel.items() if k.endswith("['kernel_deviation']")), sigma)
+
+
+def test_noise_explores_in_acting_and_is_left_out_of_evaluation():
+    agent = dqn.make(dqn.Config(noise=2.0, evaluation_epsilon=0.0), SPEC, NETWORK)
+    params = agent.init(jax.random.key(0))
+    rows = jnp.zeros(500)
+    observation = jnp.broadcast_to(jax.random.normal(jax.random.key(3), (D,)), (500, D))
+    timestep = types.TimeStep(jnp.ones(500, jnp.int8), rows, rows + 1, observation, ())
+    acted = agent.act(params, (), timestep, jax.random.key(1), jnp.zeros(500)).action
+    assert len(set(acted.tolist())) > 1
+    evaluated = [agent.evaluate(params, (), timestep, jax.random.key(seed)).action for seed in range(2)]
+    assert len(set(np.concatenate(evaluated).tolist())) == 1
+
+
+def test_the_ladder_of_epsilon_is_the_paper_s():
+    agent = dqn.make(dqn.Config(exploration="ladder"), SPEC, NETWORK)
+    epsilon = agent.exploration(jnp.arange(8), 8, jnp.float32(0.3))
+    np.testing.assert_allclose(epsilon, [0.4 ** (1 + 7 * i / 7) for i in range(8)], rtol=1e-5)
+    np.testing.assert_allclose(agent.exploration(jnp.arange(1), 1, jnp.float32(0.9)), [0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reward_range", "time_limit", "changes", "expected"),
+    [
+        ((0.0, 1.0), 500, {}, (0.0, 100.0)),
+        ((-1.0, 2.0), 0, {}, (-100.0, 200.0)),
+        ((-1.0, 2.0), 0, {"clip_rewards": 1.0}, (-100.0, 100.0)),
+        ((-16.0, -1.0), 100, {"discount": 1.0}, (-1600.0, 0.0)),
+        ((-np.inf, np.inf), 0, {"value_low": -5.0, "value_high": 5.0}, (-5.0, 5.0)),
+    ],
+)
+def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expected):
+    spec = SPEC._replace(reward_range=reward_range, time_limit=time_limit)
+    support = transitions.support(dqn.Config(num_atoms=51, **changes), spec)
+    np.testing.assert_allclose((support[0], support[-1]), expected, rtol=1e-5)
+    assert support.shape == (51,)
+
+
+@pytest.mark.parametrize("changes", [{}, {"value_low": 3.0, "value_high": 1.0}])
+def test_atoms_without_a_range_are_refused(changes):
+    with pytest.raises(errors.UsageError, match="give --agent.value_low and --agent.value_high"):
+        dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
+
+
+@pytest.mark.parametrize("core", ["identity", "frame_stack"])
+def test_what_the_actor_saw_gives_the_error_that_the_learner_finds(core):
+    """With the same parameters, a new window's first error is the priority that learning from it would set."""
+    network = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, num_frames=3)
+    settings = dqn.Config(n_step=3, actor_errors=True, clip_rewards=0.5, error_clip=0.0)
+    agent = dqn.make(settings, SPEC, network)
+    played.assert_errors_agree(agent, agent.init(jax.random.key(0)), D)

@@ -1,0 +1,256 @@
+"""Every setting of an agent, a learner and a replay changes what is learned (T10)."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from jaxrl_dist import networks, replay
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.learning import learner
+from jaxrl_dist.parallel import anakin
+
+CARTPOLE = "gymnax:CartPole-v1"
+PENDULUM = "gymnax:Pendulum-v1"
+ACTOR_CRITIC = {
+    "agent.value_cost": 0.1,
+    "agent.entropy_cost": 0.1,
+    "agent.normalise_observations": True,
+    "agent.clip_observations": 0.01,
+    "agent.scale_rewards": True,
+    "agent.clip_rewards": 0.5,
+}
+ALTERED = {
+    "ppo": {
+        "agent.discount": 0.9,
+        "agent.gae_lambda": 0.5,
+        "agent.clip_epsilon": 1e-4,
+        "agent.clip_value": 1e-4,
+        "agent.value_cost": 0.1,
+        "agent.entropy_cost": 0.1,
+        "agent.normalise_advantage": "none",
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 0.01,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 0.5,
+        "learner.optimizer": "sgd",
+        "learner.learning_rate": 1e-3,
+        "learner.anneal": False,
+        "learner.epsilon": 1e-2,
+        "learner.decay": 0.9,
+        "learner.momentum": 0.5,
+        "learner.max_grad_norm": 0.01,
+        "learner.reduction": "sum",
+        "learner.epochs": 1,
+        "learner.minibatches": 4,
+        "learner.shuffle": False,
+        "network.hidden_sizes": (8,),
+        "network.activation": "relu",
+        "network.orthogonal": False,
+        "network.layer_norm": True,
+        "network.shared": True,
+        "network.core": "frame_stack",
+        "network.head_size": 8,
+        "env.num_envs": 16,
+        "layout.unroll_length": 8,
+        "seed": 1,
+    },
+    "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
+    "a2c": {
+        "agent.discount": 0.9,
+        "agent.gae_lambda": 0.5,
+        **ACTOR_CRITIC,
+        "agent.correction_epsilon": 0.3,
+        "learner.optimizer": "sgd",
+        "learner.decay": 0.9,
+    },
+    "impala": {
+        "agent.discount": 0.9,
+        "agent.trace_decay": 0.5,
+        "agent.correction": "epsilon",
+        "agent.clip_rho": 0.5,
+        "agent.clip_c": 0.5,
+        "agent.clip_policy_rho": 0.5,
+        **ACTOR_CRITIC,
+    },
+    "pqn": {
+        "agent.discount": 0.9,
+        "agent.trace_decay": 0.1,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
+        "agent.epsilon_start": 0.5,
+        "agent.epsilon_end": 0.9,
+        "agent.epsilon_fraction": 1.0,
+        "learner.optimizer": "adam",
+        "learner.momentum": 0.5,
+        "learner.decay": 0.9,
+        "learner.epsilon": 1e-2,
+        "network.layer_norm": False,
+    },
+    "impala_replay": {"replay.capacity": 256, "replay.fraction": 0.2},
+    "dqn": {
+        "agent.discount": 0.9,
+        "agent.n_step": 2,
+        "agent.double": True,
+        "agent.error_clip": 0.01,
+        "agent.clip_rewards": 0.5,
+        "agent.epsilon_start": 0.5,
+        "agent.epsilon_end": 0.9,
+        "agent.epsilon_fraction": 0.1,
+        "agent.dueling": True,
+        "agent.num_atoms": 11,
+        "agent.noise": 0.5,
+        "agent.exploration": "ladder",
+        "network.head_size": 8,
+        "learner.target_period": 3,
+        "replay.capacity": 128,
+        "replay.min_size": 128,
+        "replay.batch_size": 16,
+        "replay.samples_per_insert": 4.0,
+    },
+    "rainbow": {
+        "agent.value_low": -5.0,
+        "agent.value_high": 50.0,
+        "replay.priority_exponent": 0.9,
+        "replay.importance_exponent": 0.9,
+        "replay.importance_exponent_end": 0.0,
+        "replay.smallest_error": 1.0,
+    },
+    "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0, "agent.actor_errors": False},
+    "apex_dpg": {"agent.actor_errors": False},
+    "d4pg": {
+        "agent.discount": 0.9,
+        "agent.n_step": 1,
+        "agent.num_atoms": 5,
+        "agent.value_low": -500.0,
+        "agent.value_high": 5.0,
+        "agent.num_critics": 2,
+        "agent.exploration_noise": 0.9,
+        "agent.target_noise": 0.2,
+        "agent.clip_rewards": 0.5,
+        "agent.random_share": 0.5,
+        "learner.target_rate": 0.5,
+        "learner.policy_learning_rate": 0.1,
+        "learner.policy_period": 2,
+    },
+    "td3": {"agent.target_noise_clip": 0.01},
+    "sac": {
+        "agent.discount": 0.9,
+        "agent.n_step": 3,
+        "agent.temperature": 0.1,
+        "agent.learn_temperature": False,
+        "agent.target_entropy": -5.0,
+        "agent.random_share": 0.5,
+        "agent.clip_rewards": 0.5,
+    },
+    "r2d2": {
+        "agent.discount": 0.9,
+        "agent.n_step": 1,
+        "agent.burn_in": 0,
+        "agent.taught": 4,
+        "agent.stored_state": False,
+        "agent.double": False,
+        "agent.dueling": False,
+        "agent.rescale_values": False,
+        "agent.clip_rewards": 0.5,
+        "agent.max_error_share": 0.1,
+        "agent.actor_errors": False,
+        "agent.ladder_base": 0.9,
+        "agent.ladder_exponent": 1.0,
+    },
+}
+# Read in evaluation only, needed for a choice that is not the default, or without effect on one device's arithmetic.
+ELSEWHERE = {
+    "ppo": {
+        "agent.kl_penalty",
+        "agent.kl_target",
+        "agent.distribution",
+        "network.torso",
+        "network.core_size",
+        "network.num_frames",
+        "layout.num_devices",
+    }
+    | {"network.forget_bias"}
+    | {f"learner.{name}" for name in ("target_period", "target_rate", "policy_learning_rate", "policy_period")},
+    "a2c": {"agent.distribution"},
+    "impala": {"agent.distribution", "agent.correction_epsilon"},
+    "pqn": {"agent.evaluation_epsilon"},
+    "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
+    | {"agent.ladder_base", "agent.ladder_exponent"},
+    "r2d2": {"agent.evaluation_epsilon"},
+    "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
+    "sac": set(),
+}
+BASE = {
+    "ppo": {"network.shared": False},
+    "dppo": {},
+    "a2c": {},
+    "impala": {"layout": "anakin"},
+    "pqn": {"learner.learning_rate": 0.03},
+    "impala_replay": {"layout": "anakin"},
+    "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
+    "apex_dpg": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
+    "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
+}
+
+
+@functools.cache
+def _reference(small, system):
+    return small(system, BASE[system].get("env", CARTPOLE), 1, BASE[system]).run(8).params
+
+
+def _switches():
+    for system, names in ALTERED.items():
+        for name in names:
+            yield pytest.param(system, name, id=f"{system}-{name}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "name"), _switches())
+def test_every_switch_bites(small, system, name):
+    settings = {**BASE[system], name: ALTERED[system][name]}
+    altered = small(system, settings.get("env", CARTPOLE), 1, settings).run(8).params
+    reference = _reference(small, system)
+    same_shapes = [leaf.shape for leaf in altered] == [leaf.shape for leaf in reference]
+    assert not (same_shapes and all(map(np.array_equal, altered, reference))), f"{name} changes nothing"
+
+
+def test_no_switch_is_missing_from_the_test_above():
+    owners = {
+        "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
+        "a2c": {"agent": a2c},
+        "impala": {"agent": impala},
+        "pqn": {"agent": pqn},
+        "d4pg": {"agent": dpg},
+        "sac": {"agent": sac},
+        "dqn": {"agent": dqn},
+        "r2d2": {"agent": r2d2},
+    }
+    for system, modules in owners.items():
+        declared = {f"{owner}.{f.name}" for owner, module in modules.items() for f in dataclasses.fields(module.Config)}
+        assert declared == {n for n in declared if n in ALTERED[system]} | (ELSEWHERE[system] & declared)
+        assert ELSEWHERE[system] <= declared
+    fields = {f"replay.{f.name}" for f in dataclasses.fields(replay.PrioritisedConfig)}
+    # Where observations are kept changes no number (test_host_tier.py).
+    fields -= {"replay.storage", "replay.prefetch"}
+    assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
+    mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
+    assert mixed == {*ALTERED["impala_replay"]}
+    assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo", "a2c"])
+@pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])
+def test_switches_of_continuous_control_bite(small, name, value, system):
+    # Its actions lie in [-1, 1], as a squashed policy needs.
+    env = "gymnax:MountainCarContinuous-v0"
+    reference = small(system, env, 1, {}).run(2).params
+    altered = small(system, env, 1, {name: value}).run(2).params
+    assert [leaf.shape for leaf in reference] != [leaf.shape for leaf in altered]

@@ -1,0 +1,87 @@
+"""The band of a reference: worked by hand, wide where seeds differ, narrow where they agree, and rarely wrong."""
+
+import numpy as np
+import pytest
+from fakes import written_runs
+
+from jaxrl_dist.analysis import compare as band
+
+STEPS = np.arange(1.0, 21.0)
+
+
+def compare(run: np.ndarray, theirs: np.ndarray, steps: np.ndarray = STEPS) -> band.Comparison:
+    return band.compare(steps, run, STEPS, theirs)
+
+
+def test_widths_are_twice_the_largest_deviation_that_a_seed_shows() -> None:
+    # Four seeds at 0 that end at 0, 10, 20 and 50; means of the others of each: 26.7, 23.3, 20, 10.
+    theirs = np.zeros((20, 4))
+    theirs[18:] = [0.0, 10.0, 20.0, 50.0]
+    whole, last, farthest = compare(theirs[:, [1]], theirs).numbers
+    assert (last.name, last.run, last.reference, last.half_width) == ("last tenth", 10.0, 20.0, 2 * 40.0)
+    assert (whole.run, whole.reference, whole.half_width) == pytest.approx((1.0, 2.0, 8.0))
+    assert farthest.name == "farthest tenth, the 10." and farthest.half_width == 2 * 40.0
+
+
+def test_seeds_that_agree_leave_a_twentieth_of_the_range() -> None:
+    theirs = np.repeat(np.linspace(0, 100, 20)[:, None], 4, axis=1)
+    width = compare(theirs[:, :1] + 4.0, theirs).numbers[1].half_width
+    assert width == pytest.approx(0.05 * (97.368 - 2.632), rel=1e-3)
+    assert compare(theirs[:, :1] + 4.0, theirs).is_inside
+    assert not compare(theirs[:, :1] + 6.0, theirs).is_inside and not compare(theirs[:, :1] - 6.0, theirs).is_inside
+
+
+def test_more_seeds_make_narrower_bands() -> None:
+    theirs = written_runs.rising(10, spread=20.0)
+    widths = [[number.half_width for number in compare(theirs[:, :n], theirs).numbers] for n in (1, 2, 5, 10)]
+    assert (np.diff(widths[:3], axis=0) < 0).all()
+    assert widths[3] == widths[2]
+
+
+def test_a_run_is_put_between_its_evaluations_and_compared_as_far_as_it_goes() -> None:
+    theirs = np.repeat(10 * STEPS[:, None], 4, axis=1)
+    sparse = np.array([1.0, 11.0])
+    result = compare(10 * sparse[:, None], theirs, sparse)
+    np.testing.assert_allclose(result.run, result.reference)
+    np.testing.assert_allclose(result.env_steps, [2, 4, 6, 8, 10, 12])
+    assert [number.name for number in result.numbers] == ["whole run", "farthest tenth, the 1."]
+
+
+def test_evaluations_that_miss_a_seed_are_left_out() -> None:
+    theirs = np.repeat(10 * STEPS[:, None], 4, axis=1)
+    run = theirs[:, :2].copy()
+    run[5, 1] = np.nan
+    np.testing.assert_allclose(compare(run, theirs).run, compare(theirs[:, :2], theirs).run)
+
+
+@pytest.mark.parametrize(
+    ("run", "theirs", "steps", "message"),
+    [
+        (np.zeros((20, 1)), np.zeros((20, 3)), STEPS, "4 seeds or more, not 3"),
+        (np.full((20, 1), np.nan), np.zeros((20, 4)), STEPS, "no evaluation"),
+        (np.zeros((0, 1)), np.zeros((20, 4)), STEPS[:0], "no evaluation"),
+        (np.zeros((20, 1)), np.zeros((20, 4)), STEPS + 100, "no evaluation"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    run: np.ndarray, theirs: np.ndarray, steps: np.ndarray, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare(run, theirs, steps)
+
+
+@pytest.mark.parametrize(("seeds", "most"), [(5, 0.08), (10, 0.02)])
+def test_false_alarms_are_rare_and_what_does_not_learn_is_always_found(seeds: int, most: float) -> None:
+    outside = []
+    for i in range(150):
+        curves = written_runs.rising(seeds + 1, seed=i)
+        outside.append(not compare(curves[:, :1], curves[:, 1:]).is_inside)
+        assert not compare(0.1 * curves[:, :1], curves[:, 1:]).is_inside
+    assert np.mean(outside) <= most
+
+
+def test_a_seed_that_falls_is_the_one_that_would_be_outside() -> None:
+    theirs = written_runs.rising(6, spread=1.0)
+    theirs[16:, 2] = 20.0
+    assert band.false_alarms(STEPS, theirs) == [False, False, True, False, False, False]
+    assert band.false_alarms(STEPS, theirs[:, :4]) == []

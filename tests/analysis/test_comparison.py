@@ -1,0 +1,152 @@
+"""Reference curves: written and read back, found by system and task, and the two answers of compare.py, forced."""
+
+import json
+import pathlib
+import re
+
+import conftest
+import numpy as np
+import pytest
+from fakes import written_runs
+
+from jaxrl_dist import errors
+from jaxrl_dist.analysis import compare, reference
+from jaxrl_dist.runs import view
+
+STORED = conftest.PACKAGE.parent / "benchmarks" / "reference"
+
+
+COMPARE, WRITE = "scripts/compare.py", "benchmarks/write_reference.py"
+
+
+def stored_run(folder: pathlib.Path, name: str, seeds: slice, factor: float = 1.0) -> pathlib.Path:
+    """Writes seeds of a stored reference as a run of its system."""
+    one = next(one for one in reference.read_all(STORED) if one.name == name)
+    run = written_runs.write(folder, factor * one.returns[:, seeds], one.facts["system"], one.facts["env"])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    moved = [json.loads(line) for line in lines]
+    for i, record in enumerate(moved):
+        record["env_steps"] = int(one.env_steps[i // 2])
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in moved))
+    return run
+
+
+def test_what_is_written_is_read_back(tmp_path: pathlib.Path) -> None:
+    returns = written_runs.rising(6)
+    folders = [
+        written_runs.write(tmp_path / f"seed{i}", returns[:, 2 * i : 2 * i + 2], flags={"seed": 2 * i})
+        for i in range(3)
+    ]
+    reference.write(tmp_path / "references", "study", [view.read(folder) for folder in folders])
+    (one,) = reference.read_all(tmp_path / "references")
+    np.testing.assert_allclose(one.returns, returns, rtol=1e-4)
+    np.testing.assert_array_equal(one.env_steps, np.linspace(0, written_runs.TOTAL, 21)[1:])
+    assert one.facts["seeds"] == list(range(6)) and "out" not in one.facts["settings"]
+    assert one.facts["software"][0]["versions"]
+    rows = (tmp_path / "references" / "study.csv").read_text().splitlines()
+    assert rows[0] == "seed,env_steps,minutes,return" and rows[1].startswith("0,500,0.083,")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reason": "stopped", "share": 0.5}, "is not finished: stopped"),
+        ({"flags": {"seed": 4, "agent.discount": 0.9}}, "differs from .* in agent.discount"),
+        ({"flags": {"seed": 3}}, "seeds in common: 0, 1, 2, 3, 3, 4, 5, 6"),
+    ],
+)
+def test_what_is_no_study_is_refused(tmp_path: pathlib.Path, changes: dict, message: str) -> None:
+    first = written_runs.write(tmp_path / "a", written_runs.rising(4))
+    other = written_runs.write(tmp_path / "b", written_runs.rising(4), **changes)
+    with pytest.raises(errors.UsageError, match=message):
+        reference.write(tmp_path / "references", "study", [view.read(first), view.read(other)])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("few", "few: a reference needs 4 seeds or more, not 3"), ("a/b", "--name=a/b: expected letters, digits and .*")],
+)
+def test_too_few_seeds_and_a_wrong_name_are_refused_in_one_line(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    run = written_runs.write(tmp_path / "a", written_runs.rising(3))
+    assert written_runs.script(WRITE)([str(run), f"--name={name}", f"--out={tmp_path}"]) == 2
+    assert re.fullmatch(f"write_reference.py: {message}\n", capsys.readouterr().err)
+
+
+def test_the_nearest_settings_are_taken_and_named(tmp_path: pathlib.Path) -> None:
+    references = reference.read_all(STORED)
+    core = {"env.params.observe": "0,2", "network.core": "lstm", "network.core_size": 64, "steps": 1_000_000}
+    run = written_runs.write(tmp_path / "a", written_runs.rising(1, top=400.0), flags=core)
+    verdict = compare.judge(references, [view.read(run)])
+    assert verdict.reference.name == "hidden_velocities_lstm"
+    assert {"learner.learning_rate", "env.num_envs"} <= {change.name for change in verdict.changes}
+    assert "seed" not in {change.name for change in verdict.changes}
+
+
+def test_a_seed_that_was_left_out_is_inside(tmp_path: pathlib.Path) -> None:
+    whole = next(one for one in reference.read_all(STORED) if one.name == "cartpole_ppo")
+    for i in range(whole.returns.shape[1]):
+        rest = np.delete(whole.returns, i, axis=1)
+        assert compare.compare(whole.env_steps, whole.returns[:, [i]], whole.env_steps, rest).is_inside
+
+
+def test_of_all_stored_seeds_few_would_be_outside_of_the_others() -> None:
+    alarms = [alarm for one in reference.read_all(STORED) for alarm in compare.false_alarms(one.env_steps, one.returns)]
+    text = (STORED / "README.md").read_text(encoding="utf-8")
+    assert len(alarms) > 80 and np.mean(alarms) < 0.08
+    assert f"| {sum(alarms)} of {len(alarms)} |" in text
+
+
+def test_the_script_finds_a_run_that_learns_inside_and_one_that_does_not_outside(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = written_runs.script(COMPARE)
+    assert main([str(stored_run(tmp_path / "good", "cartpole_ppo", slice(0, 3)))]) == 0
+    text = capsys.readouterr().out
+    assert "beside cartpole_ppo: ppo on gymnax:CartPole-v1" in text and "\ninside the band" in text
+    assert main([str(stored_run(tmp_path / "bad", "cartpole_ppo", slice(0, 3), 0.2))]) == 1
+    text = capsys.readouterr().out
+    assert "OUTSIDE the band; of the reference's 10 seeds, each beside the others, 0 would be" in text
+    assert text.count(" below\n") == 3
+
+
+def test_several_folders_are_the_seeds_of_one_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(stored_run(tmp_path / f"seed{i}", "catch_dqn", slice(i, i + 1))) for i in range(3)]
+    assert written_runs.script(COMPARE)(runs) == 0
+    assert ": 3 seeds, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], r"expected a run folder; --list names the references"),
+        (["none"], r"none is no run folder: there is no such folder"),
+        (["unknown"], r"unknown: no reference of sac on gymnax:CartPole-v1; there are .*cartpole_ppo, .*--list.*"),
+        (["fresh"], r"fresh: the run has no evaluation, in all of its seeds, at the steps of the reference"),
+        (["good", "./good"], r"good is given twice: each run counts once"),
+        (["swept"], r"swept is a sweep, agent\.discount=0\.9,0\.99, so its seeds are not alike"),
+        (["good", "--references=fresh"], r"--references=fresh holds no reference curves"),
+    ],
+)
+def test_the_script_refuses_in_one_line(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_runs.write(tmp_path / "good", written_runs.rising(1))
+    written_runs.write(tmp_path / "unknown", written_runs.rising(1), "sac")
+    written_runs.write(tmp_path / "fresh", np.empty((0, 1)), reason=None)
+    swept = {"sweep": "agent.discount=0.9,0.99", "num_seeds": 2}
+    written_runs.write(tmp_path / "swept", written_runs.rising(4), flags=swept)
+    assert written_runs.script(COMPARE)(arguments) == 2
+    assert re.fullmatch(f"compare.py: {message}\n", capsys.readouterr().err)
+
+
+def test_the_list_names_every_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert written_runs.script(COMPARE)(["--list"]) == 0
+    names = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == sorted(path.stem for path in STORED.glob("*.csv"))

@@ -1,0 +1,237 @@
+"""Learning curves: how evaluations are joined, and that the picture shows them."""
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import conftest
+import numpy as np
+import pytest
+from fakes import written_runs
+
+from jaxrl_dist.analysis import plots, published
+from jaxrl_dist.runs import aggregate
+
+BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
+
+
+def evaluation(env_steps: int, wall_s: float, returns: list[float]) -> dict[str, Any]:
+    record = {"kind": "eval", "env_steps": env_steps, "wall_s": wall_s, "eval_return": float(np.mean(returns))}
+    return {**record, "eval_return_per_seed": returns}
+
+
+def run(num_seeds: int, num_points: int = 8, top: float = 100.0) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(num_seeds)
+    rises = generator.uniform(0.5, 1.5, num_seeds)
+    records: list[dict[str, Any]] = []
+    for i in range(1, num_points + 1):
+        records.append({"kind": "train", "env_steps": 1000 * i, "wall_s": 2.0 * i, "episode_return": 0.0})
+        records.append(evaluation(1000 * i, 2.0 * i, (top * np.tanh(rises * i / num_points)).tolist()))
+    return records
+
+
+def pixels(path: pathlib.Path) -> np.ndarray:
+    from matplotlib import image
+
+    assert path.read_bytes().startswith(b"\x89PNG")
+    return np.round(image.imread(path)[..., :3] * 255).astype(int)
+
+
+def columns_with(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """Columns of the upper 80 % (above the legend) that hold the colour."""
+    part = picture[: int(0.8 * len(picture))]
+    return np.flatnonzero((np.abs(part - colour).max(-1) <= 2).any(0))
+
+
+def test_curve_of_one_program_holds_its_evaluations() -> None:
+    curve = plots.curve([run(3)])
+    assert curve.returns.shape == (8, 3)
+    np.testing.assert_array_equal(curve.env_steps, 1000 * np.arange(1, 9))
+    np.testing.assert_array_equal(curve.wall_s, 2.0 * np.arange(1, 9))
+
+
+def test_curve_joins_programs_at_every_step() -> None:
+    first = [evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(30, 3.0, [3.0])]
+    second = [evaluation(10, 3.0, [10.0, 100.0]), evaluation(20, 6.0, [20.0, 200.0])]
+    curve = plots.curve([first, second])
+    np.testing.assert_array_equal(curve.env_steps, [10, 20, 30])
+    np.testing.assert_array_equal(curve.wall_s, [2.0, 4.0, 3.0])
+    expected = [[1.0, 10.0, 100.0], [2.0, 20.0, 200.0], [3.0, np.nan, np.nan]]
+    np.testing.assert_array_equal(curve.returns, expected)
+
+
+def test_curve_takes_the_last_of_two_evaluations_at_one_step() -> None:
+    curve = plots.curve([[evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(20, 5.0, [9.0])]])
+    np.testing.assert_array_equal(curve.returns, [[1.0], [9.0]])
+    np.testing.assert_array_equal(curve.wall_s, [1.0, 5.0])
+
+
+def test_records_without_seeds_are_one_seed() -> None:
+    curve = plots.curve([[{"kind": "eval", "env_steps": 5, "wall_s": 1.0, "eval_return": 7.0}]])
+    np.testing.assert_array_equal(curve.returns, [[7.0]])
+
+
+def test_the_picture_shows_every_run_in_both_panels(tmp_path: pathlib.Path) -> None:
+    plots.learning_curve({"many": run(5), "one": run(1, top=30.0)}, tmp_path / "curve.png", "title")
+    picture = pixels(tmp_path / "curve.png")
+    width = picture.shape[1]
+    for colour in (BLUE, VERMILION):
+        columns = columns_with(picture, colour)
+        for left, right in ((0.07, 0.5), (0.55, 0.99)):
+            share = np.mean((columns > left * width) & (columns < right * width)) * len(columns) / width
+            assert share > 0.25
+
+
+def test_of_more_runs_than_colours_the_means_alone_are_drawn(tmp_path: pathlib.Path) -> None:
+    # A fifth of blue on white is what a band looks like.
+    shaded = []
+    for others in (6, 7):
+        runs = {"many": run(5)} | {f"one {i}": run(1, top=30.0 + i) for i in range(others)}
+        plots.learning_curve(runs, tmp_path / "curve.png")
+        picture = pixels(tmp_path / "curve.png")
+        assert len(columns_with(picture, BLUE)) > 0.25 * picture.shape[1]
+        shaded.append(len(columns_with(picture, (204, 227, 240))))
+    # The edges of lines are as light.
+    assert shaded[1] < 0.2 * shaded[0]
+
+
+def test_a_missing_seed_leaves_a_gap(tmp_path: pathlib.Path) -> None:
+    whole, broken = run(4, 9), run(4, 9)
+    for record in broken:
+        if record["kind"] == "eval" and 4000 <= record["env_steps"] <= 6000:
+            record["eval_return_per_seed"][0] = float("nan")
+    lengths = []
+    for name, records in (("whole", whole), ("broken", broken)):
+        plots.learning_curve({name: records}, tmp_path / f"{name}.png")
+        lengths.append(len(columns_with(pixels(tmp_path / f"{name}.png"), BLUE)))
+    # Of eight segments four are left.
+    assert 0.4 * lengths[0] < lengths[1] < 0.65 * lengths[0]
+
+
+@pytest.mark.parametrize("num_seeds", [1, 6])
+def test_a_single_point_is_visible(tmp_path: pathlib.Path, num_seeds: int) -> None:
+    plots.learning_curve({"point": run(num_seeds, 1)}, tmp_path / "curve.png")
+    assert len(columns_with(pixels(tmp_path / "curve.png"), BLUE)) >= 10
+
+
+@pytest.mark.parametrize("runs", [{}, {"none": []}, {"unknown": [evaluation(1, 1.0, [float("nan")])]}])
+def test_nothing_to_draw_is_a_picture_too(tmp_path: pathlib.Path, runs: dict[str, Any]) -> None:
+    plots.learning_curve(runs, tmp_path / "curve.png")
+    assert pixels(tmp_path / "curve.png").std() > 0
+
+
+def test_the_band_is_the_interval_at_each_point() -> None:
+    returns = np.array([[1.0, 2.0, 3.0, 4.0, 9.0], [5.0, 5.0, 5.0, 5.0, 5.0], [1.0, np.nan, 2.0, 3.0, 4.0]])
+    centre, low, high = plots.band(returns)
+    np.testing.assert_array_equal(centre, [3.0, 5.0, np.nan])
+    assert (low[0], high[0]) == aggregate.interval(returns[0])
+    assert (low[1], high[1]) == (5.0, 5.0)
+    assert np.isnan([low[2], high[2]]).all()
+
+
+def test_neither_pyplot_nor_matplotlib_is_imported_before_it_is_needed(tmp_path: pathlib.Path) -> None:
+    code = (
+        "import sys; from jaxrl_dist.analysis import plots; print('matplotlib' in sys.modules);"
+        f"plots.learning_curve({{}}, {str(tmp_path / 'a.png')!r}); print('matplotlib.pyplot' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=conftest.PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "False"]
+
+
+def plot(folder: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = conftest.PACKAGE.parent / "scripts" / "plot.py"
+    return subprocess.run([sys.executable, script, *arguments], cwd=folder, capture_output=True, text=True)
+
+
+SHARES = {"share_environment": 0.5, "share_inference": 0.3, "share_transfer": 0.2, "share_learning": 0.4}
+LAG = {"policy_lag_p50": 1, "policy_lag_p99": 3}
+
+
+def test_the_script_draws_runs(tmp_path: pathlib.Path) -> None:
+    for name in ("a", "b"):
+        written_runs.write(tmp_path / name, written_runs.rising(2))
+    result = plot(tmp_path, "a", "b", "--labels=first,second", "--out=both.png")
+    assert (result.returncode, result.stdout) == (0, "both.png\n"), result.stderr
+    assert len(columns_with(pixels(tmp_path / "both.png"), VERMILION)) > 100
+
+
+def test_the_script_draws_what_is_asked_for(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_runs.write(tmp_path / "a", written_runs.rising(1), train=SHARES | LAG)
+    sizes = []
+    for names in ("lag", "steps,minutes,lag,speed,inserts,shares"):
+        assert written_runs.script("scripts/plot.py")(["a", f"--panels={names}", "--out=a.png"]) == 0
+        sizes.append(pixels(tmp_path / "a.png").shape[:2])
+    assert sizes[0] == (528, 720) and sizes[1] == (1392, 1200)
+
+
+@pytest.mark.parametrize("suffix", plots.FORMATS)
+def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: pathlib.Path, suffix: str) -> None:
+    plots.learning_curve({"a": run(2, 3)}, tmp_path / f"a{suffix}")
+    starts = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
+    assert (tmp_path / f"a{suffix}").read_bytes().startswith(starts[suffix])
+
+
+def test_areas_are_the_shares_of_the_actors_time_and_the_line_is_the_learner_s() -> None:
+    from matplotlib import figure
+
+    records = [{"kind": "train", "env_steps": 10 * i, **SHARES} for i in range(1, 5)]
+    axes = figure.Figure().add_subplot()
+    plots.draw_shares(axes, "a", records)
+    tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes.collections]
+    np.testing.assert_allclose(tops, [0.5, 0.8, 1.0])
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), 0.4)
+
+
+def test_the_median_lag_is_thick_and_a_run_without_lag_says_so() -> None:
+    from matplotlib import figure
+
+    records = [{"kind": "train", "env_steps": 10 * i, **LAG} for i in range(1, 5)]
+    drawn, empty = (figure.Figure().add_subplot() for _ in range(2))
+    plots.draw_gauge(drawn, "lag", {"a": records}, [plots.style(0)])
+    widths = {float(line.get_ydata()[0]): line.get_linewidth() for line in drawn.lines}
+    assert widths[1.0] > widths[3.0]
+    plots.draw_gauge(empty, "lag", {"a": [{"kind": "train", "env_steps": 1}]}, [plots.style(0)])
+    assert [text.get_text() for text in empty.texts] == ["not recorded by these runs"]
+
+
+def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> None:
+    pictures = []
+    marks = published.Marks(
+        (published.Level("human", 50.0, "a"),),
+        (published.Curve("far", np.array([1e9]), np.array([1e6]), np.array([90.0]), "b"),),
+    )
+    for one in (published.NO_MARKS, marks):
+        plots.learning_curve({"many": run(5)}, tmp_path / "a.png", marks=one)
+        pictures.append(columns_with(pixels(tmp_path / "a.png"), BLUE))
+    # The curve is as wide as without them.
+    assert abs(len(pictures[0]) - len(pictures[1])) < 0.05 * len(pictures[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "none is no run folder: there is no such folder"),
+        (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
+        (["a", "a"], "2 runs need as many different labels, not a, a"),
+        (["a", "--panels=steps,lagg"], f"lagg: expected one of {', '.join(plots.PANELS)}; did you mean lag?"),
+        (["a", "--panels=lag,shares"], "these runs record none of it; valid: steps, minutes, speed"),
+        (["a", "--out=a.jpg"], "--out=a.jpg: expected a name that ends in one of .png, .pdf, .svg"),
+        (["a", "--out=none/a.png"], "--out=none/a.png cannot be written: No such file or directory"),
+        (["new"], "new/metrics.jsonl holds no evaluation to draw"),
+    ],
+)
+def test_the_script_refuses_in_one_line(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written_runs.write(tmp_path / "a", written_runs.rising(1, num_points=2))
+    written_runs.write(tmp_path / "new", np.empty((0, 1)), reason=None)
+    code, error = written_runs.script("scripts/plot.py")(arguments), capsys.readouterr().err
+    assert code == 2 and error.startswith("plot.py: ") and error.endswith(f"{message}\n") and error.count("\n") == 1

@@ -1,0 +1,323 @@
+"""Wrong commands: one line with the valid values and the nearest match, exit code 2, before a device is touched."""
+
+import contextlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any
+
+import conftest
+import pytest
+
+from jaxrl_dist import envs, errors
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import fields
+from jaxrl_dist.systems import catalogue, training_flags
+from jaxrl_dist.training import resume
+
+SCRIPT = conftest.PACKAGE.parent / "scripts" / "train.py"
+
+WRONG = [
+    ("--system=ppoo", r"--system=ppoo: expected one of .*; did you mean ppo\?"),
+    ("--system=PPO", r"did you mean ppo\?"),
+    ("--sytem=ppo", r"--sytem: ppo has no such flag; did you mean --system\?"),
+    ("--layout=anakim", r"--layout=anakim: ppo runs in .*; did you mean anakin\?"),
+    ("--dry_run=maybe", r"--dry_run=maybe: expected true or false"),
+    ("--layout=atuo", r"--layout=atuo: ppo runs in .* or auto; did you mean auto\?"),
+    ("--env=CartPole-v1", r"expected suite:name.*; did you mean gymnax:CartPole-v1\?"),
+    ("--env=gymnax:CartPol-v1", r"gymnax has .*; did you mean CartPole-v1\?"),
+    ("--env=gymnax:cartpole-v1", r"did you mean CartPole-v1\?"),
+    ("--env=gynmax:CartPole-v1", r"no suite gynmax, expected one of .*; did you mean gymnax:CartPole-v1\?"),
+    ("--env=gymnax:", r"expected suite:name"),
+    ("--env=", r"expected suite:name"),
+    ("--env=brax:antt", r"did you mean ant\?"),
+    ("--agent.discont=0.9", r"did you mean --agent\.discount\?"),
+    ("--discount=0.9", r"did you mean --agent\.discount\?"),
+    ("--learner.discount=0.9", r"did you mean --agent\.discount\?"),
+    ("--agent.discount=2", r"--agent\.discount=2: expected a number >= 0 and <= 1"),
+    ("--agent.discount=-0.1", r">= 0 and <= 1"),
+    ("--agent.discount=nan", r"expected a number"),
+    ("--agent.discount=high", r"expected a number"),
+    ("--agent.discount=", r"expected a number"),
+    ("--agent.clip_epsilon=-1", r"expected a number >= 0"),
+    ("--agent.normalise_advantage=minibach", r"none, batch, minibatch; did you mean minibatch\?"),
+    ("--agent.scale_rewards=maybe", r"expected true or false"),
+    ("--agent.scale_rewards true", r"unexpected argument 'true': flags are given as --flag=value"),
+    ("--noagent.discount", r"no such flag"),
+    ("--noagent.scale_rewards=1", r"does not take an argument"),
+    ("--learner.learning_rate=0", r"expected a number > 0"),
+    ("--learner.learning_rate=inf", r"expected a number > 0"),
+    ("--learner.optimizer=adan", r"did you mean adam\?"),
+    ("--learner.decay=1", r"expected a number >= 0 and < 1"),
+    ("--learner.momentum=1", r"expected a number >= 0 and < 1"),
+    ("--learner.minibatches=four", r"expected a whole number >= 1"),
+    ("--learner.epochs=1.5", r"expected a whole number >= 1"),
+    ("--steps=0", r"expected a whole number >= 1"),
+    ("--steps=1e400000000", r"expected a whole number"),
+    ("--steps", r"--steps: its value is missing; expected --steps=VALUE \(--help"),
+    ("--seed=1 --learner.learning_rate", r"--learner\.learning_rate: its value is missing"),
+    ("--system", r"--system: its value is missing"),
+    ("-x", r"--x: ppo has no such flag \(--help"),
+    ("--foo=1", r"--foo: ppo has no such flag \(--help"),
+    ("--seed=-1", r"expected a whole number >= 0"),
+    ("--seed=5e9", r"expected a whole number >= 0 and <= 2147483647"),
+    ("--num_seeds=0", r"expected a whole number >= 1"),
+    ("--env.num_envs=0", r"expected a whole number >= 1"),
+    ("--env.params.=3", r"no such flag"),
+    ("--layout.unroll_length=0", r"expected a whole number >= 1"),
+    ("--network.core=lstn", r"identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm\?"),
+    ("--network=nature_cn", r"did you mean nature_cnn\?"),
+    ("--network=my_module", r"module:Class"),
+    ("--network=mlp --network.torso=mlp", r"--network is short for --network\.torso"),
+    ("--network.hidden_sizes=64,0", r"whole numbers separated by commas, each >= 1"),
+    ("--network.hidden_sizes=64;64", r"whole numbers separated by commas"),
+    ("--precision=float8", r"expected one of"),
+    ("--replay.capacity=100", r"ppo has no such flag; --system=.*dqn, .*r2d2.* have it"),
+    ("--env=gymnasium", r"expected suite:name.*; did you mean gymnasium:NAME\?"),
+    ("--system=dqn --agent.clip_epsilon=0.2", r"dqn has no such flag"),
+    ("--system=dqn --replay.batch_size=0", r"expected a whole number >= 1"),
+    ("--system=dqn --agent.epsilon_start=1.5", r">= 0 and <= 1"),
+    ("--init_from=/no/such/run", r"--init_from=/no/such/run is not the folder of a run"),
+    ("train", r"unexpected argument 'train'"),
+    ("--flagfile=/no/such/file", r"--flagfile=/no/such/file cannot be read: No such file"),
+    ("--flagfile=/", r"--flagfile=/ cannot be read: Is a directory"),
+    (f"--flagfile={sys.executable}", rf"--flagfile={sys.executable} cannot be read: it is no text"),
+    ("--undefok=nonsense --nonsense=1", r"--undefok: ppo has no such flag"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), WRONG, ids=[command for command, _ in WRONG])
+def test_a_wrong_command_is_refused_in_one_line(command: str, message: str) -> None:
+    with pytest.raises(errors.UsageError, match=message) as error:
+        training_flags.parse(command.split())
+    assert "\n" not in str(error.value)
+
+
+def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "flags.txt"
+    file.write_text("--env.params.max_steps_in_episode=200\n--seed=3\n")
+    command = training_flags.parse(
+        ["--system", "ppo", "--env=gymnax:CartPole-v1", "--agent.scale_rewards", "--nolearner.anneal", "--steps", "1e4"]
+        + ["--network=my_module:MyNet", f"--flagfile={file}", "--seed=4"]
+    )
+    assert command.flags == {
+        "system": "ppo",
+        "env": "gymnax:CartPole-v1",
+        "agent.scale_rewards": True,
+        "learner.anneal": False,
+        "steps": 10_000,
+        "network.torso": "my_module:MyNet",
+        "env.params.max_steps_in_episode": "200",
+        "seed": 4,
+    }
+    assert command.settings is not None
+    assert command.settings["agent.scale_rewards"] is True and command.settings["learner.anneal"] is False
+    assert command.settings["steps"] == 10_000
+
+
+@pytest.mark.parametrize("system", ["ppo", "a2c", "dqn"])
+def test_help_lists_every_flag_with_its_origin(system: str) -> None:
+    text = training_flags.parse([f"--system={system}", "--help", "--nonsense"]).text
+    settings = catalogue.resolved({"system": system})
+    for name in settings.fields:
+        assert f"\n  --{name}=" in text
+    assert "--env.params.NAME=VALUE" in text
+    assert "Mnih et al. 2015" in text and "PureJaxRL" in text
+
+
+def test_versions_and_names_are_listed() -> None:
+    assert re.search(r"^jax \d", training_flags.parse(["--version"]).text, re.MULTILINE)
+    listed = training_flags.parse(["--list"]).text
+    assert "ppo:" in listed and "dqn:" in listed and "CartPole-v1" in listed
+
+
+def command_of(folder: pathlib.Path, *more: str) -> training_flags.Command:
+    """A valid command that writes to a folder."""
+    return training_flags.parse(["--env=gymnax:CartPole-v1", f"--out={folder}", *more])
+
+
+def test_the_default_folder_is_named_after_the_run() -> None:
+    settings = training_flags.parse(["--system=dqn", "--env=gymnax:Catch-bsuite", "--seed=3"]).settings
+    assert settings is not None
+    assert folders.of(settings) == pathlib.Path("runs/dqn-gymnax-Catch-bsuite-seed3")
+
+
+def open_folder(command: training_flags.Command) -> contextlib.AbstractContextManager[pathlib.Path]:
+    """Opens the run folder of a command."""
+    assert command.settings is not None
+    return resume.open_folder(command.flags, command.settings)
+
+
+def opened(command: training_flags.Command) -> pathlib.Path:
+    """Opens the run folder of a command, and leaves it at once."""
+    with open_folder(command) as folder:
+        assert folder.is_dir()
+    return folder
+
+
+def hold(folder: pathlib.Path, contents: str) -> None:
+    """Makes a folder look like one of a run that has saved something."""
+    (folder / "config.json").write_text(contents)
+    (folder / "checkpoints" / "step_000000000128").mkdir(parents=True)
+
+
+def test_a_new_folder_is_made_and_goes_again_unless_something_is_written_to_it(tmp_path: pathlib.Path) -> None:
+    with open_folder(command_of(tmp_path / "a" / "b")) as folder:
+        assert folder.is_dir() and not list(folder.iterdir())
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(errors.UsageError), open_folder(command_of(folder)):
+        raise errors.UsageError("found late")
+    assert not (tmp_path / "a").exists()
+    with open_folder(command_of(folder)):
+        (folder / "config.json").touch()
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+def test_a_folder_of_the_users_own_stays(tmp_path: pathlib.Path) -> None:
+    assert opened(command_of(tmp_path)).is_dir() and not list(tmp_path.iterdir())
+
+
+def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "run", pathlib.Path("/proc/run")):
+        with pytest.raises(errors.UsageError, match="cannot be written"):
+            opened(command_of(folder))
+
+
+def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_path: pathlib.Path) -> None:
+    earlier = command_of(tmp_path, "--agent.discount=0.9", "--steps=1e4")
+    contents = catalogue.resolved(earlier.flags, "classic").as_json()
+    hold(tmp_path, json.dumps(contents))
+    opened(earlier)
+    opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
+    with pytest.raises(
+        errors.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
+    ):
+        opened(command_of(tmp_path, "--steps=1e4", "--seed=1"))
+    with pytest.raises(errors.UsageError, match="system ppo -> dqn"):
+        opened(command_of(tmp_path, "--system=dqn"))
+
+
+@pytest.mark.parametrize("left", ["{", "valid"])
+def test_a_start_that_failed_leaves_the_folder_to_any_other(tmp_path: pathlib.Path, left: str) -> None:
+    contents = catalogue.resolved(command_of(tmp_path).flags, "classic").as_json()
+    (tmp_path / "config.json").write_text(json.dumps(contents) if left == "valid" else left)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics.jsonl").touch()
+    opened(command_of(tmp_path, "--seed=1"))
+    # One that was killed before its first checkpoint has recorded something.
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "env_steps": 128}\n')
+    with pytest.raises(errors.UsageError, match="another configuration|cannot be read"):
+        opened(command_of(tmp_path, "--seed=1"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
+def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
+    hold(tmp_path, text)
+    with pytest.raises(errors.UsageError, match=r"config\.json"):
+        opened(command_of(tmp_path))
+
+
+def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
+    with folders.lock(tmp_path), pytest.raises(errors.UsageError, match="in use"):
+        opened(command_of(tmp_path))
+    opened(command_of(tmp_path))
+
+
+FAILS_FAST = """
+import sys
+sys.argv = [{script!r}, *{arguments!r}]
+import runpy
+try:
+    runpy.run_path({script!r}, run_name="__main__")
+except SystemExit as end:
+    from jax._src import xla_bridge
+    print(end.code, xla_bridge.backends_are_initialized(), *sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--env=gymnax:CartPole-v1", "--agent.discont=0.9"],
+        ["--env=gymnax:CartPol-v1"],
+        ["--env=gymnax:CartPole-v1", "--learner.epochs=0"],
+        ["--env=gymnax:CartPole-v1", "--out=/proc/run"],
+        ["--system=dqn", "--help"],
+    ],
+)
+def test_the_script_answers_before_a_device_or_a_slow_library_is_touched(
+    arguments: list[str], tmp_path: pathlib.Path
+) -> None:
+    code = FAILS_FAST.format(script=str(SCRIPT), arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=conftest.SOON_S, cwd=tmp_path, check=True
+    )
+    answer, *modules = done.stdout.splitlines()[-1].split()[1:]
+    assert answer == "False" and not list(tmp_path.iterdir())
+    assert "jaxrl_dist.systems.catalogue" in modules
+    slow = {"orbax", "matplotlib", "tensorboardX", *envs.registry()}
+    assert not {name for name in modules if name.split(".")[0] in slow}
+    if "--help" not in arguments:
+        assert done.stdout.startswith("2 ")
+        assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("train.py: --")
+
+
+def test_finished_runs_are_read_without_jax() -> None:
+    """Plots, reports and comparisons begin at once."""
+    code = (
+        "import sys; from jaxrl_dist.commands import compare, plot, report; "
+        "from jaxrl_dist import errors, settings; from jaxrl_dist.runs import folder; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('jax', 'jaxlib', 'orbax', 'matplotlib')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("out", [[], ["--out=there"]], ids=["new folder", "folder that is there"])
+def test_a_command_that_is_refused_late_leaves_nothing(out: list[str], tmp_path: pathlib.Path) -> None:
+    (tmp_path / "there").mkdir()
+    wrong = ["--env=gymnax:CartPole-v1", "--learner.minibatches=7", *out]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *wrong], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 2 and done.stderr.startswith("train.py: --learner.minibatches=7")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+
+
+def _altered(name: str, field: fields.Field, value: Any) -> Any:
+    """Returns another valid value of a setting."""
+    if field.choices:
+        return next(choice for choice in field.choices if choice != value and ":" not in str(choice))
+    if field.kind == "bool":
+        return not value
+    if field.kind == "int":
+        return value - 1 if value == field.high else value + 1
+    if field.kind == "float":
+        return value / 2 if value else 0.5
+    return (*value, 3) if isinstance(value, tuple) else f"{value}x"
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_each_setting_that_changes_is_refused_or_accepted_by_its_tag(system: str, tmp_path: pathlib.Path) -> None:
+    base = {"system": system, "env": "gymnax:CartPole-v1", "out": str(tmp_path)}
+    settings = catalogue.resolved(base, "classic")
+    hold(tmp_path, json.dumps(settings.as_json()))
+    tags: dict[str, str] = {}
+    for name, field in settings.fields.items():
+        if name in ("system", "env", "out", "layout", "preset"):
+            continue
+        changed = {**base, name: _altered(name, field, settings[name])}
+        try:
+            with resume.open_folder(changed, catalogue.resolved(changed)):
+                pass
+            tags[name] = "tunable"
+        except errors.UsageError as error:
+            assert f"another configuration ({name} " in str(error) and "\n" not in str(error)
+            tags[name] = "identity"
+        assert tags[name] == field.tag, name
+    assert {"steps", "checkpoint.keep", "stop_at_return"} <= {name for name, tag in tags.items() if tag == "tunable"}
+    assert {"seed", "agent.discount", "env.num_envs"} <= {name for name, tag in tags.items() if tag == "identity"}

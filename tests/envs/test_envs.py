@@ -1,0 +1,322 @@
+"""Tests of device environments: names, types of every leaf, episode bookkeeping, parameters and errors."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist import envs as environments
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.suites import toy
+
+gymnax_suite = pytest.importorskip("jaxrl_dist.envs.suites.gymnax")
+
+# Quick to compile, and between them: weak rewards, keys used in steps, planes, boxes, one-hot, integers, time limits.
+QUICK = (
+    "gymnax:CartPole-v1",
+    "gymnax:Pendulum-v1",
+    "gymnax:Breakout-MinAtar",
+    "gymnax:Catch-bsuite",
+    "gymnax:MemoryChain-bsuite",
+    "gymnax:UmbrellaChain-bsuite",
+    "gymnax:FourRooms-misc",
+    "gymnax:FrozenLake-misc",
+    "toy:episode",
+    "toy:walk",
+    "brax:fast",
+)
+
+
+def library() -> Any:
+    pytest.importorskip("gymnax")
+    return gymnax_suite._import_library()
+
+
+def all_names() -> list[str]:
+    from jaxrl_dist.envs.suites import brax
+
+    suites = (gymnax_suite, brax, toy)
+    return [f"{suite.SUITE.name}:{name}" for suite in suites for name in suite.SUITE.environments]
+
+
+def random_action(spec: types.EnvironmentSpec, key: jax.Array, num_envs: int) -> jax.Array:
+    if isinstance(spec.action, types.DiscreteSpace):
+        return jax.random.randint(key, (num_envs,), 0, spec.action.num_values)
+    return jax.random.uniform(key, (num_envs, *spec.action.shape), minval=spec.action.low, maxval=spec.action.high)
+
+
+def rollout(environment: environments.Environment, num_envs: int, length: int, seed: int = 0) -> types.TimeStep:
+    """Random actions; returns leaves [T, B, ...]."""
+    env_key, act_key = jax.random.split(jax.random.key(seed))
+
+    def body(state: Any, key: jax.Array) -> Any:
+        return jax.vmap(environment.step)(state, random_action(environment.spec, key, num_envs))
+
+    @jax.jit
+    def run() -> types.TimeStep:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(env_key, jnp.arange(num_envs))
+        state, first = jax.vmap(environment.reset)(keys)
+        rest = jax.lax.scan(body, state, jax.random.split(act_key, length))[1]
+        return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), first, rest)
+
+    return jax.tree.map(np.asarray, run())
+
+
+def check_timesteps(steps: types.TimeStep, spec: types.EnvironmentSpec) -> None:
+    """Recomputes the bookkeeping of every column with plain Python."""
+    limit = spec.time_limit or np.inf
+    assert isinstance(steps.info, types.EpisodeInfo)
+    for column in range(steps.reward.shape[1]):
+        previous, total, length = types.LAST, np.float32(0), 0
+        for t in range(steps.reward.shape[0]):
+            step_type, reward = int(steps.step_type[t, column]), np.float32(steps.reward[t, column])
+            assert (step_type == types.FIRST) == (previous == types.LAST)
+            if step_type == types.FIRST:
+                total, length = np.float32(0), 0
+                assert reward == 0 and steps.discount[t, column] == 1
+            else:
+                total, length = total + reward, length + 1
+            if steps.discount[t, column] == 0 or length >= limit:
+                assert step_type == types.LAST
+            assert length <= limit
+            assert steps.info.episode_length[t, column] == length
+            np.testing.assert_allclose(steps.info.episode_return[t, column], total, rtol=1e-4, atol=1e-4)
+            assert steps.info.game_over[t, column] == (steps.discount[t, column] == 0)
+            previous = step_type
+    low, high = spec.reward_range
+    assert (steps.reward >= low - 1e-5).all() and (steps.reward <= high + 1e-5).all()
+    assert np.isfinite(steps.reward).all()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_timesteps_are_consistent(name: str) -> None:
+    environment = environments.make(name)
+    steps = rollout(environment, num_envs=3, length=60)
+    check_timesteps(steps, environment.spec)
+    assert steps.observation.shape[2:] == environment.spec.observation.shape
+    assert steps.observation.dtype == environment.spec.observation.dtype
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(all_names()) - set(QUICK)))
+def test_timesteps_are_consistent_everywhere(name: str) -> None:
+    environment = environments.make(name)
+    check_timesteps(rollout(environment, num_envs=3, length=60), environment.spec)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_leaf_is_strongly_typed_and_can_be_carried(name: str) -> None:
+    environment = environments.make(name)
+    state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
+    stepped = jax.eval_shape(environment.step, state, environments.action_struct(environment.spec))
+    outputs = [jax.make_jaxpr(environment.reset)(jax.random.key(0)).out_avals]
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), environments.action_struct(environment.spec))
+    outputs.append(jax.make_jaxpr(environment.step)(environment.reset(jax.random.key(0))[0], zeros).out_avals)
+    assert not any(aval.weak_type for avals in outputs for aval in avals if hasattr(aval, "weak_type"))
+    structure: Any = jax.tree.structure((state, timestep))
+    assert structure == jax.tree.structure(stepped)
+    assert [str(aval) for aval in outputs[0]] == [str(aval) for aval in outputs[1]]
+    kinds = {"step_type": jnp.int8, "reward": jnp.float32, "discount": jnp.float32}
+    assert {kind: getattr(timestep, kind).dtype for kind in kinds} == kinds
+    assert [leaf.dtype for leaf in timestep.info] == [jnp.float32, jnp.int32, jnp.float32, bool]
+    assert all(leaf.dtype != jnp.float64 for leaf in jax.tree.leaves(timestep))
+
+
+def test_environments_of_gymnax_are_those_it_registers() -> None:
+    assert set(library().registered_envs) == {*gymnax_suite.ENVIRONMENTS, "MNISTBandit-bsuite"}
+
+
+def test_environments_of_brax_are_those_it_registers() -> None:
+    from jaxrl_dist.envs.suites import brax
+
+    envs = pytest.importorskip("brax.envs")
+    assert set(envs._envs) == {*brax.ENVIRONMENTS, "swimmer"}
+
+
+@pytest.mark.parametrize("backend", marks.some(["generalized", "mjx", "positional", "spring"], slow={"generalized"}))
+def test_every_backend_of_brax_can_be_made_in_silence(
+    backend: str, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    if importlib.util.find_spec("brax") is None:  # Importing it, as `importorskip` does, prints by itself.
+        pytest.skip("Brax is not installed")
+    # Structures of MJX hold arrays that are equal by value only.
+    environment = environments.make("brax:inverted_pendulum", {"backend": backend, "episode_length": "30"})
+    assert environment.spec.time_limit == 30 and environment.spec.observation.shape == (4,)
+    assert capfd.readouterr() == ("", "")
+    assert not [w for w in recwarn if "not actively being maintained" in str(w.message)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in gymnax_suite.ENVIRONMENTS if name.endswith("-MinAtar")])
+def test_planes_of_minatar_are_exactly_zeros_and_ones(name: str) -> None:
+    game, params = library().make(name)
+
+    @jax.jit
+    def play(key: jax.Array) -> jax.Array:
+        def body(state: Any, key: jax.Array) -> Any:
+            act_key, step_key = jax.random.split(key)
+            action = jax.random.randint(act_key, (), 0, game.num_actions)
+            observation, state, *_ = game.step_env(step_key, state, action, params)
+            return state, observation
+
+        return jax.lax.scan(body, game.reset_env(key, params)[1], jax.random.split(key, 50))[1]
+
+    assert set(np.unique(play(jax.random.key(0)))) == {0.0, 1.0}
+
+
+def test_steps_are_those_of_gymnax_itself() -> None:
+    environment = environments.make("gymnax:CartPole-v1")
+    game, params = library().make("CartPole-v1")
+    key = jax.random.key(3)
+    state, timestep = environment.reset(key)
+    theirs = game.reset_env(jax.random.fold_in(key, 0), params)[1]
+    step = jax.jit(environment.step)
+    for t in range(1, 200):
+        action = jnp.int32(t // 3 % 2)
+        state, timestep = step(state, action)
+        if timestep.step_type == types.FIRST:
+            observation, theirs = game.reset_env(jax.random.fold_in(key, t), params)
+        else:
+            observation, theirs, _, terminated, _ = game.step_env(key, theirs, action, params)
+            assert bool(terminated) == (timestep.discount == 0)
+        np.testing.assert_allclose(timestep.observation, observation, rtol=1e-5, atol=1e-6)
+
+
+def test_every_episode_starts_from_a_state_of_its_own() -> None:
+    steps = rollout(environments.make("toy:walk"), num_envs=4, length=80)
+    first = steps.observation[steps.step_type == types.FIRST]
+    assert len(first) == 4 * 11
+    assert len(np.unique(first, axis=0)) == len(first)
+
+
+def test_a_batch_equals_its_rows_alone() -> None:
+    environment = environments.make("toy:walk")
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(5), jnp.arange(3))
+    actions = jax.random.randint(jax.random.key(6), (20, 3), 0, 3)
+
+    def play(step: Callable[..., Any], start: Any, actions: jax.Array) -> types.TimeStep:
+        return jax.lax.scan(step, start[0], actions)[1]
+
+    step, reset = environment.step, environment.reset
+    batch = jax.jit(lambda: play(jax.vmap(step), jax.vmap(reset)(keys), actions))()
+    nested = jax.jit(lambda: play(jax.vmap(jax.vmap(step)), jax.vmap(jax.vmap(reset))(keys[None]), actions[:, None]))()
+    for row in range(3):
+        alone = jax.jit(play, static_argnums=0)(step, reset(keys[row]), actions[:, row])
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[:, row], b, rtol=1e-6), batch, alone)  # noqa: B023
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:, 0], rtol=1e-6), batch, nested)
+
+
+def test_step_with_one_action_for_the_whole_batch() -> None:
+    environment = environments.make("toy:episode")
+    state, _ = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), 3))
+    _, timestep = jax.vmap(environment.step, (0, None))(state, jnp.int32(2))
+    np.testing.assert_array_equal(timestep.reward, [2.0, 2.0, 2.0])
+
+
+def test_a_program_for_accelerators_has_no_branch() -> None:
+    environment = environments.make("toy:walk")
+    state = jax.eval_shape(jax.vmap(environment.reset), jax.random.split(jax.random.key(0), 4))[0]
+    traced = jax.jit(jax.vmap(environment.step)).trace(state, jax.ShapeDtypeStruct((4,), jnp.int32))
+    texts = {p: traced.lower(lowering_platforms=(p,)).as_text() for p in ("cpu", "cuda", "tpu")}
+    # JAX's choice by platform is itself a branch, on a constant that XLA folds; only the CPU has one more.
+    branches = {platform: text.count("stablehlo.case") for platform, text in texts.items()}
+    assert branches["cuda"] == branches["tpu"] == branches["cpu"] - 1
+
+
+def test_parameters_reach_the_environment() -> None:
+    environment = environments.make("gymnax:MemoryChain-bsuite", {"memory_length": "20", "num_bits": "2"})
+    steps = rollout(environment, num_envs=2, length=44)
+    assert (steps.step_type[:, 0] == types.LAST).nonzero()[0].tolist() == [21, 43]
+    assert environment.spec.observation.shape == (4,)
+    limited = environments.make("gymnax:Pendulum-v1", {"max_steps_in_episode": "5", "max_torque": "1"})
+    assert limited.spec.time_limit == 5 and limited.spec.action == types.BoxSpace((1,), -1, 1)
+    check_timesteps(rollout(limited, num_envs=2, length=20), limited.spec)
+
+
+def test_a_list_reaches_an_array_parameter() -> None:
+    values = parameters.parse_params({"steps": "1,2"}, {"steps": jnp.zeros(2, jnp.int32)}, "x")
+    np.testing.assert_array_equal(values["steps"], [1, 2])
+    assert values["steps"].dtype == jnp.int32
+
+
+def test_observe_shows_only_some_components() -> None:
+    whole, shown = environments.make("gymnax:CartPole-v1"), environments.make("gymnax:CartPole-v1", {"observe": "2,0"})
+    assert shown.spec.observation.shape == (2,)
+    np.testing.assert_array_equal(rollout(shown, 2, 40).observation, rollout(whole, 2, 40).observation[..., [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("gymnax:CartPole-v2", {}, "did you mean CartPole-v1"),
+        ("gymnax:MNISTBandit-bsuite", {}, "gymnax has"),
+        ("nothing:x", {}, "no suite nothing, expected one of"),
+        ("CartPole-v1", {}, "expected suite:name, suites are"),
+        ("wrappers:x", {}, "no suite wrappers"),
+        ("gymnax:CartPole-v1", {"gravty": "1"}, "did you mean gravity"),
+        ("gymnax:CartPole-v1", {"gravity": "much"}, "gravity=much: expected a number"),
+        ("gymnax:CartPole-v1", {"tau": "nan"}, "--env.params.tau=nan: expected a number"),
+        ("gymnax:CartPole-v1", {"tau": "inf"}, "--env.params.tau=inf: expected a number"),
+        ("gymnax:Acrobot-v1", {"available_torque": "1,x"}, "=1,x: expected a number, or several separated by commas"),
+        ("gymnax:MemoryChain-bsuite", {"memory_length": "0"}, "--env.params.memory_length=0: expected at least 1"),
+        ("gymnax:CartPole-v1", {"observe": "0,4"}, "components 0 … 3"),
+        ("gymnax:Catch-bsuite", {"observe": "0"}, "shape [D]"),
+        ("gymnax:MetaMaze-misc", {"maze_size": "4"}, "maze_size"),
+        ("toy:episode", {"length": "1.5"}, "expected a whole number"),
+        ("toy:episode", {"length": "0"}, "length=0"),
+        ("brax:ant", {"backend": "springy"}, "expected one of generalized"),
+        ("brax:ant", {"episode_length": "0"}, "at least 1"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
+    with pytest.raises(errors.UsageError) as error:
+        environments.make(name, params)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_import = importlib.import_module
+
+    def without_brax(name: str, package: str | None = None) -> Any:
+        if name.startswith(("brax", "mujoco")):
+            raise ModuleNotFoundError("No module named 'brax'", name="brax")
+        return real_import(name, package)
+
+    monkeypatch.setattr("importlib.import_module", without_brax)
+    with pytest.raises(errors.UsageError, match=r'needs the package brax: pip install -e "\.\[brax\]"'):
+        environments.make("brax:ant")
+
+
+def test_importing_gymnax_imports_no_drawing_and_leaves_it_usable() -> None:
+    code = (
+        "import sys\n"
+        "from jaxrl_dist.envs.suites import gymnax\n"
+        "library = gymnax._import_library()\n"
+        "assert not set(gymnax._DRAWING) & set(sys.modules)\n"
+        "import gymnax.environments.misc.pong as pong\n"
+        "assert pong.colors.ListedColormap(['k']).N == 1\n"
+        "import matplotlib.pyplot\n"
+        "assert matplotlib.pyplot.__file__\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_trees_that_change_are_refused_by_name() -> None:
+    good = toy.bare("episode", 7)
+
+    def longer(key: jax.Array, state: jax.Array, action: jax.Array) -> environments.Transition:
+        transition = good.step(key, state, action)
+        return transition._replace(observation=jnp.zeros(3))
+
+    with pytest.raises(ValueError, match=r"toy:episode: reset returns shape \(2,\)"):
+        wrappers.auto_reset(good._replace(step=longer))
+    with pytest.raises(ValueError, match="toy:episode: reset returns the tree"):
+        wrappers.auto_reset(good._replace(reset=lambda key: (good.reset(key)[0], [jnp.zeros(2)])))

@@ -1,0 +1,171 @@
+"""Tests of the suite Gymnasium: spaces, arguments, names, and steps as the library itself makes them."""
+
+import subprocess
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import worker_process
+
+gymnasium = pytest.importorskip("gymnasium")
+
+
+def task(name: str, **params: str) -> envs.HostTask:
+    made = envs.make(f"gymnasium:{name}", {"workers": "1", **params})
+    assert isinstance(made, envs.HostTask)
+    return made
+
+
+def play(name: str, actions: Any, **params: str) -> list[types.TimeStep]:
+    actions = np.asarray(actions)
+    host = task(name, **params).make(np.arange(7, 7 + actions.shape[1], dtype=np.uint32), actions.shape[1], 30.0)
+    try:
+        return [host.reset(), *(host.step(action) for action in actions)]
+    finally:
+        host.close()
+
+
+def test_steps_are_those_of_gymnasium_itself() -> None:
+    actions = np.random.default_rng(0).integers(0, 2, (80, 2))
+    rows = play("CartPole-v1", actions)
+    assert sum((row.step_type == types.LAST).sum() for row in rows) > 3
+    for env in range(2):
+        theirs = gymnasium.make("CartPole-v1")
+        observation, _ = theirs.reset(seed=7 + env)
+        np.testing.assert_array_equal(rows[0].observation[env], observation)
+        ended = False
+        for row, action in zip(rows[1:], actions[:, env], strict=True):
+            if ended:
+                (observation, _), reward, ended, kind = theirs.reset(), 0, False, types.FIRST
+            else:
+                observation, reward, ended, _, _ = theirs.step(action)
+                kind = types.LAST if ended else types.MID
+            np.testing.assert_array_equal(row.observation[env], observation)
+            assert (row.reward[env], row.step_type[env], row.discount[env]) == (reward, kind, not ended)
+
+
+def test_a_task_says_what_its_environments_are() -> None:
+    made = task("CartPole-v1")
+    assert made.spec == types.EnvironmentSpec(
+        "gymnasium:CartPole-v1",
+        jax.ShapeDtypeStruct((4,), jnp.float32),
+        types.DiscreteSpace(2),
+        "classic",
+        time_limit=500,
+    )
+    assert made.protocol == f"CartPole-v1 of Gymnasium {gymnasium.__version__}, episodes of at most 500 steps"
+    pendulum = task("Pendulum-v1", max_episode_steps="20", g="9.5")
+    assert pendulum.spec.family == "continuous" and pendulum.spec.time_limit == 20
+    assert pendulum.spec.action == types.BoxSpace((1,), -2, 2)
+
+
+def test_a_time_limit_is_a_truncation() -> None:
+    rows = play("Pendulum-v1", np.zeros((9, 1, 1)), max_episode_steps="4")
+    assert [int(row.step_type[0]) for row in rows] == [0, 1, 1, 1, 2, 0, 1, 1, 1, 2]
+    assert all(row.discount[0] == 1 for row in rows)
+
+
+def test_every_kind_of_observation_becomes_an_array_of_the_tree() -> None:
+    made = task("fakes.registered:Spaces-v0")
+    expected = {
+        "image": jax.ShapeDtypeStruct((5, 4, 3), jnp.uint8),
+        "deep": {"b": jax.ShapeDtypeStruct((3,), jnp.int8), "a": jax.ShapeDtypeStruct((4,), jnp.float32)},
+        "pair": (jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)),
+    }
+    assert made.spec.observation == expected
+    rows = play("fakes.registered:Spaces-v0", np.full((6, 2, 2), 0.5))
+    for t, row in enumerate(rows):
+        assert jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), row.observation) == expected
+        assert (row.observation["image"] == t).all()
+        assert row.observation["deep"]["a"].tolist() == [np.eye(4)[t % 4].tolist()] * 2
+        assert row.observation["deep"]["b"].tolist() == [[1, 0, t % 2]] * 2
+        assert row.observation["pair"][0].tolist() == [np.float32(0.1)] * 2
+        assert row.observation["pair"][1].tolist() == [[t, -t]] * 2
+
+
+def test_real_actions_are_clipped_into_bounds_of_64_bits() -> None:
+    # float32(0.1) and float32(0.7) lie outside of 0.1 and inside of 0.7; the environment asserts its own bounds.
+    for action in ([9.0, 9.0], [-9.0, -9.0]):
+        play("fakes.registered:Spaces-v0", np.full((2, 1, 2), action))
+
+
+def test_arguments_reach_the_environment() -> None:
+    def reward(**params: str) -> float:
+        return float(play("fakes.registered:Spaces-v0", np.zeros((1, 1), int), kind="discrete", **params)[1].reward[0])
+
+    assert reward() == 1
+    assert reward(gain="2", flag="true", sizes="[1, 2]", text="ab cd") == 5212
+    assert reward(gain="-1.5e0", flag="False", sizes="(3,)") == 98.5
+
+
+def test_an_observation_outside_its_space_is_named() -> None:
+    with pytest.raises(
+        errors.EnvironmentFault, match=r"the observation of .*Spaces-v0 is \[3\], outside Discrete\(3\)"
+    ):
+        play("fakes.registered:Spaces-v0", np.zeros((3, 1), int), kind="outside")
+
+
+def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*arguments: Any, **kwargs: Any) -> None:
+        raise ModuleNotFoundError("No module named 'imageio'")
+
+    monkeypatch.setattr(gymnasium, "make", make)
+    with pytest.raises(errors.UsageError, match=r"'imageio'; pip install \"gymnasium\[mujoco\]\"$"):
+        envs.make("gymnasium:HalfCheetah-v5")
+    with pytest.raises(errors.UsageError, match="'imageio'$"):
+        envs.make("gymnasium:fakes.registered:Spaces-v0")
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        (
+            "CartPol-v1",
+            {},
+            r"=gymnasium:CartPol-v1: expected one of \d+ names, such as CartPole-v1, .*pprint_registry\(\).* all; "
+            r"module:name .* more\); did you mean CartPole-v1\?$",
+        ),
+        ("CartPole-v7", {}, "did you mean CartPole-v1"),
+        ("", {}, r"=gymnasium:: expected suite:name, .*; did you mean gymnasium:NAME\?"),
+        ("nowhere_at_all:X-v0", {}, "importing nowhere_at_all: ModuleNotFoundError"),
+        ("fakes.registered:Spaces-v1", {}, r"=gymnasium:fakes.registered:Spaces-v1: .*did you mean Spaces-v0"),
+        ("fakes.registered:Local-v0", {}, "define it at the top level of a module"),
+        ("fakes.registered:Broken-v0", {}, "No module named 'nowhere_at_all'"),
+        ("CartPole-v1", {"gravty": "3"}, "CartPole-v1 takes max_episode_steps, .*sutton_barto_reward, workers"),
+        ("CartPole-v1", {"workers": "two"}, "expected a whole number"),
+        ("CartPole-v1", {"max_restarts": "-1"}, "expected at least 0"),
+        ("fakes.registered:Spaces-v0", {"kind": "multi_action"}, "actions are MultiDiscrete"),
+        ("fakes.registered:Spaces-v0", {"kind": "from_one"}, "valid: Discrete from 0"),
+        ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions are Box"),
+        ("fakes.registered:Spaces-v0", {"kind": "text"}, "its observation is Text"),
+        ("fakes.registered:Spaces-v0", {"kind": "multi"}, "its observation/x is MultiDiscrete"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
+    with pytest.raises(errors.UsageError, match=message) as error:
+        envs.make(f"gymnasium:{name}", params)
+    assert "\n" not in str(error.value) and str(error.value).startswith("--env")
+
+
+def test_an_environment_whose_package_is_missing_says_so() -> None:
+    try:
+        gymnasium.make("LunarLander-v3")
+    except gymnasium.error.DependencyNotInstalled:
+        with pytest.raises(errors.UsageError, match="Box2D is not installed"):
+            task("LunarLander-v3")
+
+
+def test_a_process_of_the_suite_imports_no_jax() -> None:
+    code = (
+        f"import runpy, sys; resolve = runpy.run_path({worker_process.__file__!r})['_resolve']\n"
+        "names = ('gymnasium.envs.registration:EnvSpec.from_json', 'gymnasium:make')\n"
+        "functions = [resolve(name) for name in names]\n"
+        "import gymnasium; functions[1](functions[0](gymnasium.make('CartPole-v1').spec.to_json()))\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

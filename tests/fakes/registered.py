@@ -1,0 +1,82 @@
+"""Environments that importing this module registers with Gymnasium, as a user's own module would."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from fakes import host_environments
+from gymnasium import spaces
+
+
+class Counting(gymnasium.Env):
+    """The known episode: terminated by itself after 7 steps, or only by Gymnasium's time limit."""
+
+    def __init__(self, name: str) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Discrete(3)
+        self._counting = host_environments.Counting("episode")
+        self._terminates = name != "time_limit"
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self._counting.reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self._counting.step(action)
+        return observation, reward, terminated and self._terminates, truncated, info
+
+
+class Spaces(gymnasium.Env):
+    """Shows what it was made with, and each kind of space; observations are functions of seed and step."""
+
+    def __init__(
+        self, kind: str = "tree", gain: float = 1.0, flag: bool = False, sizes: Any = (), text: str = ""
+    ) -> None:
+        self.made_with = [gain, flag, sizes, text]
+        self.observation_space = {
+            "tree": spaces.Dict(
+                {
+                    "image": spaces.Box(0, 255, (5, 4, 3), np.uint8),
+                    "deep": spaces.Dict({"b": spaces.MultiBinary(3), "a": spaces.Discrete(4, start=2)}),
+                    "pair": spaces.Tuple([spaces.Box(-1, 1, (), np.float64), spaces.Box(-9, 9, (2,), np.int64)]),
+                }
+            ),
+            "text": spaces.Text(5),
+            "multi": spaces.Dict({"x": spaces.MultiDiscrete([2, 2])}),
+        }.get(kind, spaces.Discrete(3))
+        self.action_space = {
+            "multi_action": spaces.MultiDiscrete([2, 2]),
+            "from_one": spaces.Discrete(2, start=1),
+            "integers": spaces.Box(0, 9, (2,), np.int32),
+            "discrete": spaces.Discrete(2),
+            "outside": spaces.Discrete(2),
+        }.get(kind, spaces.Box(np.array([-0.1, 0.2]), np.array([0.1, 0.7]), dtype=np.float64))
+        self._kind, self._steps = kind, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self._steps += 1
+        gain, flag, sizes, text = self.made_with
+        return self._observation(), gain + 10 * flag + 100 * len(sizes) + 1000 * len(text), False, False, {}
+
+    def _observation(self) -> Any:
+        if self._kind != "tree":
+            return 3 if self._kind == "outside" and self._steps == 2 else self._steps % 3
+        steps = self._steps
+        return {
+            "pair": (0.1, np.array([steps, -steps])),
+            "image": np.full((5, 4, 3), steps, np.uint8),
+            "deep": {"a": 2 + steps % 4, "b": np.array([1, 0, steps % 2], np.int8)},
+        }
+
+
+gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "episode"})
+gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})
+gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})
+gymnasium.register("Spaces-v0", Spaces)
+gymnasium.register("Local-v0", lambda: Spaces())
+gymnasium.register("Broken-v0", "nowhere_at_all:Env")

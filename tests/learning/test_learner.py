@@ -1,0 +1,302 @@
+"""The learner: one update on N devices is one on the whole batch (T1), poisoned rows teach nothing (T8), schedules."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import marks
+import numpy as np
+import optax
+import pytest
+
+from jaxrl_dist import errors, networks, types
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.learning import learner
+from jaxrl_dist.parallel import mesh as meshes
+
+T, B, D = 6, 8, 3
+SPEC = types.EnvironmentSpec(
+    "toy:random", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(4), "classic", (-1.0, 1.0)
+)
+BOX = SPEC._replace(action=types.BoxSpace((2,), -1.0, 1.0))
+NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
+NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
+LSTM = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=4)
+A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
+PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
+SGD = learner.Config(optimizer="sgd", learning_rate=0.1, anneal=False, shuffle=False, max_grad_norm=0.5)
+CASES = {
+    "ppo": (ppo, PPO, SPEC, NETWORK),
+    "ppo-batch-advantage": (ppo, ppo.Config(normalise_advantage="batch"), SPEC, NETWORK),
+    "ppo-gaussian": (ppo, PPO, BOX, NETWORK),
+    "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
+    "dppo": (ppo, ppo.Config(clip_epsilon=0.0, clip_value=0.0, kl_penalty=2.0, kl_target=1e-3), SPEC, NETWORK),
+    "ppo-lstm": (ppo, PPO, SPEC, LSTM),
+    "a2c": (a2c, A2C, SPEC, NETWORK),
+    "a2c-gaussian": (a2c, a2c.Config(gae_lambda=0.9), BOX, NETWORK),
+    "a2c-lstm": (a2c, A2C, SPEC, LSTM),
+    "impala": (impala, impala.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
+    "impala-lstm": (impala, impala.Config(trace_decay=0.9), SPEC, LSTM),
+    "pqn": (pqn, pqn.Config(clip_rewards=1.0, reward_scale=0.5), SPEC, NORMALISED),
+    "pqn-lstm": (pqn, pqn.Config(trace_decay=0.9), SPEC, LSTM),
+    "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
+    "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
+    "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
+    "sac": (sac, sac.Config(), BOX, NETWORK),
+    "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),
+    "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),
+}
+
+
+def _unroll(agent, spec, length, columns, seed=0):
+    """Random rows whose episodes end at different rates in different columns, so that devices teach unequally."""
+    rng = np.random.default_rng(seed)
+    step_type = np.full((length, columns), types.MID, np.int8)
+    for b in range(columns):
+        t = int(rng.integers(0, 3))
+        while t < length:
+            step_type[t, b] = types.LAST
+            if t + 1 < length:
+                step_type[t + 1, b] = types.FIRST
+            t += 2 + (b * b) // 4
+    terminated = (step_type == types.LAST) & (rng.random((length, columns)) < 0.5)
+    first = step_type == types.FIRST
+    reward = np.where(first, 0.0, rng.normal(size=(length, columns))).astype(np.float32)
+    timestep = types.TimeStep(
+        jnp.asarray(step_type),
+        jnp.asarray(reward),
+        jnp.asarray(1.0 - terminated, jnp.float32),
+        jnp.asarray(rng.normal(size=(length, columns, D)), jnp.float32),
+        (),
+    )
+    params = jax.jit(agent.init)(jax.random.key(1))
+    act = jax.jit(functools.partial(agent.act, params, exploration=jnp.full(columns, 0.5)))
+    rows, carry = [], agent.init_carry(columns)
+    for t in range(length):
+        one = jax.tree.map(lambda x, t=t: x[t], timestep)
+        output = act(carry=carry, timestep=one, key=jax.random.key(t))
+        carry = output.carry
+        rows.append(types.Step(one, output.action, output.extras, jnp.zeros(columns, jnp.int32)))
+    steps = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+    return types.Unroll(steps, agent.init_carry(columns))
+
+
+def _sample(case, seed=0, columns=B):
+    module, settings, spec, network = CASES[case]
+    agent = module.make(settings, spec, network)
+    length = agent.taught + agent.lookahead + agent.context if agent.taught else T + 1
+    weights = jnp.asarray(np.random.default_rng(seed).uniform(0.5, 1.0, columns), jnp.float32)
+    weights = weights if agent.taught else jnp.ones(columns)
+    return agent, types.Sample(_unroll(agent, spec, length, columns, seed), (), weights)
+
+
+def _update_on(agent, settings, sample, num_devices):
+    mesh = meshes.make(jax.devices()[:num_devices], 1)
+    rules = learner.make(settings, agent, meshes.AXIS)
+
+    def update(sequences, weights):
+        state = rules.init(agent.init(jax.random.key(0)))
+        sample = types.Sample(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sequences.steps), (), weights)
+        sample = sample._replace(sequences=types.Unroll(sample.sequences, sequences.carry))
+        for i in range(2):
+            state, _, metrics = rules.update(state, sample, jax.random.key(i), jnp.float32(0.0))
+        return state, metrics
+
+    steps = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[None], sample.sequences.steps)
+    sequences = types.Unroll(steps, jax.tree.map(lambda x: x[None], sample.sequences.carry))
+    kinds = (meshes.COLUMNS, meshes.COLUMNS)
+    mapped = meshes.device_map(update, mesh, kinds, (meshes.PER_SEED, meshes.PER_SEED))
+    return jax.jit(mapped)(sequences, sample.weights[None])
+
+
+def _reductions():
+    """Every agent on two devices; one of them also on eight, and with sums."""
+    # The squashed policy's entropy is estimated from draws, which each device makes for its own rows.
+    yield from ((case, 2, "mean") for case in CASES if case != "ppo-tanh")
+    yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
+
+
+@pytest.mark.parametrize(
+    ("case", "num_devices", "reduction"), marks.some(_reductions(), fast={"ppo-2-mean", "dqn-2-mean"})
+)
+def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devices, reduction):
+    agent, sample = _sample(case)
+    settings = learner.Config(**{**vars(SGD), "reduction": reduction, "epochs": 2 if agent.taught == 0 else 1})
+    (one, one_metrics), (many, many_metrics) = (_update_on(agent, settings, sample, n) for n in (1, num_devices))
+    moved = jax.tree.leaves(
+        jax.tree.map(lambda a, b: jnp.abs(a[0] - b).max(), one.params, agent.init(jax.random.key(0)))
+    )
+    assert max(map(float, moved)) > 1e-3
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+    for name in one_metrics:
+        np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=2e-3, atol=1e-5, err_msg=name)
+
+
+def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
+    """Replaces everything that must teach nothing by finite garbage.
+
+    What leaves a LAST row: its action and log-probability, what was seen at a termination, the reward and discount of
+    the FIRST row after it. With `taught_row`, whole windows whose taught row is LAST.
+    """
+    step_type = unroll.steps.timestep.step_type
+    last, first = step_type == types.LAST, step_type == types.FIRST
+    first = first & (jnp.arange(len(step_type))[:, None] > 0)
+
+    def garbage(x, where, value):
+        where = where.reshape(*where.shape, *(1,) * (x.ndim - 2))
+        return jnp.where(where, jnp.asarray(value, x.dtype), x)
+
+    steps, timestep = unroll.steps, unroll.steps.timestep
+    if taught_row is not None:
+        last = jnp.broadcast_to(last[taught_row], last.shape)
+        first = last
+    # A truncated episode bootstraps from its last observation, a terminated one from nothing.
+    unseen = last & (timestep.discount == 0) if taught_row is None else last
+    timestep = timestep._replace(
+        reward=garbage(timestep.reward, first, 1e3),
+        discount=garbage(timestep.discount, first, 0.5),
+        observation=garbage(timestep.observation, unseen, -77.0),
+    )
+    extras = steps.extras
+    if extras:
+        extras = jax.tree.map(lambda x: garbage(x, last, -3.0), extras)
+    return unroll._replace(
+        steps=steps._replace(timestep=timestep, action=garbage(steps.action, last, 1), extras=extras)
+    )
+
+
+@pytest.mark.parametrize("case", marks.some(CASES.keys(), fast={"ppo-batch-advantage", "ppo-gaussian", "pqn", "dqn"}))
+def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
+    agent, sample = _sample(case, seed=3)
+    step_type = np.asarray(sample.sequences.steps.timestep.step_type)
+    taught_row = agent.context if agent.taught == 1 else None
+    poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row))
+    assert (step_type[:-1] == types.LAST).any()
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), sample.sequences.steps, poison.sequences.steps)
+    assert sum(jax.tree.leaves(changed)) >= 3
+    clean, dirty = (_update_on(agent, SGD, s, 1) for s in (sample, poison))
+    for a, b in zip(jax.tree.leaves(clean), jax.tree.leaves(dirty), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_minibatch_without_taught_rows_moves_nothing_and_counts_in_no_mean():
+    """Of sequences that stand in for late ones every row is LAST; here one fills a minibatch."""
+    agent, sample = _sample("ppo-lstm")
+    timestep = sample.sequences.steps.timestep
+    blank = timestep._replace(step_type=timestep.step_type.at[:, -1].set(types.LAST))
+    sequences = sample.sequences._replace(steps=sample.sequences.steps._replace(timestep=blank))
+    rule = learner.Config(learning_rate=1e-3, anneal=False, shuffle=False)
+    params, found = [], []
+    for count in (B, B - 1):
+        part = jax.tree.map(lambda x, count=count: x[:, :count], sequences.steps)
+        given = types.Unroll(part, jax.tree.map(lambda x, count=count: x[:count], sequences.carry))
+        rules = learner.make(dataclasses.replace(rule, minibatches=count), agent, types.LOCAL)
+        start = rules.init(agent.init(jax.random.key(0)))
+        state, _, metrics = rules.update(start, types.Sample(given, (), jnp.ones(count)), jax.random.key(0), 0.0)
+        params.append(state.params)
+        found.append(metrics)
+    for x, y in zip(*map(jax.tree.leaves, params), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-6)
+    for name, value in found[0].items():
+        np.testing.assert_allclose(value, found[1][name], rtol=1e-5, err_msg=name)
+
+
+def test_ppo_ratio_is_one_on_the_first_minibatch():
+    agent, sample = _sample("ppo")
+    params = agent.init(jax.random.key(1))
+    batch = agent.prepare(params, sample.sequences, types.LOCAL)
+    output = agent.loss(params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    assert float(jnp.abs(output.metrics["ratio_deviation"]).max()) < 1e-5
+    assert int(output.valid.sum()) == int((sample.sequences.steps.timestep.step_type[:-1] != types.LAST).sum())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_the_largest_ratio_is_that_of_one_row_of_one_minibatch(num_devices):
+    agent, sample = _sample("ppo")
+    still = learner.Config(**{**vars(SGD), "learning_rate": 1e-12, "epochs": 2, "minibatches": 4})
+    taught = np.argwhere(np.asarray(sample.sequences.steps.timestep.step_type[:-1]) != types.LAST)
+    row, column = taught[len(taught) // 2]
+    log_prob = sample.sequences.steps.extras.log_prob
+    extras = sample.sequences.steps.extras._replace(log_prob=log_prob.at[row, column].add(-np.log(7)))
+    changed = sample._replace(sequences=sample.sequences._replace(steps=sample.sequences.steps._replace(extras=extras)))
+    before, after = (_update_on(agent, still, s, num_devices)[1]["largest_ratio"] for s in (sample, changed))
+    # The policy that acted and the one that is taught were drawn apart, so that no ratio is quite one.
+    np.testing.assert_allclose(before, 1, rtol=0.03)
+    np.testing.assert_allclose(after, 7, rtol=0.03)
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo-gaussian", "ppo-tanh"])
+def test_a_ratio_beyond_f32_leaves_the_gradient_finite(case):
+    """Deviations shrink to 1e-3, so that one update can move a probability by more than f32 holds."""
+    agent, sample = _sample(case)
+    params = agent.init(jax.random.key(1))
+    batch = agent.prepare(params, sample.sequences, types.LOCAL)
+    batch = batch._replace(log_prob=jnp.full_like(batch.log_prob, -1e4))
+
+    def loss(network):
+        values = params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL
+        return agent.loss(*values).loss.sum()
+
+    value, gradient = jax.value_and_grad(loss)(params.network)
+    assert jnp.isfinite(value)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(gradient)) > 0
+
+
+@pytest.mark.parametrize("progress,rate", [(0.0, 0.1), (0.25, 0.075), (1.0, 0.0)])
+def test_the_step_size_follows_progress(progress, rate):
+    annealed = learner.Config(learning_rate=0.1, anneal=True)
+    constant = learner.Config(learning_rate=0.1, anneal=False)
+    assert float(learner.learning_rate(annealed, jnp.float32(progress))) == pytest.approx(rate, abs=1e-8)
+    assert float(learner.learning_rate(constant, jnp.float32(progress))) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "name,oracle",
+    [
+        ("adam", lambda: optax.adam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
+        ("radam", lambda: optax.radam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
+        ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
+        ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
+        ("sgd", lambda: optax.sgd(0.1)),
+    ],
+)
+def test_the_optimisers_are_optax_s(name, oracle):
+    agent, _ = _sample("dqn")
+    rules = learner.make(
+        learner.Config(optimizer=name, learning_rate=0.1, anneal=False, max_grad_norm=0.0), agent, types.LOCAL
+    )
+    params = agent.init(jax.random.key(0))
+    state, reference = rules.init(params), params.network
+    other = oracle()
+    other_state = other.init(reference)
+    rng = np.random.default_rng(0)
+    # RAdam's steps are those of adam after the fifth only.
+    for _ in range(8):
+        grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
+        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
+        state, _ = rules.apply(state, gradient, jnp.float32(0))
+        updates, other_state = other.update(grads, other_state, reference)
+        reference = optax.apply_updates(reference, updates)
+    for a, b in zip(jax.tree.leaves(state.params.network), jax.tree.leaves(reference), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_the_target_network_is_copied_every_period_and_not_between():
+    agent, sample = _sample("dqn")
+    rules = learner.make(learner.Config(**{**vars(SGD), "target_period": 2}), agent, types.LOCAL)
+    state = rules.init(agent.init(jax.random.key(0)))
+    first = state.target_network
+    state, _, _ = rules.update(state, sample, jax.random.key(0), jnp.float32(0))
+    jax.tree.map(np.testing.assert_array_equal, state.target_network, first)
+    state, _, _ = rules.update(state, sample, jax.random.key(0), jnp.float32(0))
+    jax.tree.map(np.testing.assert_array_equal, state.target_network, state.params.network)
+
+
+def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
+    with pytest.raises(errors.UsageError, match="nearest valid: 2, 4, 8"):
+        learner.check_batch(learner.Config(minibatches=5), 512, 2)
+    learner.check_batch(learner.Config(minibatches=4), 512, 2)

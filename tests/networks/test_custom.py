@@ -1,0 +1,100 @@
+"""A network of the user's own: a class that its module lacks is one line that names those it has."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import flax.linen as nn
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import errors
+from jaxrl_dist.networks import custom
+
+NETWORKS = """
+import flax.linen as nn
+from flax.linen import Dense
+
+class MyNet(nn.Module):
+    pass
+
+class Deep(MyNet):
+    pass
+
+class Plain:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def modules(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_networks.py").write_text(NETWORKS)
+    (tmp_path / "user_tools.py").write_text("import flax.linen as nn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["network", "network.torso"])
+def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    settings = {key: value for key, value in conftest.SMALL["ppo"].items() if key != "network.torso"}
+    message = (
+        r"^--network=user_networks:mynett: user_networks has no class mynett; its Flax modules: MyNet, Deep; "
+        r"did you mean MyNet\?$"
+    )
+    with pytest.raises(errors.UsageError, match=message):
+        jaxrl_dist.train(
+            "ppo",
+            "gymnax:CartPole-v1",
+            out=str(tmp_path / "run"),
+            settings={**settings, name: "user_networks:mynett"},
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_without_any_is_named_too() -> None:
+    with pytest.raises(errors.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
+        custom.make("user_tools:MyNet")
+
+
+def test_classes_are_made_without_arguments() -> None:
+    assert type(custom.make("user_networks:Deep")).__name__ == "Deep"
+    with pytest.raises(errors.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
+        custom.make("user_networks:Dense")
+
+
+def test_a_network_that_was_changed_does_not_resume_in_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Own(nn.Module):
+        features: int
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.relu(nn.Dense(self.features)(x.reshape(len(x), -1)))
+
+    settings = {"layout.unroll_length": 4, "env.num_envs": 4, "evaluation.episodes": 1, "network": "user_networks:Own"}
+
+    def train(features: int, steps: int) -> jaxrl_dist.Run:
+        module = custom.importlib.import_module("user_networks")
+        monkeypatch.setattr(module, "Own", lambda: Own(features), raising=False)
+        settings["steps"] = steps
+        return jaxrl_dist.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=settings)
+
+    train(8, 16)
+    before = (tmp_path / "run" / "config.json").read_text()
+    message = r"^the checkpoint does not fit \(.*Dense_0.* in the template\); if a network or environment of your own"
+    with pytest.raises(errors.UsageError, match=message) as error:
+        train(6, 32)
+    assert "\n" not in str(error.value) and (tmp_path / "run" / "config.json").read_text() == before
+    assert train(8, 32).summary["resumed_from"] == 16
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.UsageError, match=r"^--network=no_such_module:MyNet: No module named 'no_such_module'$"):
+        custom.make("no_such_module:MyNet")
+    (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
+    with pytest.raises(
+        errors.UsageError, match=r"^--network=user_broken:X: ValueError at user_broken.py:2: not today$"
+    ):
+        custom.make("user_broken:X")

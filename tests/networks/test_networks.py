@@ -1,0 +1,243 @@
+"""Networks: torsos fit their observations, cores clear at FIRST, unrolling equals stepping."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist import errors, networks, types
+from jaxrl_dist.networks import custom, torsos
+
+
+class Failing(nn.Module):
+    def __call__(self, observation):
+        raise ValueError("no such thing\nand more")
+
+
+class Wanting(nn.Module):
+    size: int
+
+    def __call__(self, observation):
+        return observation
+
+
+class Summing(nn.Module):
+    def __call__(self, observation):
+        return observation.sum()
+
+
+HEADS = (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0))
+SHAPES = {"mlp": (5,), "minatar_cnn": (10, 10, 4), "nature_cnn": (84, 84, 4), "impala_resnet": (16, 16, 3)}
+
+
+def _spec(shape, dtype=jnp.float32):
+    return types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct(shape, dtype), types.DiscreteSpace(3), "classic")
+
+
+class Doubling(nn.Module):
+    """A user's module: maps [B, D] to [B, 2 D] without parameters."""
+
+    @nn.compact
+    def __call__(self, x):
+        return jnp.concatenate([x, -x], axis=-1)
+
+
+@pytest.mark.parametrize("torso", SHAPES)
+@pytest.mark.parametrize("shared", [True, False])
+def test_torsos_give_heads_of_the_right_shape(torso, shared):
+    net = networks.make(networks.Config(torso=torso, shared=shared), _spec(SHAPES[torso]), HEADS)
+    shapes = jax.eval_shape(net.init, jax.random.key(0))
+    outputs = jax.eval_shape(net.apply, shapes, jax.ShapeDtypeStruct((7, *SHAPES[torso]), jnp.float32))
+    assert {name: x.shape for name, x in outputs.items()} == {"policy": (7, 3), "value": (7, 1)}
+    assert sum(name.startswith("torsos") for name in shapes) == (1 if shared else 2)
+
+
+@pytest.mark.parametrize("torso", SHAPES)
+@pytest.mark.parametrize("core", ["identity", "lstm"])
+def test_heads_with_a_layer_of_their_own_take_the_place_of_the_torso_s_last(torso, core):
+    settings = networks.Config(torso=torso, head_size=9, core=core, core_size=5)
+    net = networks.make(settings, _spec(SHAPES[torso]), HEADS)
+    params = jax.eval_shape(net.init, jax.random.key(0))
+    plain = networks.make(networks.Config(torso=torso, core=core, core_size=5), _spec(SHAPES[torso]), HEADS)
+    dense = [
+        sum(n.startswith("Dense") for n in p["torsos_0"])
+        for p in (params, jax.eval_shape(plain.init, jax.random.key(0)))
+    ]
+    assert dense[1] - dense[0] == (core == "identity")
+    hidden = {name: params[f"outputs_{name}"]["Dense_0"]["kernel"].shape[-1] for name in ("policy", "value")}
+    assert hidden == {"policy": 9, "value": 9}
+
+
+@pytest.mark.parametrize("torso", SHAPES)
+def test_every_hidden_layer_is_normalised_or_none(torso):
+    plain, normalised = (
+        jax.eval_shape(
+            networks.make(
+                networks.Config(torso=torso, head_size=9, layer_norm=layer_norm), _spec(SHAPES[torso]), HEADS
+            ).init,
+            jax.random.key(0),
+        )
+        for layer_norm in (False, True)
+    )
+    for part, layers in plain.items():
+        added = normalised[part].keys() - layers.keys()
+        # The last layer of a head is none that is hidden.
+        assert len(added) == len(layers) - part.startswith("outputs") > 0
+        assert all(name.startswith("LayerNorm") for name in added)
+        assert jax.tree.map(lambda x: x.shape, {name: normalised[part][name] for name in layers}) == jax.tree.map(
+            lambda x: x.shape, layers
+        )
+
+
+def test_layer_normalisation_is_that_of_numpy():
+    settings = networks.Config(torso="mlp", hidden_sizes=(8,), activation="relu", layer_norm=True)
+    net = networks.make(settings, _spec((5,)), HEADS)
+    noise = np.random.default_rng(0)
+    params = jax.jit(net.init)(jax.random.key(0))
+    params = jax.tree.map(lambda x: x + jnp.asarray(noise.normal(size=x.shape), x.dtype), params)
+    x = noise.normal(size=(6, 5)).astype(np.float32)
+    layer, norm = params["torsos_0"]["Dense_0"], params["torsos_0"]["LayerNorm_0"]
+    rows = x @ layer["kernel"] + layer["bias"]
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-6)
+    last = params["outputs_value"]["Dense_0"]
+    expected = np.maximum(rows * norm["scale"] + norm["bias"], 0) @ last["kernel"] + last["bias"]
+    np.testing.assert_allclose(net.apply(params, x)["value"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_images_of_bytes_are_scaled_to_the_unit_interval():
+    net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
+    params = jax.jit(net.init)(jax.random.key(0))
+    image = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4)).astype(np.uint8)
+    as_bytes, as_floats = (net.apply(params, x)["value"] for x in (image, jnp.asarray(image / 255.0, jnp.float32)))
+    np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("core", marks.some(["identity", "lstm", "frame_stack", "frame_stack_lstm"], slow={"identity"}))
+def test_unrolling_equals_stepping_and_forgets_at_first(core):
+    settings = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, core_size=6, num_frames=3)
+    net = networks.make(settings, _spec((5,)), HEADS)
+    params = jax.jit(net.init)(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    observation = jnp.asarray(rng.normal(size=(9, 2, 5)), jnp.float32)
+    is_first = jnp.zeros((9, 2), bool).at[4, 0].set(True).at[6, 1].set(True)
+    carry, stepped = net.initial(2), []
+    step = jax.jit(functools.partial(net.step, params))
+    for t in range(9):
+        outputs, carry = step(carry, observation[t], is_first[t])
+        stepped.append(outputs["policy"])
+    unrolled, final = net.unroll(params, net.initial(2), observation, is_first)
+    np.testing.assert_allclose(jnp.stack(stepped), unrolled["policy"], rtol=1e-4, atol=1e-6)
+    for a, b in zip(jax.tree.leaves(carry), jax.tree.leaves(final), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    fresh, _ = net.unroll(params, net.initial(1), observation[4:, :1], is_first[4:, :1])
+    np.testing.assert_allclose(fresh["policy"], unrolled["policy"][4:, :1], rtol=1e-4, atol=1e-6)
+    changed, _ = net.unroll(params, net.initial(2), observation.at[3].add(1.0), is_first)
+    assert (changed["policy"][5, 0] == unrolled["policy"][5, 0]).all()
+    remembers = not np.allclose(changed["policy"][4, 1], unrolled["policy"][4, 1], atol=1e-7)
+    assert remembers == (core != "identity")
+
+
+def test_frame_stack_fills_with_the_first_frame_after_a_reset():
+    net = networks.make(networks.Config(torso="mlp", core="frame_stack", num_frames=3), _spec((1,)), HEADS)
+    observation = jnp.arange(1.0, 6.0)[:, None, None]
+    is_first = jnp.asarray([True, False, False, True, False])[:, None]
+    stacked = net.stack(net.initial(1), observation, is_first)
+    assert stacked[:, 0].astype(int).tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5]]
+    assert net.context == 2
+
+
+def test_a_stack_before_an_lstm_is_kept_where_the_memory_is_forgotten():
+    size = {"torso": "mlp", "hidden_sizes": (8,), "core_size": 6}
+    both = networks.make(networks.Config(**size, core="frame_stack_lstm", num_frames=3), _spec((2,)), HEADS, extra=1)
+    plain = networks.make(networks.Config(**size, core="lstm"), _spec((6,)), HEADS, extra=1)
+    assert both.recurrent and both.context == 0
+    params = both.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    rows, beside = (jnp.asarray(rng.normal(size=(7, 2, size)), jnp.float32) for size in (2, 1))
+    is_first = jnp.zeros((7, 2), bool).at[0].set(True)
+    _, (frames, memory) = both.unroll(params, both.initial(2), (rows[:4], beside[:4]), is_first[:4])
+    np.testing.assert_array_equal(frames, rows[2:4].swapaxes(0, 1))
+    forgotten = both.forget((frames, memory))
+    np.testing.assert_array_equal(forgotten[0], frames)
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(forgotten[1]))
+    outputs, _ = both.unroll(params, forgotten, (rows[4:], beside[4:]), is_first[4:])
+    stacked = jnp.stack([jnp.stack([rows[t + k] for k in range(3)], -1).reshape(2, 6) for t in range(2, 5)])
+    wanted, _ = plain.unroll(params, plain.initial(2), (stacked, beside[4:]), is_first[4:])
+    np.testing.assert_allclose(outputs["policy"], wanted["policy"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
+    net = networks.make(networks.Config(torso=f"{__name__}:Doubling"), _spec((5,)), HEADS)
+    params = net.init(jax.random.key(0))
+    assert jax.tree.leaves(params["outputs_policy"])[1].shape == (10, 3)
+    for torso, message in (
+        ("no_such_module:Net", "No module named"),
+        (f"{__name__}:Missing", "has no class Missing; its Flax modules: Failing"),
+        (
+            f"{__name__}:Failing",
+            r"ValueError at test_networks.py:\d+: no such thing; it was given observations \(2, 5\)",
+        ),
+        (f"{__name__}:Wanting", r"TypeError at .*'size'; it is made without arguments"),
+        (f"{__name__}:Summing", r"maps observations \(2, 5\) to \(\); wanted \(2, F\)"),
+        ("minatar_cnn", "use --network=mlp"),
+    ):
+        with pytest.raises(errors.UsageError, match=message):
+            networks.make(networks.Config(torso=torso), _spec((5,)), HEADS)
+
+
+@pytest.mark.parametrize(
+    ("torso", "least", "other"), [("nature_cnn", 36, "minatar_cnn"), ("minatar_cnn", 3, "impala_resnet")]
+)
+def test_images_too_small_for_a_torso_are_refused_in_one_line(torso, least, other):
+    smallest = networks.make(networks.Config(torso=torso), _spec((least, least, 4)), HEADS)
+    assert all(leaf.size for leaf in jax.tree.leaves(smallest.init(jax.random.key(0))))
+    message = rf"images of {least} × {least} pixels or more; .* \({least}, {least - 1}, 4\): use --network={other}$"
+    with pytest.raises(errors.UsageError, match=message):
+        networks.make(networks.Config(torso=torso), _spec((least, least - 1, 4)), HEADS)
+
+
+def test_orthogonal_initialisation_has_the_asked_gains():
+    net = networks.make(networks.Config(torso="mlp", hidden_sizes=(64, 64)), _spec((64,)), HEADS)
+    params = net.init(jax.random.key(0))
+    kernels = {"/".join(map(lambda k: k.key, path)): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    for name, gain in (
+        ("torsos_0/Dense_1/kernel", 2.0),
+        ("outputs_policy/Dense_0/kernel", 1e-4),
+        ("outputs_value/Dense_0/kernel", 1.0),
+    ):
+        gram = kernels[name].T @ kernels[name]
+        np.testing.assert_allclose(gram, gain * np.eye(len(gram)), atol=1e-5)
+
+
+def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
+    try:
+        exec(compile("raise ValueError('no')", "/x/site-packages/library.py", "exec"))
+    except ValueError as error:
+        inside = error.with_traceback(error.__traceback__.tb_next)
+    assert custom._where(inside) == "ValueError at library.py:1: no"
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size", "stride", "channels"),
+    [(84, 84, 8, 4, 4), (10, 10, 3, 1, 4), (20, 20, 4, 2, 3), (9, 9, 3, 1, 5), (11, 8, 3, 2, 2), (10, 13, 5, 3, 1)],
+)
+def test_products_are_the_convolution(height: int, width: int, size: int, stride: int, channels: int) -> None:
+    image_key, kernel_key = jax.random.split(jax.random.key(0))
+    image = jax.random.normal(image_key, (2, height, width, channels))
+    weights = jax.random.normal(kernel_key, (size, size, channels, 6))
+
+    def both(function):
+        def loss(weights, image):
+            return jnp.sum(jnp.sin(function(image, weights, stride)))
+
+        return function(image, weights, stride), jax.grad(loss, (0, 1))(weights, image)
+
+    for x, y in zip(
+        jax.tree.leaves(both(torsos.by_products)), jax.tree.leaves(both(torsos.by_convolution)), strict=True
+    ):
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)

@@ -1,0 +1,101 @@
+"""Value rescaling, Huber loss and C51's projection against numbers worked by hand, float64, optax and rlax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import rlax
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl_dist.numeric import values
+
+REALS = st.floats(-(2.0**20), 2.0**20, width=32)
+
+
+def test_rescaling_by_hand():
+    # h(3) = √4 − 1 + .003, h(−8) = −(√9 − 1) − .008.
+    x = jnp.array([0.0, 3.0, -8.0])
+    np.testing.assert_allclose(values.signed_hyperbolic(x), [0.0, 1.003, -2.008], rtol=1e-7)
+    np.testing.assert_allclose(values.signed_parabolic(jnp.array([0.0, 1.003, -2.008])), x, rtol=1e-6)
+
+
+@given(x=st.lists(REALS, min_size=8, max_size=8), eps=st.sampled_from([0.0, 1e-3, 1e-2]))
+@settings(max_examples=60, deadline=None)
+def test_rescaling_equals_the_printed_formula_in_float64_and_inverts(x, eps):
+    x = np.array(x, np.float32)
+    wide = x.astype(np.float64)
+    h = np.sign(wide) * (np.sqrt(np.abs(wide) + 1) - 1) + eps * wide
+    np.testing.assert_allclose(values.signed_hyperbolic(x, eps), h, rtol=1e-6, atol=1e-15)
+    np.testing.assert_allclose(values.signed_parabolic(values.signed_hyperbolic(x, eps), eps), x, rtol=2e-6, atol=1e-30)
+    if eps:
+        root = np.sqrt(1 + 4 * eps * (np.abs(wide) + 1 + eps)) - 1
+        inverse = np.sign(wide) * ((root / (2 * eps)) ** 2 - 1)
+        np.testing.assert_allclose(values.signed_parabolic(x, eps), inverse, rtol=2e-6, atol=1e-9)
+
+
+def test_rescaling_equals_rlax_and_has_the_right_slope_at_zero():
+    x = jnp.linspace(-50.0, 50.0, 101)
+    np.testing.assert_allclose(values.signed_hyperbolic(x), rlax.signed_hyperbolic(x, 1e-3), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(values.signed_parabolic(x), rlax.signed_parabolic(x, 1e-3), rtol=2e-2, atol=1e-2)
+    assert jax.grad(values.signed_hyperbolic)(0.0) == pytest.approx(0.501)
+    assert jax.grad(values.signed_parabolic)(0.0) == pytest.approx(1 / 0.501)
+
+
+@pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
+def test_huber_equals_optax_and_its_gradient_is_the_clipped_error(delta):
+    x = jnp.array([-7.0, -delta, -0.2, 0.0, 0.1, delta, 1e4])
+    np.testing.assert_allclose(values.huber(x, delta), optax.huber_loss(x, delta=delta), rtol=1e-6)
+    np.testing.assert_allclose(jax.vmap(jax.grad(lambda y: values.huber(y, delta)))(x), np.clip(x, -delta, delta))
+
+
+def test_huber_by_hand():
+    assert values.huber(jnp.array([0.5, 3.0, -3.0]), 1.0).tolist() == [0.125, 2.5, 2.5]
+
+
+def test_projection_by_hand():
+    # Support 0, 1, 2: a quarter of the way from 0 to 1; beyond the top; beyond the bottom; on an atom.
+    atoms = values.support(0.0, 2.0, 3)
+    out = values.categorical_projection(jnp.array([0.25, 9.0, -5.0, 1.0]), jnp.array([0.4, 0.3, 0.2, 0.1]), atoms)
+    np.testing.assert_allclose(out, [0.4 * 0.75 + 0.2, 0.4 * 0.25 + 0.1, 0.3], rtol=1e-6)
+
+
+def slow_projection(target_atoms, probabilities, low, high, num_atoms):
+    """Algorithm 1 of Bellemare et al. 2017, one atom at a time in float64."""
+    out, spacing = np.zeros(num_atoms), (high - low) / (num_atoms - 1)
+    for z, p in zip(target_atoms.astype(np.float64), probabilities.astype(np.float64), strict=True):
+        b = (min(max(z, low), high) - low) / spacing
+        lower, upper = int(np.floor(b)), int(np.ceil(b))
+        if lower == upper:
+            out[lower] += p
+        else:
+            out[lower] += p * (upper - b)
+            out[upper] += p * (b - lower)
+    return out
+
+
+@pytest.mark.parametrize(("low", "high", "num_atoms"), [(-10.0, 10.0, 51), (0.0, 475.0, 101), (-1.0, 3.0, 2)])
+@pytest.mark.parametrize("seed", range(4))
+def test_projection_equals_a_slow_loop_and_rlax(low, high, num_atoms, seed):
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.ones(num_atoms)).astype(np.float32)
+    atoms = values.support(low, high, num_atoms)
+    target_atoms = (rng.normal() + rng.choice([0.0, 0.9, 3.0]) * np.asarray(atoms)).astype(np.float32)
+    out = values.categorical_projection(target_atoms, probabilities, atoms)
+    np.testing.assert_allclose(out, slow_projection(target_atoms, probabilities, low, high, num_atoms), atol=2e-6)
+    np.testing.assert_allclose(out, rlax.categorical_l2_project(target_atoms, probabilities, atoms), atol=5e-6)
+    assert out.sum() == pytest.approx(1.0, abs=1e-5)
+    assert (np.asarray(out) >= 0).all()
+
+
+def test_projection_onto_its_own_support_changes_nothing():
+    atoms = values.support(-10.0, 10.0, 51)
+    probabilities = np.random.default_rng(0).dirichlet(np.ones(51)).astype(np.float32)
+    np.testing.assert_allclose(values.categorical_projection(atoms, probabilities, atoms), probabilities, atol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high", "num_atoms"), [(1.0, 1.0, 51), (2.0, 1.0, 51), (0.0, 1.0, 1)])
+def test_a_support_that_cannot_be_is_refused(low, high, num_atoms):
+    with pytest.raises(ValueError, match="support of"):
+        values.support(low, high, num_atoms)

@@ -1,0 +1,134 @@
+"""Anakin on virtual devices: no replica drifts, chunks and seeds are exact (T2, T5, T9, T11)."""
+
+import itertools
+
+import jax
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist.parallel import mesh as meshes
+
+CARTPOLE = "gymnax:CartPole-v1"
+PENDULUM = "gymnax:Pendulum-v1"
+BOTH = {"network.core": "frame_stack_lstm", "network.num_frames": 3, "network.core_size": 8}
+VARIANTS = {
+    "ppo": ("ppo", CARTPOLE, {}),
+    "ppo-continuous": ("ppo", PENDULUM, {}),
+    "ppo-lstm": ("ppo", CARTPOLE, {"network.core": "lstm", "network.core_size": 8}),
+    "dppo": ("dppo", CARTPOLE, {}),
+    "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
+    "a2c": ("a2c", CARTPOLE, {}),
+    "a2c-continuous": ("a2c", PENDULUM, {}),
+    "a2c-lstm": ("a2c", CARTPOLE, BOTH),
+    "impala": ("impala", CARTPOLE, {"layout": "anakin"}),
+    "impala_replay": ("impala_replay", CARTPOLE, {"layout": "anakin"}),
+    "impala-stack": ("impala", PENDULUM, {"layout": "anakin", "network.core": "frame_stack"}),
+    "impala-lstm": ("impala", CARTPOLE, {"layout": "anakin", **BOTH}),
+    "pqn": ("pqn", CARTPOLE, {}),
+    "pqn-lstm": ("pqn", CARTPOLE, BOTH),
+    "pqn-stack": ("pqn", CARTPOLE, {"network.core": "frame_stack"}),
+    "dqn": ("dqn", CARTPOLE, {}),
+    "dqn-stack-n-step": ("dqn", CARTPOLE, {"network.core": "frame_stack", "agent.n_step": 3}),
+    "td3": ("td3", PENDULUM, {}),
+    "sac": ("sac", PENDULUM, {}),
+    "d4pg": ("d4pg", PENDULUM, {}),
+    "apex_dpg": ("apex_dpg", PENDULUM, {}),
+    "rainbow": ("rainbow", CARTPOLE, {}),
+    "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
+    "r2d2": ("r2d2", CARTPOLE, BOTH),
+}
+
+
+def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+SHORT = ("ppo", "ppo-stack", "a2c", "a2c-continuous", "impala", "impala_replay", "impala-stack", "pqn", "dqn")
+
+
+@pytest.mark.parametrize(
+    ("variant", "num_devices"),
+    marks.some(itertools.product(VARIANTS, [1, 2]), fast={f"{variant}-2" for variant in SHORT}),
+)
+def test_three_iterations_move_finite_parameters_and_compile_once(small, variant, num_devices, caplog):
+    system, env, settings = VARIANTS[variant]
+    run = small(system, env, num_devices, settings)
+    before = run.params
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        run.run(3).run(1).run(2)
+    assert all(np.isfinite(leaf).all() for leaf in run.params)
+    assert not _equal(before, run.params)
+    assert sum(record.getMessage().startswith("Compiling jit(run)") for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("system", marks.some(["ppo", "a2c", "rainbow"], slow={"rainbow"}))
+def test_replicas_stay_bitwise_equal(small, system):
+    run = small(system, CARTPOLE, 4, {}).run(6)
+    for leaf in jax.tree.leaves(run.state.learner):
+        shards = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        assert len(shards) == 4
+        assert all(np.array_equal(shards[0], shard) for shard in shards[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_chunks_of_any_length_give_the_same_run(small, variant):
+    system, env, settings = VARIANTS[variant]
+    whole = small(system, env, 2, settings).run(7)
+    parts = small(system, env, 2, settings).run(3).run(1).run(3)
+    assert _equal(whole.params, parts.params)
+
+
+@pytest.mark.slow
+def test_seeds_on_several_devices_are_the_seeds_alone(small):
+    together = small("ppo", CARTPOLE, 2, {"num_seeds": 4}).run(3)
+    assert dict(together.layout.mesh.shape) == {"seeds": 2, "devices": 1}
+    alone = small("ppo", CARTPOLE, 1, {"seed": 3}).run(3)
+    # Another program: the compiler may order sums otherwise.
+    for a, b in zip(together.params, alone.params, strict=True):
+        np.testing.assert_allclose(a[3], b[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatch):
+    for system in ("ppo", "rainbow"):
+        loop = small(system, CARTPOLE, 1, {"num_seeds": 3}).run(4)
+        with monkeypatch.context() as patch:
+            patch.setattr(meshes, "vectorises_seeds", lambda mesh: True)
+            batch = small(system, CARTPOLE, 1, {"num_seeds": 3}).run(4)
+        np.testing.assert_array_equal(loop.metrics.updates, batch.metrics.updates)
+        for a, b in zip(loop.params, batch.params, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
+
+
+LONG_TO_LOWER = {"pqn-lstm-cuda", "pqn-lstm-tpu", "pqn-stack-cuda", "pqn-stack-tpu", "r2d2-cuda"}
+
+
+@pytest.mark.parametrize(
+    ("variant", "platform"),
+    marks.some(
+        itertools.product(VARIANTS, ["cpu", "cuda", "tpu"]),
+        slow={f"{variant}-cpu" for variant in VARIANTS} | LONG_TO_LOWER,
+    ),
+)
+def test_programs_lower_for_every_platform(small, variant, platform):
+    system, env, settings = VARIANTS[variant]
+    run = small(system, env, 2, settings)
+    arguments = run.layout.run_arguments(run.layout.template(run.keys), 0, 1, 20)
+    text = run.layout.program.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+    assert "stablehlo" in text
+
+
+def test_updates_follow_samples_per_insert(small):
+    settings = {"replay.samples_per_insert": 1.5, "replay.min_size": 64}
+    run = small("dqn", CARTPOLE, 1, settings).run(9)
+    # 32 rows per iteration, 32 rows per update, learning from the second iteration on: 8 × 1.5 updates.
+    assert run.metrics.updates.tolist() == [12]
+
+
+def test_environments_have_their_own_keys_whatever_the_number_of_devices(small):
+    one, four = (small("ppo", CARTPOLE, n, {}) for n in (1, 4))
+    left, right = (np.asarray(run.state.actors.timestep.observation) for run in (one, four))
+    np.testing.assert_array_equal(left, right)
+    assert len(np.unique(left[0, :, 0])) == 8

@@ -1,0 +1,139 @@
+"""What a replay takes is known beforehand, by part, and one that does not fit is refused."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import errors
+from jaxrl_dist.parallel import memory_use
+
+CARTPOLE = "gymnax:CartPole-v1"
+
+# Fills a replay of some 400 MB, and prints the estimate and what the process really gained.
+FILL = """
+import jax, sys
+import numpy as np
+sys.path[:0] = [{tests!r}, {root!r}]
+import conftest
+from jaxrl_dist.parallel import memory_use as memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+run = conftest.Small("r2d2", "gymnax:Breakout-MinAtar", 1, {{"replay.capacity": 2**20, "network.torso": "minatar_cnn"}})
+estimate = sum(memory.replay_parts(run.layout.template(run.keys).replay).values())
+gained = []
+for _ in range(2):
+    before, state = resident(), run.layout.init(run.keys)
+    # Pages of zeros are there once they are touched; the first round also compiles.
+    for leaf in jax.tree.leaves(state.replay):
+        np.asarray(leaf).view(np.uint8).reshape(-1)[::1024].sum()
+    gained.append((resident() - before, state))
+print(estimate, gained[1][0])
+"""
+
+
+@pytest.mark.slow
+def test_parts_are_those_of_the_arrays(small):
+    for num_devices in (1, 2):
+        run = small("r2d2", CARTPOLE, num_devices, {})
+        parts = memory_use.replay_parts(run.layout.template(run.keys).replay)
+        arrays = jax.tree.leaves(run.state.replay)
+        assert sum(parts.values()) * num_devices == sum(leaf.nbytes for leaf in arrays)
+        # 1024 rows of four f32.
+        assert parts["observations"] * num_devices == 1024 * 16
+        # A state of 2 × 8 f32 and an action for each of 1024 / 4 unrolls.
+        assert parts["recurrent states"] * num_devices == 256 * (2 * 8 * 4 + 4)
+        assert set(parts) == {"observations", "other rows", "recurrent states", "priorities"}
+    assert memory_use.replay_parts(small("ppo", CARTPOLE, 1, {}).state.replay) == {}
+
+
+@pytest.mark.slow
+def test_the_estimate_is_what_the_process_gains(tmp_path: pathlib.Path) -> None:
+    root = pathlib.Path(__file__).resolve().parents[2]
+    code = FILL.format(tests=str(root / "tests"), root=str(root))
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    estimate, gained = map(int, result.stdout.split())
+    assert estimate > 3e8
+    assert abs(gained - estimate) < 0.05 * estimate
+
+
+def test_a_million_frames_take_seven_gigabytes():
+    """Frames are stored once, unstacked: 84 × 84 bytes a row."""
+    from jaxrl_dist import types
+    from jaxrl_dist.replay import ring
+
+    rows = 10**6
+    frames = jax.ShapeDtypeStruct(
+        (1, 1, rows, 84, 84, 1), "uint8", sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    )
+    timestep = types.TimeStep((), (), (), frames, ())
+    state = ring.RingState(types.Step(timestep, (), (), ()), (), (), (), ())
+    assert memory_use.replay_parts(state) == {"observations": 7_056_000_000}
+
+
+@pytest.mark.slow
+def test_replays_of_workers_count_on_their_devices(small):
+    shared, apart = (
+        small("gorila", CARTPOLE, 1, {"layout.worker_devices": devices}) for devices in ("cpu:0", "cpu:0,cpu:1")
+    )
+    one, both = (memory_use.replay_parts(run.layout.template(run.keys).replay) for run in (apart, shared))
+    assert set(one) == {"observations", "other rows"} and both == {name: 2 * size for name, size in one.items()}
+    # 512 rows of four numbers for two of the four workers.
+    assert one["observations"] == 512 * 16
+    assert memory_use.replay_parts(shared.state.replay) == both
+
+
+def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(small, monkeypatch):
+    run = small("dqn", CARTPOLE, 2, {})
+    settings, parts = run.parts.settings, memory_use.replay_parts(run.layout.template(run.keys).replay)
+    devices = run.layout.mesh.local_devices
+    needed = sum(parts.values())
+    monkeypatch.setattr(memory_use, "free_of_host", lambda: 2 * needed)
+    memory_use.check(settings, parts, devices)
+    monkeypatch.setattr(memory_use, "free_of_host", lambda: 2 * needed - 1)
+    # 1024 rows; 992 is the next multiple of 8 environments × 4 rows.
+    with pytest.raises(errors.UsageError, match=r"--replay.capacity=1024 takes 16.5 KiB .* at most 992 fits"):
+        memory_use.check(settings, parts, devices)
+    monkeypatch.setattr(memory_use, "free_of_host", lambda: 10)
+    with pytest.raises(errors.UsageError, match="no capacity fits"):
+        memory_use.check(settings, parts, devices)
+
+
+def _resident(pid: int) -> int:
+    """Returns the bytes of a process; 0 once it is gone."""
+    try:
+        return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except (OSError, IndexError):
+        return 0
+
+
+@pytest.mark.slow
+def test_a_run_with_a_slow_learner_stays_flat(tmp_path: pathlib.Path) -> None:
+    """Unrolls of 3 MB pass from an actor to a learner that takes longer than playing them."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    flags = ["--system=ppo", "--env=gymnax:Breakout-MinAtar", "--layout=sebulba", "--steps=300_000"]
+    flags += ["--env.num_envs=16", "--learner.epochs=8", "--network.hidden_sizes=64", "--evaluation.episodes=1"]
+    flags += ["--evaluation.interval_steps=10_000_000", "--log.progress=false", f"--out={tmp_path / 'run'}"]
+    command = [sys.executable, str(root / "scripts" / "train.py"), *flags]
+    sizes = []
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            sizes.append(_resident(process.pid))
+            time.sleep(0.1)
+    assert process.returncode == 0
+    shares = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert np.mean([row["share_learning"] for row in shares if "share_learning" in row]) > 0.5
+    # Least size in each tenth of the run; the first ones compile, the last ones evaluate.
+    tenths = [part.min() for part in np.array_split(np.asarray(sizes, float), 10)]
+    assert max(tenths[5:8]) < 1.01 * max(tenths[3:5]), [f"{x / 2**20:.1f}" for x in tenths]
+
+
+def test_the_c_library_is_told_to_give_memory_back() -> None:
+    assert memory_use.keep_flat() or not sys.platform.startswith("linux")

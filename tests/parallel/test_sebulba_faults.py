@@ -1,0 +1,267 @@
+"""Faults under Sebulba, each made to happen: what ends the run, what is replaced; no sequence joins two lives."""
+
+import functools
+import pathlib
+import threading
+import time
+from typing import Any
+
+import conftest
+import numpy as np
+import pytest
+from fakes import host
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.parallel.sebulba import actors as acting
+from jaxrl_dist.parallel.sebulba import layout as layouts
+from jaxrl_dist.parallel.sebulba import tiers
+from jaxrl_dist.training import policy, session, stop
+
+
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    layout = {"layout": "sebulba", "layout.num_actors": 4}
+    return functools.partial(train, system="dqn", env="fake:walk", **layout)
+
+
+def raise_once(walk: host.Walk, at_step: int = 30) -> None:
+    """Fails in actor 2's first life."""
+    if host.in_actor(2) and walk.total_steps == at_step and not hasattr(raise_once, "done"):
+        raise_once.done = True  # type: ignore[attr-defined]
+        raise host.Broken("the simulator fell over")
+
+
+def raise_always(walk: host.Walk) -> None:
+    if host.in_actor(2) and walk.total_steps == 30:
+        raise host.Broken("the simulator fell over")
+
+
+def actors() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("actor")}
+
+
+def test_a_raising_actor_ends_the_run_with_its_own_exception(plays: Any, train: conftest.Train) -> None:
+    raised_s, before = [], actors()
+
+    def fail(walk: host.Walk) -> None:
+        if host.in_actor(2) and walk.total_steps == 30:
+            raised_s.append(time.monotonic())
+            raise host.Broken("the simulator fell over")
+
+    made = plays(fail)
+    with pytest.raises(host.Broken, match="the simulator fell over") as error:
+        train(steps=64_000)
+    assert time.monotonic() - raised_s[0] < conftest.SOON_S
+    assert [entry.name for entry in error.traceback][-1] == "fail"
+    assert all(walk.is_closed for walk in made) and actors() <= before
+    # What was learned until then is saved, and the same command goes on from there.
+    plays(lambda walk: None)
+    resumed = train(steps=3_200)
+    assert resumed.summary["resumed_from"] > 0
+
+
+def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    plays(lambda walk: None)
+    learn, calls = tiers.DeviceTier.learn, [0]
+
+    def fail(*args: Any) -> Any:
+        result, calls[0] = learn(*args), calls[0] + 1
+        if calls[0] == 3:
+            raise host.Broken("the learner fell over")
+        return result
+
+    monkeypatch.setattr(tiers.DeviceTier, "learn", fail)
+    with pytest.raises(host.Broken, match="the learner fell over") as error:
+        train(system="ppo")
+    assert "could not be saved" in error.value.__notes__[0]
+
+
+def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before_it(
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    learn, calls = tiers.DeviceTier.learn, [0]
+
+    def fail(*args: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 5:
+            raise host.Broken("the learner fell over")
+        return learn(*args)
+
+    settings = {"layout.num_actors": 2, "checkpoint.interval_s": 0.0}
+    go_on = functools.partial(train, system="ppo", env="toy:walk", **settings)
+
+    monkeypatch.setattr(session, "_CHUNK_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiers.DeviceTier, "learn", fail)
+        with pytest.raises(host.Broken, match="the learner fell over") as error:
+            go_on()
+    assert "could not be saved: an iteration was cut short" in error.value.__notes__[0]
+    resumed = go_on()
+    assert resumed.reason == "finished" and 0 < resumed.summary["resumed_from"] < resumed.summary["env_steps"]
+
+
+@pytest.mark.slow
+def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    vars(raise_once).pop("done", None)
+    made = plays(raise_once)
+    states: list[acting.State] = []
+    original = layouts._Sebulba._iterate
+
+    def spied(self: Any, threads: Any, state: acting.State, *args: Any) -> acting.State:
+        state = original(self, threads, state, *args)
+        states[:] = [state]
+        return state
+
+    monkeypatch.setattr(layouts._Sebulba, "_iterate", spied)
+    with pytest.warns(RuntimeWarning, match="actor 2 is started anew .1 of 1. after Broken: the simulator fell over"):
+        run = train(steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
+    training = [walk for walk in made if walk.num_envs == 2]
+    assert run.reason == "finished" and len(training) == 5
+    lives = np.concatenate([walk.seeds for walk in training])
+    assert len(set(lives)) == 10
+    check_ring(states[0].replay)
+
+
+def check_ring(ring: Any) -> None:
+    """Checks that rows of another environment, or another episode, come only after a LAST row, and open with FIRST."""
+    filled = np.asarray(ring.filled[0])
+    observation = np.asarray(ring.rows.timestep.observation[0])
+    step_type = np.asarray(ring.rows.timestep.step_type[0])
+    changes = 0
+    for column, count in enumerate(filled):
+        rows, kinds = observation[column, :count], step_type[column, :count]
+        assert count < observation.shape[1]
+        moved = (np.diff(rows[:, :2], axis=0) != 0).any(1)
+        changes += (np.diff(rows[:, 0]) != 0).sum()
+        assert (kinds[:-1][moved] == types.LAST).all() and (kinds[1:][moved] == types.FIRST).all()
+        same = ~moved & (kinds[1:] != types.LAST)
+        np.testing.assert_array_equal(np.diff(rows[:, 2])[same], 1)
+    assert changes == 2
+
+
+def test_one_fault_more_than_allowed_ends_the_run(plays: Any, train: conftest.Train) -> None:
+    plays(raise_always)
+    with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(host.Broken):
+        train(steps=64_000, **{"layout.max_actor_restarts": 2})
+
+
+def test_a_hanging_environment_is_named_within_its_timeout(
+    tmp_path: pathlib.Path, plays: Any, train: conftest.Train
+) -> None:
+    def hang(walk: host.Walk) -> None:
+        if host.in_actor(1) and walk.total_steps == 30:
+            host.sleep_forever()
+
+    plays(hang)
+    started_s = time.monotonic()
+    message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
+    with pytest.raises(errors.EnvironmentFault, match=message):
+        train(steps=64_000, **{"layout.timeout_s": 1.0})
+    assert time.monotonic() - started_s < conftest.SOON_S
+    assert policy.load(tmp_path).env_steps > 0
+
+
+@pytest.mark.slow
+def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_is_saved(
+    tmp_path: pathlib.Path, plays: Any, train: conftest.Train
+) -> None:
+    def hang(walk: host.Walk) -> None:
+        if threading.current_thread().name == "watched" and walk.total_steps == 3:
+            host.sleep_forever()
+
+    plays(hang)
+    started_s = time.monotonic()
+    settings = {"layout.timeout_s": 1.0, "evaluation.interval_steps": 640, "checkpoint.interval_s": 10_000.0}
+    with pytest.raises(
+        errors.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
+    ):
+        train(steps=64_000, **settings)
+    assert time.monotonic() - started_s < conftest.SOON_S
+    assert policy.load(tmp_path).env_steps == 640
+
+
+@pytest.mark.slow
+def test_a_hanging_environment_is_replaced(plays: Any, train: conftest.Train) -> None:
+    hung = threading.Event()
+
+    def hang(walk: host.Walk) -> None:
+        if host.in_actor(1) and walk.total_steps == 30 and not hung.is_set():
+            hung.set()
+            host.sleep_forever()
+
+    plays(hang)
+    with pytest.warns(RuntimeWarning, match="actor 1 is started anew .1 of 1. after EnvironmentFault"):
+        run = train(system="ppo", steps=2560, **{"layout.timeout_s": 1.0, "layout.max_actor_restarts": 1})
+    assert run.reason == "finished"
+
+
+def test_a_number_that_cannot_be_names_environment_field_and_step(
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    plays(lambda walk: None)
+    original = host.Walk._observation
+
+    def observation(self: host.Walk) -> np.ndarray:
+        rows = original(self)
+        if host.in_actor(3) and self.total_steps == 12:
+            rows[1, 2] = np.nan
+        return rows
+
+    monkeypatch.setattr(host.Walk, "_observation", observation)
+    with pytest.raises(errors.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
+        train(steps=64_000)
+
+
+@pytest.mark.slow
+def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, before = plays(lambda walk: None), actors()
+    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.num_actors": 2}
+    run = conftest.Small("ppo", "fake:walk", 1, settings).run(1)
+    layout, length = run.layout.run.__self__, conftest.SMALL["ppo"]["layout.unroll_length"]
+    time.sleep(1.0)
+    taken, full = 1, 2 * 2
+    # Each actor fills its share of the queue, and one more unroll waits to be put.
+    assert layout._running.queue.depth() == full
+    at_rest = [walk.total_steps for walk in made]
+    assert sum(at_rest) <= (2 * taken + full + 2) * length
+    time.sleep(0.5)
+    assert [walk.total_steps for walk in made] == at_rest
+    run.layout.close()
+    assert actors() <= before
+
+
+@pytest.mark.slow
+def test_a_resumed_run_plays_other_environments_and_joins_nothing(
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    made = plays(lambda walk: None)
+    token = stop.StopToken()
+    states: list[acting.State] = []
+    original = layouts._Sebulba._iterate
+
+    def stopping(self: Any, threads: Any, state: acting.State, i: int, *args: Any) -> acting.State:
+        if i == 9 and not token.requested:
+            token.request()
+        state = original(self, threads, state, i, *args)
+        states[:] = [state]
+        return state
+
+    monkeypatch.setattr(layouts._Sebulba, "_iterate", stopping)
+    named = {"layout.num_actors": 2, "steps": 960}
+    first = train(stop=token, **named)
+    # The stop came while iteration 9 waited for its unrolls: nine were finished, and they are what was saved.
+    assert first.reason == "stopped" and first.summary["env_steps"] == 9 * 32
+    second = train(**named)
+    assert second.reason == "finished" and second.summary["resumed_from"] == 9 * 32
+    assert second.summary["env_steps"] == 960
+    seeds = [float(seed) for walk in made if walk.num_envs == 4 for seed in walk.seeds]
+    assert len(seeds) == len(set(seeds)) == 16
+    ring = states[0].replay
+    changed = np.diff(np.asarray(ring.rows.timestep.observation[0])[:, : int(ring.filled[0, 0]), 0], axis=1) != 0
+    kinds = np.asarray(ring.rows.timestep.step_type[0])[:, : int(ring.filled[0, 0])]
+    assert (changed.sum(1) == 1).all()
+    assert (kinds[:, :-1][changed] == types.LAST).all() and (kinds[:, 1:][changed] == types.FIRST).all()

@@ -1,0 +1,247 @@
+"""Actors and learners apart, and replays that are shared: what they learn, at which rate, and that they resume."""
+
+import fractions
+import itertools
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server, shared_replay, snapshot, worker
+from jaxrl_dist.runs import checkpoint, events
+from jaxrl_dist.training import event_replay
+
+LAYOUT = {"layout": "async_gradient", "layout.worker_devices": "cpu:0"}
+KINDS = {
+    "bundled, global": {"layout.num_workers": 4, "layout.replay": "global", "replay.samples_per_insert": 4.0},
+    "apart, global": {"layout.num_workers": 3, "layout.num_actors": 2, "layout.replay": "global"},
+    "apart, local": {"layout.num_workers": 3, "layout.num_actors": 2, "layout.replay": "local"},
+}
+# Eight environments × 4 rows per round of unrolls, 32 windows per draw.
+DQN = {"replay.min_size": 64, "replay.samples_per_insert": 2.0, "agent.epsilon_end": 1.0}
+
+
+def make(system: str = "dqn", **settings: Any) -> conftest.Small:
+    return conftest.Small(system, "toy:walk", 1, {**LAYOUT, **DQN, **settings})
+
+
+def equal(one: conftest.Small, other: conftest.Small, atol: float = 0.0) -> None:
+    for x, y in zip(one.params, other.params, strict=True):
+        np.testing.assert_allclose(x, y, atol=atol, rtol=0)
+
+
+def stored(run: conftest.Small) -> snapshot.State:
+    return run.layout.snapshot(run.state)
+
+
+@pytest.mark.slow
+def test_one_actor_and_one_learner_learn_what_sebulba_does_a_version_behind() -> None:
+    """Both play an unroll while they learn from those before it; the learner starts with the first."""
+    alike = {"replay.min_size": 8, "replay.samples_per_insert": 1.0, "learner.target_period": 2}
+    alike |= {"agent.epsilon_start": 0.5, "agent.epsilon_end": 0.5}
+    apart = make("dqn", **{**alike, "layout.num_workers": 1, "layout.num_actors": 1}).run(7)
+    sebulba = {"layout": "sebulba", "layout.policy_lag": "1", "layout.actor_devices": "cpu:0"}
+    together = conftest.Small("dqn", "toy:walk", 1, {**DQN, **alike, **sebulba}).run(6)
+    # The gradient of the last unroll comes after it, so that of an iteration belongs to the one before.
+    equal(apart, together, 1e-6)
+    assert apart.metrics.updates == 6 and np.abs(apart.params[0]).max() > 0
+    assert apart.metrics.layout["lag_counts"][0, 0] == 6
+    for run in (apart, together):
+        run.layout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_same_bit_by_bit(kind: str, tmp_path: pathlib.Path) -> None:
+    settings = {**KINDS[kind], "layout.schedule": "virtual", "layout.durations": "1,2.5,1.3", "layout.jitter": 0.1}
+    settings |= {"layout.gradients_per_apply": 2, "layout.kept_versions": 2}
+    whole = make(**settings).run(25).run(20)
+    first = make(**settings).run(25)
+    path = checkpoint.save(tmp_path, 25, stored(first), {})
+    first.layout.close()
+    second = make(**settings)
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 25
+    second.run(20)
+    equal(whole, second)
+    for x, y in zip(*map(jax.tree.leaves, (stored(whole), stored(second))), strict=True):
+        if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(x, y)
+    assert whole.metrics.updates > 3
+    for run in (whole, second):
+        run.layout.close()
+
+
+@pytest.mark.parametrize(
+    ("durations", "samples_per_insert"),
+    marks.some(
+        itertools.product(["1", "1,1,9", "9,9,1"], [0.5, 2.0, 8.0]),
+        slow={"1-8.0", "1,1,9-8.0", "9,9,1-2.0", "9,9,1-8.0"},
+    ),
+)
+def test_samples_per_insert_is_kept_whoever_is_slow(durations: str, samples_per_insert: float) -> None:
+    settings = {**KINDS["apart, local"], "replay.samples_per_insert": samples_per_insert}
+    run = make(**settings, **{"layout.schedule": "virtual", "layout.durations": durations}).run(60)
+    *inserted, drawn = (int(count) for count in stored(run).counts)
+    run.layout.close()
+    assert sum(inserted) == 60
+    # 64 rows of 8 environments are two unrolls of each actor; the first draw is due with the second.
+    due = (sum(inserted) - 2) * 16 * samples_per_insert / 32
+    # Three learners may be at work, and each actor may have been as its unroll made more draws due.
+    assert due - 3 - 2 * samples_per_insert * 16 / 32 <= drawn <= due
+
+
+def test_all_rows_of_a_shared_ring_are_one_environment_s_history() -> None:
+    run = make(**{**KINDS["apart, global"], "layout.schedule": "virtual", "layout.durations": "1,3,1"}).run(20)
+    (ring,) = stored(run).replay
+    filled, rows = np.asarray(ring.filled), jax.tree.map(np.asarray, ring.rows)
+    assert filled.sum() == 20 * 4 * 4 and len(set(filled[:4])) == 1 and filled[0] > 1.5 * filled[7] > 0
+    for column, count in enumerate(filled):
+        timestep = jax.tree.map(lambda x: x[column, :count], rows.timestep)  # noqa: B023
+        ended = timestep.step_type[:-1] == types.LAST
+        np.testing.assert_array_equal(timestep.step_type[1:] == types.FIRST, ended)
+    run.layout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_free_run_repeats_by_its_log(kind: str, tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    settings = {**LAYOUT, **DQN, **KINDS[kind], "layout.schedule": "free", "steps": 960}
+    train("dqn", **settings, **{"evaluation.episodes": 2, "layout.max_gradient_age": 2})
+    log = events.read(tmp_path)
+    members = KINDS[kind]["layout.num_workers"] + KINDS[kind].get("layout.num_actors", 0)
+    assert {event.worker for event in log} == set(range(members))
+    record = event_replay.replay_schedule(tmp_path)
+    assert record["match"] and record["events"] == len(log)
+
+
+@pytest.mark.slow
+def test_a_replay_that_was_not_saved_fills_anew(train: conftest.Train) -> None:
+    settings = {**LAYOUT, **DQN, **KINDS["apart, local"], "checkpoint.replay": False, "evaluation.episodes": 2}
+    first, second = (train("dqn", steps=steps, **settings).summary["learner_steps"] for steps in (960, 1920))
+    # The rows of 64 environment steps per actor come before the next gradients, as at the start.
+    assert second <= 2 * first + 3
+
+
+def test_the_rate_counts_from_the_first_unroll_that_may_be_drawn_from() -> None:
+    rate = shared_replay.Rate(first=3, per_unroll=fractions.Fraction(3, 2), ahead=2)
+    assert not rate.is_ready(np.array([5, 2])) and rate.due(np.array([5, 2])) == 0
+    assert rate.due(np.array([3, 3])) == 3 and rate.due(np.array([4, 3])) == 4
+
+
+class Scripted:
+    """A server whose gradients are as a list says: what the learner's updates are, and whether they are sound."""
+
+    def __init__(self, sound: list[bool | None]) -> None:
+        self.sound, self.seen = sound, []
+
+    def __call__(self, learner: Any, served: Any, sent: Any, progress: Any) -> Any:
+        good = self.sound.pop(0) if self.sound else True
+        if good is None:
+            nothing: Any = server.Verdict(0, *(False,) * 6)  # type: ignore[arg-type]
+            return learner, served, server.pack(nothing, [], {})
+        self.seen.append(int(learner.updates))
+        verdict = server.Verdict(0, False, False, not good, good, good, False)  # type: ignore[arg-type]
+        return learner._replace(updates=learner.updates + good), served, server.pack(verdict, [], {})
+
+
+class Fake:
+    number = 0
+
+    def __init__(self) -> None:
+        none: Any = None
+        self.role = worker.Role(none, none, np.zeros(1), None, none, True, False, True)
+
+    def work(self, held: Any, drawn: Any) -> programs.Work:
+        return programs.Work(programs.Sent((), (), held.updates), (), (), (), ())  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+def crowded(sound: list[bool | None], kept: int, every: int = 1) -> tuple[dispatcher.Crowd, Scripted]:
+    from jaxrl_dist.learning import learner as learners
+    from jaxrl_dist.parallel.async_gradient import schedules
+
+    judge, none = Scripted(sound), ()
+    first = learners.LearnerState(types.Params((), ()), (), (), np.int32(0))  # type: ignore[arg-type]
+    served: Any = server.Server(none, none)  # type: ignore[arg-type]
+    versions = server.Versions([first] * kept, every)
+    made: Any = [Fake()]
+    threads = dispatcher.Crowd(made, schedules.RoundRobin(1), judge, first, served, True, versions, None, 0)
+    threads.answer(0, 0.0)
+    return threads, judge
+
+
+def test_gradients_that_go_on_being_broken_take_the_server_back() -> None:
+    threads, judge = crowded([True] * 7 + [False] * 10 + [True] * 3, kept=3)
+    for i in range(20):
+        threads.iterate(i, 100, lambda: None)
+    # Versions 5, 6 and 7 were kept: 5 is the oldest.
+    assert judge.seen == [*range(7), *[7] * 10, 5, 6, 7]
+    assert threads.take()[1] == 1 and [int(one.updates) for one in threads.versions.kept] == [6, 7, 8]
+    assert threads.events == 20
+
+
+@pytest.mark.parametrize("kept", [0, 2])
+def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> None:
+    """As between the ends of episodes, where workers exchange by these."""
+    threads, _ = crowded([False, None, None] * 12, kept=kept)
+    with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
+        for i in range(36):
+            threads.iterate(i, 100, lambda: None)
+            fault = None if kept else threads.take()[2]
+            if fault is not None:
+                raise fault
+
+
+def test_a_version_that_stays_broken_ends_the_run() -> None:
+    threads, judge = crowded([True] * 4 + [False] * 20, kept=2, every=2)
+    with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
+        for i in range(24):
+            threads.iterate(i, 100, lambda: None)
+    # Every second version is kept, 2 and 4.
+    assert judge.seen == [*range(4), *[4] * 10, *[2] * 10]
+
+
+def test_a_kept_version_comes_back_bit_for_bit() -> None:
+    run = make("dqn", **{"replay.samples_per_insert": 4.0, "layout.num_workers": 4, "layout.kept_versions": 3}).run(12)
+    early = [np.array(leaf) for leaf in run.params]
+    updates = int(run.state.learner.updates[0])
+    run.run(2)
+    before = stored(run)
+    run.layout.close()
+    back = run.layout.roll_back(before, updates)
+    for x, y in zip(early, jax.tree.leaves(back.learner.params), strict=True):
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(errors.UsageError, match=f"version 99 is not kept; valid: {updates}, {updates + 1}, "):
+        run.layout.roll_back(before, 99)
+    run.state = back
+    run.run(8)
+    # What all four were at work on is of parameters that may be no more.
+    assert run.metrics.layout["stale"][0] == 4 and run.metrics.updates == 4
+    run.layout.close()
+
+
+REFUSED = [
+    ("ppo", {"layout.num_actors": 2}, ["--layout.num_actors=2"]),
+    ("ppo", {"layout.replay": "global"}, ["--layout.replay=global", "local"]),
+    ("dqn", {"layout.num_actors": 3}, ["--layout.num_actors=3", "--env.num_envs=8", "nearest valid: 2"]),
+    ("dqn", {"layout.num_actors": 2, "layout.exchange": "episode"}, ["--layout.exchange=episode", "unroll"]),
+    ("dqn", {"layout.replay": "global"}, ["--replay.samples_per_insert by 2"]),
+]
+
+
+@pytest.mark.parametrize(("system", "settings", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_cannot_be_is_one_line(system: str, settings: dict[str, Any], words: list[str]) -> None:
+    once = {"learner.epochs": 1, "learner.minibatches": 1} if system == "ppo" else DQN
+    with conftest.refused(*words):
+        conftest.Small(system, "toy:walk", 1, {**LAYOUT, **once, **settings})

@@ -1,0 +1,118 @@
+"""The ring: what is read back is what was written, no window crosses the write head, windows are uniform."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from fakes import rings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.numeric import permutations
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    length=st.integers(1, 5),
+    blocks=st.integers(2, 4),
+    columns=st.integers(1, 3),
+    unrolls=st.integers(1, 11),
+    lookahead=st.integers(1, 3),
+)
+def test_windows_are_consecutive_rows_of_one_column_that_were_not_overwritten(
+    length, blocks, columns, unrolls, lookahead
+):
+    rows = length * blocks
+    if unrolls * length < lookahead + 1 or rows < lookahead + 1:
+        return
+    shard = rings.make(rows * columns, columns, length, lookahead=lookahead)
+    sample = shard.sample(rings.filled(shard, unrolls, length, columns), jax.random.key(unrolls), rings.NOW)
+    time = np.asarray(sample.sequences.steps.timestep.reward)
+    column = np.asarray(sample.sequences.steps.action)
+    assert time.shape == (lookahead + 1, 64)
+    np.testing.assert_array_equal(np.diff(time, axis=0), 1.0)
+    assert (column == column[0]).all()
+    newest = unrolls * length - 1
+    assert time.max() <= newest
+    assert time.min() >= max(0, newest + 1 - rows)
+    np.testing.assert_array_equal(np.asarray(sample.sequences.steps.timestep.observation)[..., 0], time)
+
+
+def test_windows_are_drawn_uniformly_over_all_that_are_valid():
+    shard = rings.make(24, 2, 4, batch=20_000)
+    sample = shard.sample(rings.filled(shard, 5, 4, 2), jax.random.key(0), rings.NOW)
+    time, column = (np.asarray(x[0]) for x in (sample.sequences.steps.timestep.reward, sample.sequences.steps.action))
+    # 12 rows per column are kept, 8 … 19; a window of two rows starts at 8 … 18.
+    counts = np.histogram2d(time, column, bins=[np.arange(8, 20), [0, 1, 2]])[0]
+    assert counts.sum() == 20_000
+    assert scipy.stats.chisquare(counts.ravel()).pvalue > 1e-4
+
+
+def test_columns_that_were_filled_differently_share_draws_by_their_windows():
+    shard = rings.make(24, 2, 4, batch=12_000)
+    state = rings.filled(shard, 2, 4, 2)
+    state = state._replace(filled=jnp.asarray([8, 4], jnp.int32), head=jnp.asarray([8, 4], jnp.int32))
+    sample = shard.sample(state, jax.random.key(1), rings.NOW)
+    column = np.asarray(sample.sequences.steps.action[0])
+    assert scipy.stats.chisquare(np.bincount(column), np.array([0.7, 0.3]) * 12_000).pvalue > 1e-4
+    assert np.asarray(sample.sequences.steps.timestep.reward)[:, column == 1].max() <= 3
+
+
+@pytest.mark.parametrize(
+    "samples_per_insert,expected", [(1.0, (1, 16)), (8.0, (1, 2)), (48.0, (3, 1)), (0.1, (1, 160))]
+)
+def test_updates_per_unroll_follow_samples_per_insert(samples_per_insert, expected):
+    shard = rings.make(80, 1, 4, samples_per_insert=samples_per_insert)
+    assert shard.updates == expected
+
+
+@pytest.mark.parametrize(
+    "arguments,message",
+    [
+        ({"capacity": 1001, "columns": 10, "length": 4}, "nearest valid: 1000 or 1040"),
+        ({"capacity": 40, "columns": 10, "length": 4, "batch": 63, "devices": 2}, "nearest valid: 62 or 64"),
+        ({"capacity": 40, "columns": 10, "length": 4, "lookahead": 7}, "nearest valid: 80"),
+        ({"capacity": 40, "columns": 10, "length": 4, "min_size": 41}, "nearest valid: 40"),
+        ({"capacity": 40, "columns": 10, "length": 4, "samples_per_insert": 1e-9}, "updates per unroll"),
+    ],
+)
+def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, message):
+    with pytest.raises(errors.UsageError, match=message):
+        rings.make(**arguments)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 65_535, 65_536, 1_000_003, 2**31 - 1])
+def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
+    key = jax.random.key(bound)
+    bits = np.asarray(jax.random.bits(key, (2000,), jnp.uint32)).astype(np.uint64)
+    drawn = permutations.integers(key, 2000, jnp.int32(bound))
+    np.testing.assert_array_equal(drawn, (bits * np.uint64(bound)) >> np.uint64(32))
+    assert drawn.dtype == jnp.int32 and drawn.min() >= 0 and drawn.max() < bound
+
+
+def test_actors_that_finish_at_different_times_never_join_trajectories():
+    """Unrolls of some columns only, one column twice in one unroll: each window is one column's history."""
+    length, columns, lookahead = 3, 4, 2
+    shard = rings.make(12 * columns, columns, length, lookahead=lookahead)
+    state, clock = shard.init(rings.step_spec(), ()), np.zeros(columns, int)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        chosen = np.sort(rng.choice(columns, 2, p=[0.55, 0.25, 0.15, 0.05]))
+        first = []
+        for column in chosen:
+            first.append(clock[column])
+            clock[column] += length
+        unroll = rings.unroll(0, length, 2)
+        time = unroll.steps.timestep.reward + jnp.asarray(first, jnp.float32)
+        timestep = unroll.steps.timestep._replace(reward=time)
+        action = jnp.broadcast_to(jnp.asarray(chosen, jnp.int32), time.shape)
+        steps = unroll.steps._replace(timestep=timestep, action=action)
+        state = jax.jit(shard.add)(state, types.Unroll(steps, ()), jnp.asarray(chosen, jnp.int32))
+    np.testing.assert_array_equal(state.filled, np.minimum(clock, 12))
+    assert len(set(clock)) > 2
+    sample = shard.sample(state, jax.random.key(0), rings.NOW)
+    time, column = np.asarray(sample.sequences.steps.timestep.reward), np.asarray(sample.sequences.steps.action)
+    assert (np.diff(time, axis=0) == 1).all() and (column == column[0]).all()
+    assert (time[-1] < clock[column[0]]).all() and (time[0] >= clock[column[0]] - 12).all()

@@ -1,0 +1,155 @@
+"""Presets: every file parses, cites its settings and trains; flags are above them, families below."""
+
+import json
+import pathlib
+import re
+from typing import Any
+
+import conftest
+import jax
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import errors, systems
+from jaxrl_dist.settings import fields, presets, resolve
+from jaxrl_dist.systems import catalogue, training_flags
+
+NAMES = catalogue.preset_names()
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def parsed(*arguments: str) -> resolve.Resolved:
+    settings = training_flags.parse(arguments).settings
+    assert settings is not None
+    return settings
+
+
+def test_every_system_has_a_preset() -> None:
+    assert {name.partition("/")[0] for name in NAMES} == set(systems.SYSTEMS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_whole_and_says_where_its_settings_are_from(name: str) -> None:
+    preset = presets.load(name, catalogue.PRESETS)
+    settings = parsed(f"--preset={name}")
+    assert preset.settings["system"].value == name.partition("/")[0]
+    sentence, command, result = preset.head
+    assert sentence.endswith(".") and command == f"Command: python scripts/train.py --preset={name}"
+    assert result.startswith("Result: ") and "\n" not in sentence
+    if study := re.search(r"docs/results\.md, (\w+)", result):
+        text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").replace("−", "-")
+        assert f"`{study[1]}`" in text
+        assert all(interval in text for interval in re.findall(r"\[[^\]]+\]", result))
+    for flag, (value, source) in preset.settings.items():
+        assert settings.origins[flag] == f"preset {name}: {source}"
+        if flag in settings.fields:
+            assert settings[flag] == fields.parse(settings.fields[flag], value)
+
+
+def test_a_preset_file_is_also_a_flag_file() -> None:
+    file = catalogue.PRESETS / "r2d2" / "memory_chain.flags"
+    by_file, by_name = parsed(f"--flagfile={file}"), parsed("--preset=r2d2/memory_chain")
+    assert {**by_file.settings, "preset": "r2d2/memory_chain"} == by_name.settings
+    assert by_file.origins["agent.burn_in"] == "flag"
+
+
+def test_a_preset_is_above_the_family_and_below_flags() -> None:
+    given = {"preset": "r2d2/memory_chain"}
+    assert catalogue.resolved({"system": "r2d2"}, "classic")["agent.burn_in"] == 10
+    resolved = catalogue.resolved(given, "classic")
+    assert (resolved["system"], resolved["agent.burn_in"], resolved["network.core_size"]) == ("r2d2", 20, 64)
+    above = catalogue.resolved({**given, "agent.burn_in": "5", "env": "gymnax:CartPole-v1"}, "classic")
+    assert (above["agent.burn_in"], above.origins["agent.burn_in"], above["env"]) == (5, "flag", "gymnax:CartPole-v1")
+
+
+def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
+    assert catalogue.resolved({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
+    made = presets.Preset("x/y", (), {n: fields.Cited(v, "s") for n, v in OTHER.items()})
+    assert catalogue.resolved({}, preset=made)["layout.num_actors"] == 3
+    other = catalogue.resolved({"layout": "anakin"}, preset=made)
+    assert "layout.num_actors" not in other.settings and other["layout.unroll_length"] == 7
+    by_workers = catalogue.resolved({"preset": "impala/breakout", "layout": "async_gradient"}, "minatar")
+    assert by_workers["learner.minibatches"] == 1 and "one gradient per unroll" in by_workers.origins["learner.epochs"]
+    assert catalogue.resolved({"preset": "impala/breakout"}, "minatar")["learner.minibatches"] == 4
+
+
+OTHER = {
+    "system": "impala",
+    "env": "gymnax:CartPole-v1",
+    "layout": "sebulba",
+    "layout.num_actors": "3",
+    "layout.unroll_length": "7",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset=impala/pogn"], r"--preset=impala/pogn: expected one of .*; did you mean impala/pong\?"),
+        (["--preset=ppo"], r"expected one of .*; did you mean ppo/"),
+        (["--preset=ppo/cartpole", "--system=dqn"], r"--system=dqn: --preset=ppo/cartpole is of ppo"),
+    ],
+)
+def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(errors.UsageError, match=message) as error:
+        training_flags.parse(arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# head\n\n--system=ppo\n--env=gymnax:CartPole-v1", "# head\n\n# s\n--system=ppo", "# head\n\n# s\nsystem=ppo"],
+    ids=["no source", "no environment", "no flag"],
+)
+def test_a_broken_file_is_refused(text: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "ppo" / "broken.flags"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"broken\.flags"):
+        presets.load("ppo/broken", tmp_path)
+
+
+def test_a_run_keeps_what_its_preset_said(tmp_path: pathlib.Path) -> None:
+    saved = json.loads(json.dumps(parsed("--preset=r2d2/memory_chain").as_json()))
+    saved["settings"]["preset"]["value"] = "r2d2/gone"
+    restored = catalogue.restored(saved)
+    assert restored["agent.burn_in"] == 20 and restored.origins["agent.burn_in"].startswith("preset r2d2/memory_chain")
+
+
+def test_list_and_help_show_presets_and_layouts() -> None:
+    listed = training_flags.parse(["--list"]).text
+    assert all(f"\n      {name}: " in listed for name in NAMES)
+    assert all(f"\n      {name}: " in listed for name in ("anakin", "sebulba", "async_gradient", "auto"))
+    assert (
+        "preset r2d2/memory_chain: 20 (this project"
+        in training_flags.parse(["--preset=r2d2/memory_chain", "--help"]).text
+    )
+
+
+def tiny(system: str, settings: resolve.Resolved) -> dict[str, Any]:
+    """Returns flags that make a preset small, without touching what it is."""
+    like = {"seed_impala": "impala", "seed_r2d2": "r2d2", "a3c": "a2c", "ga3c": "a2c", "gpu_sim": "ppo"}
+    small = {k: v for k, v in conftest.SMALL[like.get(system, system)].items() if k not in ("network.torso", "layout")}
+    small |= {"network.core_size": 8, "network.head_size": 8, "steps": 2 * 8 * small["layout.unroll_length"]}
+    if "replay.min_size" in small:
+        small |= {"replay.min_size": 32, "steps": 3 * 8 * small["layout.unroll_length"]}
+    return {k: v for k, v in small.items() if k in settings.fields}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
+    system = name.partition("/")[0]
+    settings = parsed(f"--preset={name}")
+    few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
+    if settings["env"].startswith("envpool:"):
+        few["env.params.max_episode_steps"] = 16
+    run = jaxrl_dist.train(
+        system, settings["env"], devices=jax.devices()[:1], settings=few | {"preset": name}, out=str(tmp_path)
+    )
+    assert run.reason == "finished" and run.summary["learner_steps"] > 0
+    origin = json.loads((tmp_path / "config.json").read_text())["settings"]["preset"]
+    assert origin == {"value": name, "origin": "flag", "tag": "tunable", "default": ""}
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not {metric for record in records for metric in record if f"`{metric}`" not in text} - {"kind"}

@@ -1,0 +1,181 @@
+"""The table of systems: its rows name what exists, and its values are those that were published."""
+
+import inspect
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import errors, systems, types
+from jaxrl_dist.settings import fields
+from jaxrl_dist.systems import catalogue, families
+from jaxrl_dist.training import assemble
+
+ROWS = [(system, family) for system in systems.SYSTEMS.values() for family in (None, *system.families)]
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS.values(), ids=lambda system: system.name)
+def test_a_row_names_its_agent_s_own_settings_and_actions(system: systems.System) -> None:
+    assert systems.SYSTEMS[system.name] is system
+    agent = inspect.getmodule(system.agent)
+    assert agent is not None and system.config is agent.Config and system.actions == agent.ACTIONS
+    assert len(set(system.layout_names)) == len(system.layout_names)
+    assert set(system.families) <= set(families.FAMILIES)
+    assert system.summary.endswith(".")
+
+
+@pytest.mark.parametrize(("system", "family"), ROWS, ids=lambda value: getattr(value, "name", value))
+def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, family: str | None) -> None:
+    assert set(system.by_layout) <= set(system.layout_names)
+    for layout in system.layout_names:
+        settings = {**(system.families[family] if family else system.settings), **system.settings_in(layout, family)}
+        known = catalogue.declared(system, layout)
+        for name, (value, source) in settings.items():
+            parsed = fields.parse(known[name], value)
+            assert parsed == value and type(parsed) is type(value), name
+            assert source, name
+        resolved = catalogue.resolved({"system": system.name, "layout": layout}, family)
+        assert all(resolved[name] == value for name, (value, _) in settings.items())
+
+
+@pytest.mark.parametrize(
+    ("system", "family", "published"),
+    [
+        (
+            "ppo",
+            "classic",
+            {
+                "env.num_envs": 4,
+                "layout.unroll_length": 128,
+                "learner.learning_rate": 2.5e-4,
+                "agent.clip_epsilon": 0.2,
+            },
+        ),
+        (
+            "ppo",
+            "minatar",
+            {"env.num_envs": 64, "learner.minibatches": 8, "learner.learning_rate": 5e-3, "network.activation": "relu"},
+        ),
+        (
+            "ppo",
+            "atari",
+            {"env.num_envs": 8, "layout.unroll_length": 128, "agent.clip_epsilon": 0.1, "network.core": "frame_stack"},
+        ),
+        (
+            "ppo",
+            "continuous",
+            {"layout.unroll_length": 2048, "learner.minibatches": 32, "learner.epochs": 10, "agent.entropy_cost": 0.0},
+        ),
+        (
+            "ppo",
+            "physics",
+            {"env.num_envs": 4096, "layout.unroll_length": 80, "agent.discount": 0.97, "agent.clip_epsilon": 0.3},
+        ),
+        (
+            "a2c",
+            "classic",
+            {"env.num_envs": 8, "layout.unroll_length": 5, "learner.learning_rate": 7e-4, "agent.entropy_cost": 0.0},
+        ),
+        (
+            "a2c",
+            "atari",
+            {
+                "env.num_envs": 16,
+                "layout.unroll_length": 5,
+                "learner.optimizer": "rmsprop",
+                "learner.learning_rate": 7e-4,
+                "learner.decay": 0.99,
+                "learner.epsilon": 1e-5,
+                "learner.max_grad_norm": 0.5,
+                "agent.gae_lambda": 1.0,
+                "agent.entropy_cost": 0.01,
+                "agent.value_cost": 0.5,
+                "agent.clip_rewards": 1.0,
+                "network.core": "frame_stack",
+            },
+        ),
+        (
+            "pqn",
+            "classic",
+            {
+                "env.num_envs": 32,
+                "layout.unroll_length": 64,
+                "learner.minibatches": 16,
+                "learner.epochs": 4,
+                "learner.optimizer": "radam",
+                "learner.learning_rate": 1e-4,
+                "agent.trace_decay": 0.95,
+                "agent.reward_scale": 0.1,
+                "network.layer_norm": True,
+            },
+        ),
+        (
+            "pqn",
+            "minatar",
+            {"env.num_envs": 128, "layout.unroll_length": 32, "agent.trace_decay": 0.65, "agent.epsilon_end": 0.05},
+        ),
+        (
+            "pqn",
+            "atari",
+            {
+                "learner.minibatches": 32,
+                "learner.learning_rate": 2.5e-4,
+                "learner.max_grad_norm": 10.0,
+                "learner.anneal": False,
+                "agent.epsilon_end": 0.001,
+                "network.core": "frame_stack",
+            },
+        ),
+        (
+            "dqn",
+            "classic",
+            {"replay.samples_per_insert": 12.8, "learner.target_period": 50, "agent.epsilon_fraction": 0.5},
+        ),
+        (
+            "dqn",
+            "minatar",
+            {"replay.capacity": 100_000, "learner.target_period": 1_000, "replay.samples_per_insert": 32.0},
+        ),
+        (
+            "dqn",
+            "atari",
+            {"replay.capacity": 1_000_000, "replay.min_size": 50_000, "learner.decay": 0.95, "learner.anneal": False},
+        ),
+    ],
+)
+def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
+    resolved = catalogue.resolved({"system": system}, family)
+    assert {name: resolved[name] for name in published} == published
+
+
+def test_what_a_layout_needs_is_above_the_family_and_below_flags() -> None:
+    given = {"system": "dqn", "layout": "async_gradient"}
+    shown = {
+        family: catalogue.resolved(given, family)["layout.unroll_length"] for family in (None, "classic", "minatar")
+    }
+    assert shown == {None: 4, "classic": 5, "minatar": 1}
+    resolved = catalogue.resolved({**given, "env.num_envs": 16}, "classic")
+    assert (resolved["env.num_envs"], resolved.origins["env.num_envs"]) == (16, "flag")
+    assert resolved.origins["layout.unroll_length"] == "this project: one gradient per unroll, at the system's own pace"
+
+
+def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
+    for family in ("classic", "minatar"):
+        resolved = catalogue.resolved({"system": "dqn"}, family)
+        assert (resolved["learner.optimizer"], resolved["learner.decay"]) == ("adam", 0.999)
+        assert resolved["learner.epsilon"] != catalogue.resolved({"system": "dqn"})["learner.epsilon"]
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS)
+def test_an_agent_takes_the_actions_that_it_declares(system: str) -> None:
+    observation = jax.ShapeDtypeStruct((4,), np.float32)
+    spaces = (types.DiscreteSpace(3), types.BoxSpace((2,), -1.0, 1.0), types.BoxSpace((2,), -np.inf, np.inf))
+    settings = catalogue.resolved({"system": system, "env": "toy:walk", "network.torso": "mlp"})
+    for space in spaces:
+        try:
+            assemble.make_agent(settings, types.EnvironmentSpec("toy:walk", observation, space, "classic", (0, 1)))
+            takes = True
+        except errors.UsageError as error:
+            takes = False
+            assert system not in str(error).partition("--system=")[2].split(", ")
+        assert takes == (system in catalogue.systems_for(space.kind).split(", ")), space

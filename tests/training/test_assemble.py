@@ -1,0 +1,92 @@
+"""The choice of devices: accelerators all, CPU devices as many as the work keeps busy; every system's settings fit."""
+
+import jax
+import marks
+import pytest
+
+from jaxrl_dist import errors, systems
+from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import assemble
+
+LARGE = {"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32}
+TASKS = {
+    "classic": "gymnax:CartPole-v1",
+    "minatar": "gymnax:Breakout-MinAtar",
+    "continuous": "gymnax:Pendulum-v1",
+    "physics": "brax:inverted_pendulum",
+}
+OWN = [
+    (system.name, layout, family)
+    for system in systems.SYSTEMS.values()
+    for layout in system.layout_names
+    for family in TASKS
+    if family in system.families and (family != "physics" or layout == system.layout_names[0])
+]
+# In the second synchronous layout the parts are those of the first.
+SECOND = {"-".join(own) for own in OWN if own[1] not in (systems.SYSTEMS[own[0]].layout_names[0], "async_gradient")}
+# The atoms of a task whose rewards have no bounds.
+NEEDED = {("d4pg", "physics"): {"agent.value_low": 0.0, "agent.value_high": 1000.0}}
+ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "expected"),
+    [
+        ("classic", {}, 1),
+        ("classic", LARGE, 2),
+        ("classic", {**LARGE, "learner.minibatches": 64}, 1),
+        ("classic", {**LARGE, "env.num_envs": 2049}, 1),
+        ("classic", {"num_seeds": 10}, 2),
+        ("classic", {"num_seeds": 3}, 1),
+        ("classic", {"layout.num_devices": 2}, 2),
+        ("physics", ANT, 2),
+        ("classic", ANT, 1),
+        ("physics", {**ANT, "learner.minibatches": 128}, 1),
+        ("physics", {**ANT, "layout.num_devices": 1}, 1),
+    ],
+)
+def test_seeds_and_long_minibatches_are_spread_over_two_cores(family, settings, expected):
+    resolved = catalogue.resolved({"system": "ppo", **settings}, family)
+    assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == expected
+
+
+def test_replays_keep_to_one_core():
+    resolved = catalogue.resolved({"system": "dqn", "replay.batch_size": 65536}, "physics")
+    assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == 1
+
+
+def test_more_devices_than_there_are_is_refused():
+    resolved = catalogue.resolved({"system": "ppo", "layout.num_devices": 3}, "classic")
+    with pytest.raises(errors.UsageError, match="there are 2; valid: 0 to 2"):
+        assemble.choose_devices(resolved, jax.devices()[:2])
+
+
+@pytest.mark.parametrize(("system", "layout", "family"), marks.some(OWN, slow=SECOND))
+def test_a_system_s_own_settings_fit_together(system, layout, family):
+    settings, environment = assemble.resolve(
+        {"system": system, "layout": layout, "env": TASKS[family], **NEEDED.get((system, family), {})}
+    )
+    layout = assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout
+    try:
+        assert layout.rows_per_iteration % settings["layout.unroll_length"] == 0
+    finally:
+        layout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["d4pg", "gorila", "impala_replay", "pqn", "r2d2"])
+def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name):
+    system = systems.SYSTEMS[name]
+    task = next(task for family, task in TASKS.items() if family in system.families)
+    given = {"system": name, "layout": system.layout_names[0], "env": task}
+    for flag, field in catalogue.declared(system, system.layout_names[0]).items():
+        for value in {field.low, field.high, *(field.choices or ())} - {None}:
+            try:
+                settings, environment = assemble.resolve({flag: value, **given})
+                devices = assemble.choose_devices(settings, jax.devices())
+                assemble.assemble(settings, environment, devices).layout.close()
+            except errors.UsageError as error:
+                assert "\n" not in str(error), (flag, value)
+            except Exception as error:
+                error.add_note(f"--{flag}={value}")
+                raise

@@ -1,0 +1,101 @@
+"""`--dry_run` tells bytes, placement, schedules, compilation and speed of a run, and writes nothing."""
+
+import pathlib
+import re
+from typing import Any
+
+import conftest
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import errors
+from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.systems import catalogue, training_flags
+from jaxrl_dist.training import assemble, dry_run
+
+CARTPOLE = "gymnax:CartPole-v1"
+
+
+def command_of(system: str, folder: pathlib.Path, **settings: Any) -> training_flags.Command:
+    given = {"system": system, "env": CARTPOLE, "out": str(folder), **conftest.SMALL[system], **settings}
+    return training_flags.Command("", given, catalogue.resolved(given), dry_run=True)
+
+
+def told(command: training_flags.Command) -> str:
+    assert command.settings is not None
+    lines = dry_run.describe(command.flags, command.settings, jax.devices()[:1], probe_s=0.01)
+    return "\n".join(lines)
+
+
+def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> None:
+    text = told(command_of("dqn", tmp_path / "run", **{"evaluation.episodes": 2}))
+    assert not list(tmp_path.iterdir())
+    for pattern in (
+        r"^dry run of dqn on gymnax:CartPole-v1; nothing is written",
+        r"\nplacement: anakin, 1 × cpu",
+        r"cpu:0: .*parameters .*target network .*optimiser .*replay .*environments .*program's own",
+        r"\n  training: \d+\.\d s\n.*\n  evaluation: \d+\.\d s",
+        r"of 10 iterations of 32 steps\n  step size: 0\.00025, 0\.00025",
+        r"\n  ε: 1, 0\.525, 0\.05, 0\.05, 0\.05",
+        r"\n  learning begins after 64 steps",
+        r"[\d,]+ steps/s: 320 steps take \d+ s, without evaluations; 20 updates per seed",
+        r"bottleneck: (learning|environments and acting) \(environments and acting \d+%",
+    ):
+        assert re.search(pattern, text), pattern
+
+
+def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib.Path) -> None:
+    command = command_of("ppo", tmp_path)
+    (tmp_path / "config.json").write_text('{"family": "classic", "settings": {"seed": {"value": 3}}}')
+    (tmp_path / "checkpoints" / "step_000000000128").mkdir(parents=True)
+    with pytest.raises(errors.UsageError, match="another configuration"):
+        told(command)
+
+
+def test_parts_add_up_to_the_state(tmp_path: pathlib.Path) -> None:
+    command = command_of("dqn", tmp_path)
+    settings, environment = assemble.resolve(command.flags)
+    layout = assemble.assemble(settings, environment, jax.devices()[:2]).layout
+    template = layout.template(assemble.seed_keys(settings))
+    sizes = dry_run.parts(template)
+    assert set(sizes["replay"]) == {"cpu:0", "cpu:1"}
+    assert sizes["replay"]["cpu:0"] == sum(memory_use.replay_parts(template.replay).values())
+    state = layout.init(assemble.seed_keys(settings))
+    params = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(state.learner.params))
+    # Parameters are whole on both devices, the target network is as large, and Adam keeps two numbers of each.
+    assert sizes["parameters"] == sizes["target network"] == {"cpu:0": params, "cpu:1": params}
+    assert 2 * params <= sizes["optimiser"]["cpu:0"] <= 2 * params + 8
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "rows"),
+    [
+        ("ppo", {}, {"step size": ["0.00025", "0.000188", "0.000125", "6.25e-05", "0"]}),
+        ("apex_dqn", {"replay.importance_exponent_end": 0.8}, {"β of the importance weights": "0.4 0.5 0.6 0.7 0.8"}),
+        ("apex_dqn", {}, {"ε": " ".join(["0.4to0.000655"] * 5)}),
+    ],
+    ids=["ppo", "apex β", "apex ε"],
+)
+def test_schedules(system: str, settings: dict[str, Any], rows: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    resolved, environment = assemble.resolve(command_of(system, tmp_path, **settings).flags)
+    found = dry_run.schedules(resolved, assemble.assemble(resolved, environment, jax.devices()[:1]))
+    for name, values in rows.items():
+        expected = values.split() if isinstance(values, str) else values
+        assert [value.replace(" ", "") for value in found[name]] == expected
+
+
+def test_the_switch_is_no_setting() -> None:
+    command = training_flags.parse(["--dry_run", f"--env={CARTPOLE}"])
+    assert command.dry_run and "dry_run" not in command.flags
+    assert not training_flags.parse([f"--env={CARTPOLE}"]).dry_run
+    assert training_flags.parse(["--dry_run=1", f"--env={CARTPOLE}"]).dry_run
+    assert not training_flags.parse(["--nodry_run", f"--env={CARTPOLE}"]).dry_run
+
+
+def test_a_run_of_threads_says_what_they_wait_for() -> None:
+    shares = {"share_environment": 0.5, "share_inference": 0.25, "share_transfer": 0.25, "share_learning": 0.1}
+    text = dry_run._of_threads({"bottleneck": "environment", **shares})
+    assert text == (
+        "environment (actors: environment 50%, inference 25%, transfer 25%; the learner learns 10% of its time)"
+    )

@@ -1,0 +1,276 @@
+"""The package as a library: train, load, evaluate and act; trainers side by side in one process."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+import jaxrl_dist
+from jaxrl_dist import commands, errors
+from jaxrl_dist.commands import evaluate as evaluate_command
+from jaxrl_dist.parallel import keys as run_keys
+from jaxrl_dist.runs import checkpoint, software
+from jaxrl_dist.training import assemble as assembles
+from jaxrl_dist.training import policy, runner
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CARTPOLE = "gymnax:CartPole-v1"
+KEYS = {
+    *("system", "env", "layout", "env_steps", "valid_steps", "learner_steps", "steps_per_second", "wall_s"),
+    *("compile_s", "eval_return_mean", "eval_return_iqm", "eval_return_ci95", "eval_episodes", "seconds_to_best"),
+    *("num_seeds", "resumed_from", "params_sha256"),
+}
+
+
+EPISODES = {"evaluation.episodes": 4}
+
+
+@pytest.fixture
+def train(train: conftest.Train) -> conftest.Train:
+    return functools.partial(train, env=CARTPOLE, **EPISODES)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
+    return conftest.train_in(tmp_path_factory.mktemp("run"), env=CARTPOLE, **EPISODES)
+
+
+def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    assert run.reason == "finished" and set(run.summary) >= KEYS
+    assert run.summary == json.loads((run.folder / "summary.json").read_text())
+    assert (run.summary["env_steps"], run.summary["learner_steps"]) == (1280, 10)
+    assert 0 < run.summary["valid_steps"] < 1280
+    assert run.summary["resumed_from"] is None
+    names = {path.name.split(".out")[0] for path in run.folder.iterdir()}
+    assert names >= {"config.json", "metrics.jsonl", "events", "checkpoints", "learning_curve.png", "summary.json"}
+    assert {path.name for path in (run.folder / "checkpoints").iterdir()} == {"best", "latest", "step_000000001280"}
+    contents = json.loads((run.folder / "config.json").read_text())
+    assert contents["settings"]["steps"] == {"value": 1280, "origin": "flag", "tag": "tunable", "default": 1_000_000}
+    assert software.recorded(contents) == [{"commit": software.commit(), "versions": software.versions()}]
+
+
+def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, train: conftest.Train) -> None:
+    assert train().summary["params_sha256"] == run.summary["params_sha256"]
+
+
+@pytest.mark.slow
+def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> None:
+    first, second, other = (policy.evaluate(run.folder, 8, seed, "best", {}) for seed in (3, 3, 4))
+    assert json.dumps(first) == json.dumps(second) != json.dumps(other)
+    shorter = policy.evaluate(run.folder, 8, 3, "latest", {"max_steps_in_episode": "5"})
+    assert shorter["eval_return"] == 5.0
+    done = evaluate_script(f"--run={run.folder}", "--episodes=8", "--seed=3", "--checkpoint=best")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == first
+
+
+def test_an_evaluation_has_no_key_of_the_training_of_its_seed(
+    run: jaxrl_dist.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, make = [], assembles.assemble
+
+    def assemble(*arguments: Any) -> Any:
+        parts = make(*arguments)
+
+        def evaluate(params: Any, keys: jax.Array, index: int) -> Any:
+            given.append(jax.random.key_data(keys[0]).tolist())
+            return parts.evaluate(params, keys, index)
+
+        return parts._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(assembles, "assemble", assemble)
+    seed = json.loads((run.folder / "config.json").read_text())["settings"]["seed"]["value"]
+    policy.evaluate(run.folder, 2, seed, "latest", {})
+    training = run_keys.seed_keys(jax.random.key(seed))
+    assert len(given) == 1 and given[0] not in [jax.random.key_data(key).tolist() for key in training]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run=/no/such/run"], "--run=/no/such/run"),
+        ([], "--run"),
+        (["--run={run}", "--checkpoint=newest"], "latest, best"),
+        (["--run={run}", "--episodes=0"], "--episodes=0"),
+        (["--run={run}", "--env.params.masscart"], "--env.params.masscart"),
+        (["--run={run}", "--nonsense=1"], "nonsense"),
+        (["--run={run}", "more"], "more"),
+    ],
+)
+def test_the_script_refuses_a_wrong_command_in_one_line(
+    arguments: list[str], message: str, run: jaxrl_dist.Run
+) -> None:
+    done = evaluate_script(*(argument.format(run=run.folder) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("evaluate.py: ") and message in lines[0]
+
+
+def test_the_script_finds_modules_where_it_is_started(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    contents = json.loads((run.folder / "config.json").read_text())
+    contents["settings"]["env"]["value"] = "custom:my_task_here:make"
+    (tmp_path / "config.json").write_text(json.dumps(contents))
+    (tmp_path / "my_task_here.py").write_text("")
+    done = evaluate_script("--run=.", folder=tmp_path)
+    assert "my_task_here" in done.stderr and "No module named" not in done.stderr
+
+
+def evaluate_script(*arguments: str, folder: pathlib.Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=120, check=False, cwd=folder
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", 5000), ("env", "toy:walk")])
+def test_a_setting_given_twice_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(errors.UsageError, match=rf"{name}=\S+ and {name}={value} among settings: give one"):
+        runner.train("ppo", "toy:both", steps=3000, settings={name: value})
+
+
+def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
+    loaded = jaxrl_dist.load(run.folder)
+    assert loaded.env_steps == 1280
+    saved = checkpoint.params_sha256(jax.tree.map(lambda x: x[None], loaded.params))
+    assert saved == run.summary["params_sha256"]
+    _, timestep = jax.vmap(loaded.environment.reset)(jax.random.split(jax.random.key(0), 5))
+    output = loaded.act(timestep, loaded.agent.init_carry(5), jax.random.key(1))
+    assert output.action.shape == (5,) and set(np.asarray(output.action).tolist()) <= {0, 1}
+    for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "slot": "oldest"}):
+        with pytest.raises(errors.UsageError):
+            jaxrl_dist.load(**wrong)
+    with pytest.raises(errors.UsageError, match="seeds 0 to 0"):
+        jaxrl_dist.load(run.folder, seed_index=1)
+
+
+def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_bytes((run.folder / "config.json").read_bytes())
+    (tmp_path / "checkpoints" / "latest").mkdir(parents=True)
+    with pytest.raises(errors.CheckpointError, match="manifest"):
+        jaxrl_dist.load(tmp_path)
+    with pytest.raises(errors.UsageError, match="holds no failure"):
+        jaxrl_dist.replay_failure(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "\x00"])
+def test_a_damaged_config_is_a_usage_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(errors.UsageError) as caught:
+        policy.evaluate(tmp_path, 1, 0, "latest", {})
+    assert "\n" not in str(caught.value)
+
+
+def test_several_seeds_are_summarised_and_are_the_seeds_alone(run: jaxrl_dist.Run, train: conftest.Train) -> None:
+    together = train(num_seeds=3)
+    per_seed = together.summary["eval_return_per_seed"]
+    assert len(per_seed) == together.summary["num_seeds"] == 3
+    assert together.summary["eval_return_mean"] == pytest.approx(np.mean(per_seed))
+    low, high = together.summary["eval_return_ci95"]
+    assert min(per_seed) <= low <= together.summary["eval_return_iqm"] <= high <= max(per_seed)
+    assert (together.summary["eval_interval_over"], together.summary["eval_episodes"]) == ("seeds", 12)
+    assert (together.summary["env_steps"], together.summary["learner_steps"]) == (1280, 10)
+
+
+SEEDS = """
+import jax, jaxrl_dist
+from jaxrl_dist.runs import checkpoint
+for name, seeds in (("together", dict(seed=5, num_seeds=3)), *((str(seed), dict(seed=seed)) for seed in (5, 6, 7))):
+    devices, out = jax.devices()[:1], {out!r} + name
+    run = jaxrl_dist.train({system!r}, {env!r}, devices=devices, settings={settings!r}, out=out, **seeds)
+    for index in range(seeds.get("num_seeds", 1)):
+        print(checkpoint.params_sha256(jaxrl_dist.load(run.folder, seed_index=index).params))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_seed_i_of_three_is_that_seed_alone(tmp_path: pathlib.Path, system: str) -> None:
+    """To the bit in programs compiled as users do; the tests' quick way rounds by what stands around a sum."""
+    settings = {**conftest.SMALL[system], "evaluation.episodes": 2}
+    code = SEEDS.format(settings=settings, system=system, env=CARTPOLE, out=f"{tmp_path}/")
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    hashes = done.stdout.split()[-6:]
+    assert len(set(hashes)) == 3
+    assert hashes[:3] == hashes[3:]
+
+
+@pytest.mark.slow
+def test_two_trainers_in_two_threads_are_the_same_runs_alone(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    halves = {"ppo": jax.devices()[:4], "dqn": jax.devices()[4:]}
+    four = {"layout.num_devices": 4}
+    alone = {
+        system: train(system, folder=tmp_path / "alone" / system, devices=halves[system], **four) for system in halves
+    }
+    together: dict[str, jaxrl_dist.Run] = {}
+
+    def work(system: str) -> None:
+        together[system] = train(system, folder=tmp_path / "together" / system, devices=halves[system], **four)
+
+    threads = [threading.Thread(target=work, args=(system,)) for system in halves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    for system in halves:
+        assert together[system].summary["num_devices"] == 4
+        for name in ("params_sha256", "eval_return_per_seed", "valid_steps"):
+            assert together[system].summary[name] == alone[system].summary[name]
+
+
+def test_a_wrong_setting_is_a_usage_error(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    for settings in ({"agent.discount": 2.0}, {"agent.discont": 0.9}, {"num_seeds": 0}, {"layout.num_devices": 3}):
+        with pytest.raises(errors.UsageError) as error:
+            train(folder="run", **settings)
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
+    """The folder of kept programs, empty, and JAX's cache as it was afterwards."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    compilation_cache.reset_cache()
+    yield tmp_path / "jaxrl_dist"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_programs_over_several_cpu_devices_are_not_kept(programs: pathlib.Path, count: int) -> None:
+    """Loaded instead of compiled, about half of them crash the process with jaxlib 0.10.2."""
+    devices = jax.devices()[:count]
+    runner.keep_programs(devices)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    mesh = jax.make_mesh((count,), ("x",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
+    rows = jax.device_put(jnp.arange(4.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+    assert jax.jit(lambda x: 2 * x.sum() + 1)(rows) == 13
+    assert programs.exists() == (count == 1)
+
+
+def test_an_environment_that_fails_in_evaluation_is_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise errors.EnvironmentFault("fake:walk gave nothing for 1 s")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(policy, "evaluate", fail)
+    assert commands.run(evaluate_command.main, "evaluate", [f"--run={tmp_path}"]) == 1
+    assert capsys.readouterr().err == "evaluate.py: fake:walk gave nothing for 1 s\n"
