@@ -55,9 +55,10 @@ def loops(system: str, flags: dict[str, Any], updates: int) -> tuple[Any, Any]:
 
     def bare(i: jax.Array, carried: Any) -> Any:
         state, sample = carried
-        batch = agent.prepare(state.params, sample.sequences, types.LOCAL)
         key = jax.random.fold_in(jax.random.key(2), i)
-        gradient = taught.gradients(state.params, state.target_network, batch, sample.weights, key, NOW)
+        inputs = types.LossInputs(sample.sequences, state.target_network, key, NOW, types.LOCAL)
+        batch = taught.prepare(state.params, inputs)
+        gradient = taught.gradients(state.params, inputs._replace(batch=batch), sample.weights)
         return taught.apply(state, gradient, NOW)[0], sample
 
     return _timed(whole, (state, kept), updates), _timed(bare, (state, sample), updates)

@@ -91,12 +91,46 @@ class Params(NamedTuple):
     statistics: ArrayTree
 
 
+class ActInputs(NamedTuple):
+    """What an agent acts on.
+
+    Attributes:
+        timestep: `TimeStep` [B] with `info=()`.
+        carry: acting state, tree of [B, ...].
+        key: of this step.
+        exploration: tree of [B, ...] from `Agent.exploration`, the same for a whole unroll; () in evaluation.
+    """
+
+    timestep: TimeStep
+    carry: ArrayTree
+    key: Array
+    exploration: ArrayTree = ()
+
+
 class ActOutput(NamedTuple):
     """Action [B, ...], extras (tree of [B, ...]) and the next acting state (tree of [B, ...])."""
 
     action: Array
     extras: ArrayTree
     carry: ArrayTree
+
+
+class LossInputs(NamedTuple):
+    """What an agent learns from; `prepare` and `loss` take the same record.
+
+    Attributes:
+        batch: for `prepare` the `Unroll` [L, N]; for `loss` what `prepare` made of it, leaves [N', ...].
+        target: the target network, () without one.
+        key: of this call.
+        progress: f32 [], share of training.
+        axis: reductions over all devices.
+    """
+
+    batch: ArrayTree
+    target: ArrayTree
+    key: Array
+    progress: Array
+    axis: "Axis"
 
 
 class LossOutput(NamedTuple):
@@ -149,10 +183,27 @@ def _identity(tree: ArrayTree) -> ArrayTree:
 LOCAL = Axis(sum=_identity, max=_identity)
 
 
+class Part(NamedTuple):
+    """How a part of a network, which has an optimiser of its own, is moved.
+
+    Attributes:
+        learning_rate: step size; 0 is the learner's.
+        period: updates of the others for each of this one.
+    """
+
+    learning_rate: float = 0.0
+    period: int = 1
+
+
 class DiscreteSpace(NamedTuple):
     """Integers 0 … num_values − 1."""
 
     num_values: int
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of one action: i32 []."""
+        return jax.ShapeDtypeStruct((), np.int32)
 
     @property
     def kind(self) -> str:
@@ -166,6 +217,11 @@ class BoxSpace(NamedTuple):
     shape: tuple[int, ...]
     low: Any
     high: Any
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of one action: f32 [...]."""
+        return jax.ShapeDtypeStruct(self.shape, np.float32)
 
     @property
     def kind(self) -> str:

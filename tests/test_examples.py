@@ -69,7 +69,7 @@ def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module(block("README.md", "class MyNet"), "my_module", monkeypatch)
     spec = envs.make("toy:episode").spec
     net = networks.make(networks.Config(torso="my_module:MyNet"), spec, (networks.Head("q", 3, 1.0),))
-    outputs = net.apply(net.init(jax.random.key(0)), jnp.ones((5, 2)))
+    outputs = networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)))
     assert outputs["q"].shape == (5, 3)
 
 

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
-from jaxrl_dist.agents.shared import actor_critic
-from jaxrl_dist.agents.shared import sequences as unrolled
+from jaxrl_dist.agents.shared import actor_critic, sequences
 from jaxrl_dist.settings import setting
-from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete", "bounded", "unbounded")
 
@@ -60,38 +58,20 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     return actor_critic.make_agent(config, spec, network, staleness=staleness, act=_act, prepare=_prepare, loss=_loss)
 
 
-def _act(
-    parts: actor_critic.Parts,
-    params: types.Params,
-    carry: actor_critic.Carry,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
+def _act(parts: actor_critic.Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts; no loss asks for the probability that an action had."""
-    output = actor_critic.act(parts, params, carry, timestep, key, exploration)
+    output = actor_critic.act(parts, params, inputs)
     return output._replace(extras=output.extras._replace(log_prob=()))
 
 
-def _prepare(
-    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
-) -> actor_critic.Batch:
-    del axis
-    return unrolled.items(parts.net, actor_critic.estimate(parts, params, sequences))
+def _prepare(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> actor_critic.Batch:
+    return sequences.items(parts.net, actor_critic.estimate(parts, params, inputs.batch))
 
 
-def _loss(
-    parts: actor_critic.Parts,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: actor_critic.Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Policy gradient with entropy bonus, and value error (algorithm S3, section 4)."""
-    del target_network, progress, axis
     config: Config = parts.config
+    batch: actor_critic.Batch = inputs.batch
     policy, value = actor_critic.policy_and_value(parts, params, batch)
     log_prob = policy.log_prob(batch.sample)
     if config.correction_epsilon:
@@ -99,7 +79,7 @@ def _loss(
     metrics = {
         "policy_loss": -log_prob * batch.advantage,
         "value_loss": 0.5 * jnp.square(value - batch.target),
-        "entropy": policy.entropy(key),
+        "entropy": policy.entropy(inputs.key),
     }
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]
-    return unrolled.summed(batch.taught, loss, metrics, {})
+    return sequences.summed(batch.taught, loss, metrics, {})

@@ -3,7 +3,7 @@
 Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning" (DDPG); Barth-Maron et al. 2018,
 "Distributed distributional deterministic policy gradients" (D4PG); Fujimoto et al. 2018, "Addressing function
 approximation error in actor-critic methods" (TD3). Prioritised replay (Horgan et al. 2018) is a matter of the replay,
-the delay of the policy one of the learner.
+the steps of the parts one of the learner.
 """
 
 import dataclasses
@@ -55,6 +55,10 @@ class Config:
     target_noise_clip: float = setting(
         0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
     )
+    policy_learning_rate: float = shared.policy_learning_rate(
+        0.0, source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)"
+    )
+    policy_period: int = shared.policy_period(1, source="Fujimoto et al. 2018, section 5.2 (d = 2)")
     actor_errors: bool = shared.actor_errors(False, source="Horgan et al. 2018, section 3 and algorithm 1")
     clip_rewards: float = shared.clip_rewards(0.0)
 
@@ -81,22 +85,19 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, policy, critic, actions, transitions.support(config, spec), rule)
     return agents.Agent(
-        context=0,
-        taught=1,
-        lookahead=config.n_step,
-        keeps_sequences=False,
-        staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=bounded_actions.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=agents.no_adaptation,
+        staleness="any",
+        taught=1,
+        lookahead=config.n_step,
+        exploration=functools.partial(bounded_actions.exploration, random_share=config.random_share),
         target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
-        parts=("policy", "critic"),
+        parts={"policy": types.Part(config.policy_learning_rate, config.policy_period), "critic": types.Part()},
     )
 
 
@@ -108,26 +109,20 @@ def _init(static: _Static, key: Array) -> types.Params:
 
 def _policy(static: _Static, network: ArrayTree, observation: Array) -> Array:
     """Returns actions f32 [N, A] in [-1, 1]."""
-    return jnp.tanh(static.policy.apply(network["policy"], observation)["policy"])
+    return jnp.tanh(networks.of_rows(static.policy, network["policy"], observation)["policy"])
 
 
-def _act(
-    static: _Static,
-    params: types.Params,
-    carry: ArrayTree,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
-    best = _policy(static, params.network, timestep.observation)
-    noise = static.config.exploration_noise * jax.random.normal(key, best.shape)
+def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    observation = inputs.timestep.observation
+    best = _policy(static, params.network, observation)
+    noise = static.config.exploration_noise * jax.random.normal(inputs.key, best.shape)
     action = jnp.clip(best + noise, -1.0, 1.0)
     if static.config.random_share:
-        action = bounded_actions.explored(key, action, exploration)
+        action = bounded_actions.explored(inputs.key, action, inputs.exploration)
     extras: Any = ()
     if static.config.actor_errors:
-        extras = action_values.Seen(*(_value(static, params.network, timestep.observation, x) for x in (action, best)))
-    return types.ActOutput(static.actions.scaled(action), extras, carry)
+        extras = action_values.Seen(*(_value(static, params.network, observation, x) for x in (action, best)))
+    return types.ActOutput(static.actions.scaled(action), extras, inputs.carry)
 
 
 def _value(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
@@ -136,39 +131,29 @@ def _value(static: _Static, network: ArrayTree, observation: Array, action: Arra
     return _mean(static, _lowest(static, seen))
 
 
-def _evaluate(
-    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    del key
-    return types.ActOutput(static.actions.scaled(_policy(static, params.network, timestep.observation)), (), carry)
+def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    action = _policy(static, params.network, inputs.timestep.observation)
+    return types.ActOutput(static.actions.scaled(action), (), inputs.carry)
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
-    del params, axis
-    return static.actions.prepare(static.rule, static.policy, sequences)
+def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:
+    del params
+    return static.actions.prepare(static.rule, static.policy, inputs.batch)
 
 
-def _loss(
-    static: _Static,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: transitions.Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """The critics' errors, and for the policy the negative value of what it does; each moves its own part.
 
     Importance weights are the critics' alone (Barth-Maron et al. 2018, algorithm 1).
     """
-    del progress, axis
     config, network = static.config, params.network
-    next_action = _policy(static, target_network, batch.next_inputs)
+    batch: transitions.Batch = inputs.batch
+    next_action = _policy(static, inputs.target, batch.next_inputs)
     if config.target_noise:
-        noise = config.target_noise * jax.random.normal(key, next_action.shape)
+        noise = config.target_noise * jax.random.normal(inputs.key, next_action.shape)
         bound = config.target_noise_clip
         next_action = jnp.clip(next_action + jnp.clip(noise, -bound, bound), -1.0, 1.0)
-    ahead = bounded_actions.evaluate_critics(static.critic, target_network["critic"], batch.next_inputs, next_action)
+    ahead = bounded_actions.evaluate_critics(static.critic, inputs.target["critic"], batch.next_inputs, next_action)
     bootstrap = _lowest(static, ahead)
     predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
     critic_loss, value, priority = _critic_loss(static, predicted, batch, bootstrap)

@@ -88,19 +88,17 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
     return agents.Agent(
-        context=net.context,
-        taught=1,
-        lookahead=config.n_step,
-        keeps_sequences=False,
-        staleness="any",
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
-        exploration=_exploration(config),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=agents.no_adaptation,
+        staleness="any",
+        context=net.context,
+        taught=1,
+        lookahead=config.n_step,
+        exploration=_exploration(config),
         target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
@@ -118,36 +116,26 @@ def _exploration(config: Config) -> Callable[..., Array]:
     )
 
 
-def _act(
-    static: _Static,
-    params: types.Params,
-    carry: ArrayTree,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
+def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts ε-greedily with ε = `exploration` [B], by the values that a draw of the noise gives."""
-    noise = None
-    if static.config.noise:
-        key, noise_key = jax.random.split(key)
-        noise = static.net.draw_noise(noise_key, exploration.shape)
-    return _act_by_values(static, params, carry, timestep, key, exploration, noise)
+    if not static.config.noise:
+        return _act_by_values(static, params, inputs, None)
+    key, noise_key = jax.random.split(inputs.key)
+    noise = static.net.draw_noise(noise_key, inputs.exploration.shape)
+    return _act_by_values(static, params, inputs._replace(key=key), noise)
 
 
-def _evaluate(
-    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
-    output = _act_by_values(static, params, carry, timestep, key, epsilon, None)
+def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    epsilon = jnp.full(inputs.timestep.reward.shape, static.config.evaluation_epsilon)
+    output = _act_by_values(static, params, inputs._replace(exploration=epsilon), None)
     return output._replace(extras=())
 
 
-def _act_by_values(
-    static: _Static, params: Any, carry: Any, timestep: types.TimeStep, key: Array, epsilon: Array, noise: Any
-) -> types.ActOutput:
-    outputs, carry = static.net.step(params.network, carry, timestep.observation, agents.is_first(timestep), noise)
+def _act_by_values(static: _Static, params: types.Params, inputs: types.ActInputs, noise: Any) -> types.ActOutput:
+    timestep, net = inputs.timestep, static.net
+    outputs, carry = net.step(params.network, inputs.carry, timestep.observation, agents.is_first(timestep), noise)
     q = _mean(static, action_values.join(outputs, static.num_actions))
-    action = action_values.epsilon_greedy(q, key, epsilon)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration)
     extras: Any = ()
     if static.config.actor_errors:
         extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))
@@ -159,31 +147,23 @@ def _mean(static: _Static, q: Array) -> Array:
     return q if static.support is None else jax.nn.softmax(q) @ static.support
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
-    del params, axis
-    return transitions.prepare(static.rule, static.net.stack, sequences)
+def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:
+    del params
+    return transitions.prepare(static.rule, static.net, inputs.batch)
 
 
-def _loss(
-    static: _Static,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: transitions.Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Huber loss of the n-step error, or, of distributions, the divergence of the target's from the prediction."""
-    del progress, axis
     config = static.config
+    batch: transitions.Batch = inputs.batch
     # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).
-    noise = static.net.draw_noise(key, (3,)) if config.noise else (None, None, None)
+    noise = static.net.draw_noise(inputs.key, (3,)) if config.noise else (None, None, None)
 
-    def evaluate(network: ArrayTree, inputs: Array, draw: Any) -> Array:
-        return action_values.join(static.net.apply(network, inputs, draw), static.num_actions)
+    def evaluate(network: ArrayTree, rows: Array, draw: Any) -> Array:
+        return action_values.join(networks.of_rows(static.net, network, rows, draw), static.num_actions)
 
     predicted = action_values.of_action(evaluate(params.network, batch.inputs, noise[0]), batch.action)
-    q_t = evaluate(target_network, batch.next_inputs, noise[1])
+    q_t = evaluate(inputs.target, batch.next_inputs, noise[1])
     chooser = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else q_t
     bootstrap = action_values.of_action(q_t, jnp.argmax(_mean(static, chooser), axis=-1))
     if static.support is None:

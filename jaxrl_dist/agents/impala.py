@@ -102,29 +102,21 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     return agent._replace(keeps_sequences=True)
 
 
-def _prepare(parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+def _prepare(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> Batch:
     """Gathers columns: values and probabilities are the loss's to compute, once."""
-    del axis
+    sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep
-    inputs, is_first, reward = actor_critic.inputs(parts, params, sequences)
+    seen, is_first, reward = actor_critic.inputs(parts, params, sequences)
     acted = jax.tree.map(lambda x: x[:-1], (actor_critic.drawn(steps), steps.extras.log_prob))
-    rows = (inputs, is_first, *acted, reward, timestep.discount, timestep.step_type)
-    inputs, is_first, sample, log_prob, *rest = unrolled.swapped(rows)
-    return Batch(inputs, is_first, sequences.carry.core, sample, log_prob, *rest)
+    rows = (seen, is_first, *acted, reward, timestep.discount, timestep.step_type)
+    seen, is_first, sample, log_prob, *rest = unrolled.swapped(rows)
+    return Batch(seen, is_first, sequences.carry.core.memory, sample, log_prob, *rest)
 
 
-def _loss(
-    parts: actor_critic.Parts,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Policy gradient with corrected advantages, value error and entropy bonus (section 4.2)."""
-    del target_network, progress, axis
     config: Config = parts.config
+    batch: Batch = inputs.batch
     outputs, value = actor_critic.outputs_and_value(parts, params, batch)
     policy = parts.distribution(jax.tree.map(lambda x: x[:, :-1], outputs))
     log_prob = policy.log_prob(batch.sample)
@@ -136,7 +128,7 @@ def _loss(
     metrics = {
         "policy_loss": -log_prob * advantage,
         "value_loss": 0.5 * jnp.square(value[:, :-1] - target),
-        "entropy": policy.entropy(key),
+        "entropy": policy.entropy(inputs.key),
         "importance_weight": jnp.exp(jnp.minimum(fixed[1], 0.0)),
     }
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] - config.entropy_cost * metrics["entropy"]

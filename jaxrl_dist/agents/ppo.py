@@ -16,7 +16,7 @@ from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import actor_critic
 from jaxrl_dist.agents.shared import sequences as unrolled
 from jaxrl_dist.settings import setting
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import Array
 
 ACTIONS = ("discrete", "bounded", "unbounded")
 
@@ -88,6 +88,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     agent = actor_critic.make_agent(
         config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss, adapt=adapt
     )
+    if config.normalise_advantage == "minibatch":
+        agent = agent._replace(epoch=_epoch)
     if not config.kl_penalty:
         return agent
 
@@ -115,8 +117,8 @@ def _divergence_after(
     parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
 ) -> Array:
     """Returns the mean divergence f32 [] of a policy from that which acted, over the taught rows of all devices."""
-    inputs, is_first, _ = actor_critic.inputs(parts, params, sequences)
-    outputs = unrolled.row_outputs(parts.net, params.network, sequences.carry.core, inputs, is_first)
+    seen, is_first, _ = actor_critic.inputs(parts, params, sequences)
+    outputs = parts.net.unroll(params.network, sequences.carry.core.memory, seen, is_first)[0]
     policy = parts.distribution(jax.tree.map(lambda x: x[:-1], outputs))
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     divergence = _divergence(policy.log_prob(actor_critic.drawn(steps)) - steps.extras.log_prob)[1]
@@ -142,45 +144,44 @@ def _adapted(config: Config, weight: Array, divergence: Array) -> Array:
     return jnp.clip(changed, _SMALLEST, _LARGEST)
 
 
-def _prepare(
-    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
-) -> actor_critic.Batch:
-    rows = actor_critic.estimate(parts, params, sequences)
+def _prepare(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> actor_critic.Batch:
+    rows = actor_critic.estimate(parts, params, inputs.batch)
     if parts.config.normalise_advantage == "batch":
-        rows = rows._replace(advantage=_standardised(rows.advantage, rows.taught, axis))
+        rows = rows._replace(advantage=_standardised(rows.advantage, rows.taught, inputs.axis))
     return unrolled.items(parts.net, rows)
 
 
-def _loss(
-    parts: actor_critic.Parts,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: actor_critic.Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
-    """Clipped surrogate, value error and entropy bonus (equation 9)."""
-    del target_network, progress
-    config: Config = parts.config
-    policy, value = actor_critic.policy_and_value(parts, params, batch)
-    advantage = batch.advantage
-    if config.normalise_advantage == "minibatch":
-        advantage = _standardised(advantage, batch.taught, axis)
+def _epoch(batch: actor_critic.Batch, order: Array, axis: types.Axis) -> actor_critic.Batch:
+    """Standardises the advantages of each minibatch of an epoch over all devices: two reductions for all of them.
 
+    Args:
+        batch: items.
+        order: i32 [M, N / M], the items of each minibatch.
+        axis: reductions over all devices.
+    """
+    standardised = _standardised_each(batch.advantage[order], batch.taught[order], axis)
+    flat = standardised.reshape(-1, *standardised.shape[2:])
+    return batch._replace(advantage=jnp.zeros_like(batch.advantage).at[order.reshape(-1)].set(flat))
+
+
+def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
+    """Clipped surrogate, value error and entropy bonus (equation 9)."""
+    config: Config = parts.config
+    batch: actor_critic.Batch = inputs.batch
+    policy, value = actor_critic.policy_and_value(parts, params, batch)
     ratio, divergence = _divergence(policy.log_prob(batch.sample) - batch.log_prob)
-    surrogate = ratio * advantage
+    surrogate = ratio * batch.advantage
     if config.clip_epsilon:
         clipped = jnp.clip(ratio, 1 - config.clip_epsilon, 1 + config.clip_epsilon)
-        surrogate = jnp.minimum(surrogate, clipped * advantage)
+        surrogate = jnp.minimum(surrogate, clipped * batch.advantage)
     error = jnp.square(value - batch.target)
     if config.clip_value:
         moved = batch.value + jnp.clip(value - batch.value, -config.clip_value, config.clip_value)
         error = jnp.maximum(error, jnp.square(moved - batch.target))
-    entropy = policy.entropy(key)
+    entropy = policy.entropy(inputs.key)
     loss = -surrogate + config.value_cost * 0.5 * error - config.entropy_cost * entropy
     if config.kl_penalty:
-        loss += _penalty(config, params.statistics.own, divergence, batch.taught, axis)
+        loss += _penalty(config, params.statistics.own, divergence, batch.taught, inputs.axis)
     metrics = {
         "policy_loss": -surrogate,
         "value_loss": 0.5 * error,
@@ -211,7 +212,17 @@ def _mean(x: Array, taught: Array, axis: types.Axis) -> Array:
 
 def _standardised(advantage: Array, taught: Array, axis: types.Axis) -> Array:
     """Gives taught advantages mean 0 and deviation 1 over all devices; a single row becomes 0."""
-    count, total = axis.sum((taught.sum(), (taught * advantage).sum()))
-    centred = advantage - total / jnp.maximum(count, 1.0)
-    variance = axis.sum((taught * jnp.square(centred)).sum()) / jnp.maximum(count, 1.0)
-    return centred / (jnp.sqrt(variance) + 1e-8)
+    return _standardised_each(advantage[None], taught[None], axis)[0]
+
+
+def _standardised_each(advantage: Array, taught: Array, axis: types.Axis) -> Array:
+    """Standardises the taught advantages of each of M batches [M, ...] over all devices."""
+    total = jax.vmap(jnp.sum)
+
+    def spread(x: Array) -> Array:
+        return x.reshape(-1, *(1,) * (advantage.ndim - 1))
+
+    count, summed = axis.sum((total(taught), total(taught * advantage)))
+    centred = advantage - spread(summed / jnp.maximum(count, 1.0))
+    variance = axis.sum(total(taught * jnp.square(centred))) / jnp.maximum(count, 1.0)
+    return centred / (jnp.sqrt(spread(variance)) + 1e-8)

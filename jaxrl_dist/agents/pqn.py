@@ -82,77 +82,58 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     net = networks.make(network, spec, action_values.heads(num_actions, dueling=False))
     static = _Static(config, net, num_actions)
     return agents.Agent(
-        context=net.context,
-        taught=0,
-        lookahead=0,
-        keeps_sequences=net.recurrent,
-        staleness="own" if config.trace_decay else "any",
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
+        act=functools.partial(_act, static),
+        evaluate=functools.partial(_evaluate, static),
+        prepare=functools.partial(_prepare, static),
+        loss=functools.partial(_loss, static),
+        staleness="own" if config.trace_decay else "any",
+        context=net.context,
+        keeps_sequences=net.recurrent,
         exploration=functools.partial(
             action_values.epsilon_schedule,
             start=config.epsilon_start,
             end=config.epsilon_end,
             fraction=config.epsilon_fraction,
         ),
-        act=functools.partial(_act, static),
-        evaluate=functools.partial(_evaluate, static),
-        prepare=functools.partial(_prepare, static),
-        loss=functools.partial(_loss, static),
-        adapt=agents.no_adaptation,
-        target=agents.no_target,
     )
 
 
-def _act(
-    static: _Static,
-    params: types.Params,
-    carry: ArrayTree,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
+def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts ε-greedily with ε = `exploration` [B]."""
-    outputs, carry = static.net.step(params.network, carry, timestep.observation, agents.is_first(timestep))
+    timestep = inputs.timestep
+    outputs, carry = static.net.step(params.network, inputs.carry, timestep.observation, agents.is_first(timestep))
     q = action_values.join(outputs, static.num_actions)
-    return types.ActOutput(action_values.epsilon_greedy(q, key, exploration), (), carry)
+    return types.ActOutput(action_values.epsilon_greedy(q, inputs.key, inputs.exploration), (), carry)
 
 
-def _evaluate(
-    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
-    return _act(static, params, carry, timestep, key, epsilon)
+def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    epsilon = jnp.full(inputs.timestep.reward.shape, static.config.evaluation_epsilon)
+    return _act(static, params, inputs._replace(exploration=epsilon))
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:
     """Makes the targets of an unroll by the newest parameters, once for all epochs (algorithm 1)."""
-    del axis
+    sequences: types.Unroll = inputs.batch
     config, net, steps = static.config, static.net, sequences.steps
     timestep, is_first = steps.timestep, agents.is_first(steps.timestep)
-    inputs = net.stack(sequences.carry, timestep.observation, is_first)
-    outputs = unrolled.row_outputs(net, params.network, sequences.carry, inputs, is_first)
+    frames, memory = sequences.carry
+    seen = net.inputs(frames, timestep.observation, is_first)
+    outputs = net.unroll(params.network, memory, seen, is_first)[0]
     best = action_values.join(outputs, static.num_actions).max(-1)
     reward = config.reward_scale * agents.clip(timestep.reward, config.clip_rewards)
     peng = functools.partial(returns.lambda_returns, gamma=config.discount, lambda_=config.trace_decay)
     target = jax.vmap(peng, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, best)
     taught = agents.taught_rows(timestep.step_type[:-1])
-    rows = Batch(inputs[:-1], is_first[:-1], sequences.carry, steps.action[:-1], target, taught)
+    rows = Batch(seen[:-1], is_first[:-1], memory, steps.action[:-1], target, taught)
     batch: Batch = unrolled.items(net, rows)
     return batch
 
 
-def _loss(
-    static: _Static,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Half the squared error of the values of the actions taken (algorithm 1)."""
-    del target_network, key, progress, axis
+    batch: Batch = inputs.batch
     q = action_values.join(unrolled.item_outputs(static.net, params.network, batch), static.num_actions)
     predicted = action_values.of_action(q, batch.action)
     error = batch.target - predicted

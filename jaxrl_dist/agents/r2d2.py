@@ -70,13 +70,13 @@ class Carry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """N sequences: inputs [N, L, ...], what their taught rows need, and the acting state before row 0."""
+    """N sequences: inputs [N, L, ...], what their taught rows need, and the network's memory before row 0."""
 
     inputs: ArrayTree
     is_first: Array
     timestep: types.TimeStep
     action: Array
-    core: ArrayTree
+    memory: ArrayTree
 
 
 class _Static(NamedTuple):
@@ -97,21 +97,20 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm, frame_stack_lstm")
     static = _Static(config, net, num_actions)
     return agents.Agent(
-        context=config.burn_in,
-        taught=config.taught,
-        lookahead=config.n_step,
-        keeps_sequences=True,
-        staleness="any",
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=lambda size: Carry(net.initial(size), jnp.zeros(size, jnp.int32)),
-        exploration=functools.partial(
-            action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent
-        ),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=agents.no_adaptation,
+        staleness="any",
+        context=config.burn_in,
+        taught=config.taught,
+        lookahead=config.n_step,
+        keeps_sequences=True,
+        exploration=functools.partial(
+            action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent
+        ),
         target=agents.copy_target,
         first_error=functools.partial(_first_error, static) if config.actor_errors else None,
     )
@@ -124,75 +123,57 @@ def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> Ar
     return timestep.observation, jnp.where(agents.is_first(timestep)[..., None], 0.0, extra)
 
 
-def _act(
-    static: _Static,
-    params: types.Params,
-    carry: Carry,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
+def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts ε-greedily with ε = `exploration` [B]."""
-    inputs = _inputs(static, timestep, carry.action)
-    outputs, core = static.net.step(params.network, carry.core, inputs, agents.is_first(timestep))
+    timestep, carry = inputs.timestep, inputs.carry
+    seen = _inputs(static, timestep, carry.action)
+    outputs, core = static.net.step(params.network, carry.core, seen, agents.is_first(timestep))
     q = action_values.join(outputs, static.num_actions)
-    action = action_values.epsilon_greedy(q, key, exploration)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration)
     extras: Any = ()
     if static.config.actor_errors:
         extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))
     return types.ActOutput(action, extras, Carry(core, action))
 
 
-def _evaluate(
-    static: _Static, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    epsilon = jnp.full(timestep.reward.shape, static.config.evaluation_epsilon)
-    return _act(static, params, carry, timestep, key, epsilon)._replace(extras=())
+def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    epsilon = jnp.full(inputs.timestep.reward.shape, static.config.evaluation_epsilon)
+    return _act(static, params, inputs._replace(exploration=epsilon))._replace(extras=())
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> Batch:
+def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:
     """Sets actions and rewards beside the observations that they led to, and puts sequences first."""
-    del params, axis
+    del params
+    sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep
     last_action = jnp.concatenate([sequences.carry.action[None], steps.action[:-1]])
     core = sequences.carry.core
     if not static.config.stored_state:
         core = static.net.forget(core)
-    rows = (
-        _inputs(static, timestep, last_action),
-        agents.is_first(timestep),
-        timestep._replace(observation=(), info=()),
-        steps.action,
-    )
-    inputs, is_first, timestep, action = jax.tree.map(lambda x: x.swapaxes(0, 1), rows)
-    return Batch(inputs, is_first, timestep, action, core)
+    is_first = agents.is_first(timestep)
+    seen = static.net.inputs(core.frames, _inputs(static, timestep, last_action), is_first)
+    rows = (seen, is_first, timestep._replace(observation=(), info=()), steps.action)
+    seen, is_first, timestep, action = jax.tree.map(lambda x: x.swapaxes(0, 1), rows)
+    return Batch(seen, is_first, timestep, action, core.memory)
 
 
-def _loss(
-    static: _Static,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Half the squared n-step error of rescaled values, over the taught rows of each sequence (equation 1)."""
-    del key, progress, axis
     config = static.config
-    inputs, is_first, timestep, action = jax.tree.map(
+    batch: Batch = inputs.batch
+    seen, is_first, timestep, action = jax.tree.map(
         lambda x: x.swapaxes(0, 1), (batch.inputs, batch.is_first, batch.timestep, batch.action)
     )
 
     def unroll(network: ArrayTree) -> Array:
         split = lambda x: (x[: config.burn_in], x[config.burn_in :])  # noqa: E731
-        before, after = (jax.tree.map(lambda x, i=i: split(x)[i], (inputs, is_first)) for i in range(2))
-        core = batch.core
+        before, after = (jax.tree.map(lambda x, i=i: split(x)[i], (seen, is_first)) for i in range(2))
+        memory = batch.memory
         if config.burn_in:
-            core = jax.lax.stop_gradient(static.net.unroll(network, core, *before)[1])
-        return action_values.join(static.net.unroll(network, core, *after)[0], static.num_actions)
+            memory = jax.lax.stop_gradient(static.net.unroll(network, memory, *before)[1])
+        return action_values.join(static.net.unroll(network, memory, *after)[0], static.num_actions)
 
-    q, q_target = unroll(params.network), unroll(target_network)
+    q, q_target = unroll(params.network), unroll(inputs.target)
     timestep, action = jax.tree.map(lambda x: x[config.burn_in :], (timestep, action))
     best = jnp.argmax(q if config.double else q_target, axis=-1)
     target = _targets(static, timestep, action_values.of_action(q_target, best))

@@ -40,6 +40,8 @@ class Config:
         sweep=True,
     )
     random_share: float = shared.random_share(0.01, source="Haarnoja et al. 2018, released code (10,000 steps of 1M)")
+    policy_learning_rate: float = shared.policy_learning_rate(0.0)
+    policy_period: int = shared.policy_period(1)
     clip_rewards: float = shared.clip_rewards(0.0)
 
 
@@ -64,21 +66,22 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, policy, critic, size, actions, rule)
     return agents.Agent(
-        context=0,
-        taught=1,
-        lookahead=config.n_step,
-        keeps_sequences=False,
-        staleness="any",
         init=functools.partial(_init, static),
         init_carry=policy.initial,
-        exploration=bounded_actions.exploration(config.random_share),
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
         prepare=functools.partial(_prepare, static),
         loss=functools.partial(_loss, static),
-        adapt=agents.no_adaptation,
+        staleness="any",
+        taught=1,
+        lookahead=config.n_step,
+        exploration=functools.partial(bounded_actions.exploration, random_share=config.random_share),
         target=agents.copy_target,
-        parts=("policy", "critic", "temperature"),
+        parts={
+            "policy": types.Part(config.policy_learning_rate, config.policy_period),
+            "critic": types.Part(),
+            "temperature": types.Part(),
+        },
     )
 
 
@@ -94,57 +97,40 @@ def _init(static: _Static, key: Array) -> types.Params:
 
 def _policy(static: _Static, network: ArrayTree, observation: Array) -> distributions.TanhGaussian:
     """Returns the distribution of actions [N, A] in [-1, 1]; deviations as in Kostrikov's and CleanRL's SAC."""
-    mean, raw = jnp.split(static.policy.apply(network["policy"], observation)["policy"], 2, axis=-1)
+    mean, raw = jnp.split(networks.of_rows(static.policy, network["policy"], observation)["policy"], 2, axis=-1)
     low, high = _LOG_STD
     return distributions.TanhGaussian(mean, low + 0.5 * (high - low) * (jnp.tanh(raw) + 1))
 
 
-def _act(
-    static: _Static,
-    params: types.Params,
-    carry: ArrayTree,
-    timestep: types.TimeStep,
-    key: Array,
-    exploration: Array,
-) -> types.ActOutput:
-    policy = _policy(static, params.network, timestep.observation)
-    action = policy.action(policy.sample(key))
+def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    observation = inputs.timestep.observation
+    policy = _policy(static, params.network, observation)
+    action = policy.action(policy.sample(inputs.key))
     if static.config.random_share:
-        action = bounded_actions.explored(key, action, exploration)
-    return types.ActOutput(static.actions.scaled(action), (), carry)
+        action = bounded_actions.explored(inputs.key, action, inputs.exploration)
+    return types.ActOutput(static.actions.scaled(action), (), inputs.carry)
 
 
-def _evaluate(
-    static: _Static, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    del key
-    policy = _policy(static, params.network, timestep.observation)
-    return types.ActOutput(static.actions.scaled(policy.action(policy.mode())), (), carry)
+def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    policy = _policy(static, params.network, inputs.timestep.observation)
+    return types.ActOutput(static.actions.scaled(policy.action(policy.mode())), (), inputs.carry)
 
 
-def _prepare(static: _Static, params: types.Params, sequences: types.Unroll, axis: types.Axis) -> transitions.Batch:
-    del params, axis
-    return static.actions.prepare(static.rule, static.policy, sequences)
+def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:
+    del params
+    return static.actions.prepare(static.rule, static.policy, inputs.batch)
 
 
-def _loss(
-    static: _Static,
-    params: types.Params,
-    target_network: ArrayTree,
-    batch: transitions.Batch,
-    key: Array,
-    progress: Array,
-    axis: types.Axis,
-) -> types.LossOutput:
+def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Soft errors of both critics, the policy's objective and the temperature's (equations 5, 9 and 18)."""
-    del progress, axis
     config, network = static.config, params.network
-    next_key, key = jax.random.split(key)
+    batch: transitions.Batch = inputs.batch
+    next_key, key = jax.random.split(inputs.key)
     log_weight = network["temperature"]["log"]
     weight = jax.lax.stop_gradient(jnp.exp(log_weight))
     ahead = _policy(static, network, batch.next_inputs)
     next_sample = ahead.sample(next_key)
-    bootstrap = _lowest(static, target_network["critic"], batch.next_inputs, ahead.action(next_sample))
+    bootstrap = _lowest(static, inputs.target["critic"], batch.next_inputs, ahead.action(next_sample))
     bootstrap -= weight * ahead.log_prob(next_sample)
     target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
     predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]

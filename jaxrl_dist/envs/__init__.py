@@ -268,13 +268,6 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     return wrappers.observe(environment, indices)
 
 
-def action_struct(spec: types.EnvironmentSpec) -> jax.ShapeDtypeStruct:
-    """Returns shape and dtype of one action: i32 [] or f32 [...]."""
-    if isinstance(spec.action, types.DiscreteSpace):
-        return jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.ShapeDtypeStruct(spec.action.shape, jnp.float32)
-
-
 def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[str, Any]:
     """Finds rows whose numbers are not finite, or lie outside what the environment declares.
 

@@ -229,7 +229,7 @@ def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
     """Returns (state, observation) as structs whose dtypes hold what both reset and step return."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
-    transition = jax.eval_shape(bare.step, key, from_reset[0], envs.action_struct(bare.spec))
+    transition = jax.eval_shape(bare.step, key, from_reset[0], bare.spec.action.struct)
     from_step = (transition.state, transition.observation)
     of_reset: Any = jax.tree.structure(from_reset)
     of_step: Any = jax.tree.structure(from_step)

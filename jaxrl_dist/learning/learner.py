@@ -17,6 +17,9 @@ from jaxrl_dist.numeric import permutations
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
+# Folded into an update's key for what an agent prepares.
+_PREPARE = 2**31 - 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -78,18 +81,6 @@ class Config:
         high=1.0,
         source="Lillicrap et al. 2016, section 3",
     )
-    policy_learning_rate: float = setting(
-        0.0,
-        "Step size of the policy, of agents that have it apart from their critic; 0: that of the critic.",
-        low=0.0,
-        source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)",
-    )
-    policy_period: int = setting(
-        1,
-        "Updates of the critic for each of the policy, of such agents.",
-        low=1,
-        source="Fujimoto et al. 2018, section 5.2 (d = 2)",
-    )
 
 
 class LearnerState(NamedTuple):
@@ -117,7 +108,9 @@ class Learner(NamedTuple):
 
     Attributes:
         init: (params) -> `LearnerState`.
-        gradients: (params, target_network, batch, weights [N], key, progress) -> `Gradient` of this device.
+        gradients: (params, `types.LossInputs`, weights [N]) -> `Gradient` of this device.
+        prepare: (params, `types.LossInputs` of an unroll) -> batch as its only minibatch, for layouts that take one
+            gradient of it.
         apply: (state, gradient of all devices, progress) -> (state, metrics).
         advance: (state) -> state; counts an update, and refreshes the target network when it is due.
         update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
@@ -126,7 +119,8 @@ class Learner(NamedTuple):
     """
 
     init: Callable[[types.Params], LearnerState]
-    gradients: Callable[..., Gradient]
+    gradients: Callable[[types.Params, types.LossInputs, Array], Gradient]
+    prepare: Callable[[types.Params, types.LossInputs], ArrayTree]
     apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
     advance: Callable[[LearnerState], LearnerState]
     update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
@@ -151,11 +145,9 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
             opt_state = optimizer.init(network)
         return LearnerState(params, agent.target(network), opt_state, jnp.zeros((), jnp.int32))
 
-    def gradients(
-        params: types.Params, target_network: ArrayTree, batch: ArrayTree, weights: Array, key: Array, progress: Array
-    ) -> Gradient:
+    def gradients(params: types.Params, inputs: types.LossInputs, weights: Array) -> Gradient:
         def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
-            output = agent.loss(params._replace(network=network), target_network, batch, key, progress, axis)
+            output = agent.loss(params._replace(network=network), inputs)
             return jnp.sum(weights * output.loss + output.unweighted), output
 
         (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
@@ -169,9 +161,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         # Without taught rows the optimiser's momentum would move parameters all the same.
         rate = learning_rate(config, progress) * (gradient.valid > 0)
         if agent.parts:
-            rest = [name for name in agent.parts if name != "policy"]
-            moved = {name: move(grads[name], state.opt_state[name], network[name], rate) for name in rest}
-            moved["policy"] = policy_moved(grads, state, rate)
+            moved = {name: part_moved(part, name, grads, state, rate) for name, part in agent.parts.items()}
             network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
         else:
             network, opt_state = move(grads, state.opt_state, network, rate)
@@ -187,34 +177,41 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         directions, opt_state = optimizer.update(grads, opt_state, network)
         return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
 
-    def policy_moved(grads: ArrayTree, state: LearnerState, rate: Array) -> tuple[ArrayTree, ArrayTree]:
-        """Moves the policy by its own step size, in the updates that are its own."""
-        before = state.params.network["policy"], state.opt_state["policy"]
-        if config.policy_learning_rate:
-            rate = rate * (config.policy_learning_rate / config.learning_rate)
-        after = move(grads["policy"], before[1], before[0], rate)
-        if config.policy_period == 1:
+    def part_moved(part: types.Part, name: str, grads: ArrayTree, state: LearnerState, rate: Array) -> Any:
+        """Moves a part by its own step size, in the updates that are its own."""
+        before = state.params.network[name], state.opt_state[name]
+        if part.learning_rate:
+            rate = rate * (part.learning_rate / config.learning_rate)
+        after = move(grads[name], before[1], before[0], rate)
+        if part.period == 1:
             return after
-        due = (state.updates + 1) % config.policy_period == 0
+        due = (state.updates + 1) % part.period == 0
         return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, before)
 
-    def step(
-        state: LearnerState, batch: ArrayTree, weights: Array, key: Array, progress: Array
-    ) -> tuple[LearnerState, Array, _Measured]:
-        gradient = gradients(state.params, state.target_network, batch, weights, key, progress)
+    def step(state: LearnerState, inputs: types.LossInputs, weights: Array) -> tuple[LearnerState, Array, _Measured]:
+        gradient = gradients(state.params, inputs, weights)
         reduced = _reduce(gradient, axis)
-        state, metrics = apply(state, reduced, progress)
+        state, metrics = apply(state, reduced, inputs.progress)
         return state, gradient.priorities, _Measured(reduced.valid, metrics, gradient.maxima)
+
+    def prepared(params: types.Params, inputs: types.LossInputs) -> ArrayTree:
+        # A key of its own leaves those of the losses as they are.
+        return agent.prepare(params, inputs._replace(key=jax.random.fold_in(inputs.key, _PREPARE)))
+
+    def prepare(params: types.Params, inputs: types.LossInputs) -> ArrayTree:
+        return _as_one(agent, prepared(params, inputs), axis)
 
     def update(
         state: LearnerState, sample: types.Sample, key: Array, progress: Array
     ) -> tuple[LearnerState, Array, dict[str, Array]]:
-        batch = agent.prepare(state.params, sample.sequences, axis)
+        inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, axis)
+        batch = prepared(state.params, inputs)
         weights = item_weights(sample, batch)
         if config.epochs * config.minibatches == 1:
-            state, priorities, measured = step(state, batch, weights, key, progress)
+            inputs = inputs._replace(batch=_as_one(agent, batch, axis))
+            state, priorities, measured = step(state, inputs, weights)
         else:
-            state, measured = _epochs(config, step, state, batch, weights, key, progress)
+            state, measured = _epochs(config, agent, step, state, inputs._replace(batch=batch), weights)
             # Data that is gone over more than once comes from no replay that keeps priorities.
             priorities = jnp.zeros_like(weights)
         metrics = measured.metrics | axis.max(measured.maxima)
@@ -231,7 +228,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
             fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
         return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
 
-    return Learner(init, gradients, apply, advance, update)
+    return Learner(init, gradients, prepare, apply, advance, update)
 
 
 def learning_rate(config: Config, progress: Array) -> Array:
@@ -285,31 +282,37 @@ def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:
     return gradient._replace(sums=sums, valid=valid, metrics=metrics)
 
 
+def _as_one(agent: agents.Agent, batch: ArrayTree, axis: types.Axis) -> ArrayTree:
+    """Returns a batch as its only minibatch, once all of its items are known to make one."""
+    return batch if agent.epoch is None else agent.epoch(batch, jnp.arange(_num_items(batch))[None], axis)
+
+
 def _epochs(
     config: Config,
+    agent: agents.Agent,
     step: Callable[..., Any],
     state: LearnerState,
-    batch: ArrayTree,
+    inputs: types.LossInputs,
     weights: Array,
-    key: Array,
-    progress: Array,
 ) -> tuple[LearnerState, _Measured]:
     """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
-    num_items = _num_items(batch)
-
-    def minibatch(state: LearnerState, x: Any) -> Any:
-        indices, key = x
-        part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
-        state, _, measured = step(state, part, part_weights, key, progress)
-        return state, measured
+    num_items = _num_items(inputs.batch)
 
     def epoch(state: LearnerState, key: Array) -> Any:
         shuffle_key, loss_key = jax.random.split(key)
         order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
-        keys = jax.random.split(loss_key, config.minibatches)
-        return jax.lax.scan(minibatch, state, (order.reshape(config.minibatches, -1), keys))
+        order, keys = order.reshape(config.minibatches, -1), jax.random.split(loss_key, config.minibatches)
+        batch = inputs.batch if agent.epoch is None else agent.epoch(inputs.batch, order, inputs.axis)
 
-    state, each = jax.lax.scan(epoch, state, jax.random.split(key, config.epochs))
+        def minibatch(state: LearnerState, x: Any) -> Any:
+            indices, key = x
+            part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
+            state, _, measured = step(state, inputs._replace(batch=part, key=key), part_weights)
+            return state, measured
+
+        return jax.lax.scan(minibatch, state, (order, keys))
+
+    state, each = jax.lax.scan(epoch, state, jax.random.split(inputs.key, config.epochs))
     valid = each.valid.sum()
     metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
     return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))

@@ -64,7 +64,7 @@ def over(names: Sequence[str], build: Build) -> tuple[agents.Agent, learners.Lea
         updated, priorities, metrics = built(state.params)[1].update(state._replace(params=own(state.params)), *rest)
         return updated._replace(params=with_values(updated.params, state.params.statistics.values)), priorities, metrics
 
-    named: Any = {name: with_params(name) for name in ("act", "evaluate", "prepare", "loss")}
+    named: Any = {name: with_params(name) for name in ("act", "evaluate", "prepare", "loss", "exploration")}
     swept = agent._replace(init=init, adapt=adapt, adopt=adopt, **named)
     return swept, learner._replace(init=learner_init, update=update)
 
@@ -104,7 +104,7 @@ def is_apart(name: str, build: Build) -> bool:
 
     def without_params(value: Array) -> Any:
         agent, _ = build({name: value})
-        return agent.init(jax.random.key(0)), agent.exploration(jnp.zeros(1, jnp.int32), 1, jnp.float32(0))
+        return agent.init(jax.random.key(0))
 
     try:
         jaxpr = jax.make_jaxpr(without_params)(0.5).jaxpr

@@ -1,7 +1,7 @@
 """Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
-A `Network` is memoryless but for its carry: `stack` turns observations into inputs (frame stacking), `apply` maps
-inputs to head outputs, `step` and `unroll` do both and run the recurrent core, clearing the carry at FIRST rows.
+A `Network` is memoryless but for its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps
+inputs to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
 """
 
 import dataclasses
@@ -101,11 +101,23 @@ class Head(NamedTuple):
     noise: float = 0.0
 
 
+class Carry(NamedTuple):
+    """What a network carries from row to row: the last frames of a stack, and the memory of a recurrent core.
+
+    Attributes:
+        frames: [B, k − 1, ...], () where none are stacked.
+        memory: tree of [B, ...], () of a core without one.
+    """
+
+    frames: Any
+    memory: Any
+
+
 class Network(NamedTuple):
     """Pure functions of one network; `outputs` is a dict from head name to f32 [..., size].
 
     Where the core takes more than observations (`make`'s `extra`), `observation` is a pair of both. Noisy layers take
-    `noise` from `draw_noise`: f32 [D] for all rows, or [N, D], each row its own; None leaves the noise out.
+    `noise` from `draw_noise`: f32 [D] for all rows, or [N, D], each of N rows its own; None leaves the noise out.
 
     Attributes:
         recurrent: whether outputs depend on a learned memory, so that whole sequences must be kept.
@@ -113,25 +125,23 @@ class Network(NamedTuple):
             recurrent, as the carry at the start of a sequence holds the frames too.
         draw_noise: (key, shape) -> f32 [*shape, D], the factors of all noisy layers.
         init: (key) -> params.
-        initial: (batch_size) -> carry, leaves [B, ...].
-        forget: (carry) -> carry with its learned memory cleared; stacked frames stay.
+        initial: (batch_size) -> `Carry`.
+        forget: (carry) -> carry with its memory cleared; stacked frames stay.
+        inputs: (frames, observation [T, B, ...], is_first [T, B]) -> inputs [T, B, ...] of `unroll`: stacks frames.
         step: (params, carry, observation [B, ...], is_first [B], noise=None) -> (outputs [B], carry).
-        unroll: (params, carry, observation [L, B, ...], is_first [L, B]) -> (outputs [L, B], carry).
-        stack: (carry, observation [L, B, ...], is_first [L, B]) -> inputs [L, B, ...] of `apply`, or of `unroll` if
-            recurrent, which stacks by itself.
-        apply: (params, inputs [N, ...], noise=None) -> outputs [N]; only for a network that is not recurrent.
+        unroll: (params, memory, inputs [T, B, ...], is_first [T, B], noise=None) -> (outputs [T, B], memory), for every
+            core; one without a memory takes the rows as so many items.
     """
 
     recurrent: bool
     context: int
     draw_noise: Callable[..., Any]
     init: Callable[..., Any]
-    initial: Callable[[int], Any]
-    forget: Callable[[Any], Any]
+    initial: Callable[[int], Carry]
+    forget: Callable[[Carry], Carry]
+    inputs: Callable[..., Any]
     step: Callable[..., Any]
     unroll: Callable[..., Any]
-    stack: Callable[..., Any]
-    apply: Callable[..., Any]
 
 
 def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], extra: int = 0) -> Network:
@@ -150,7 +160,8 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     if not isinstance(observation, jax.ShapeDtypeStruct):
         raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
     recurrent = config.core in RECURRENT
-    stacked = config.core in STACKED
+    num_frames = config.num_frames if config.core in STACKED else 1
+    inputs_shape = cores.stacked_shape(observation.shape, num_frames)
     make_torso = functools.partial(
         torsos.make,
         config.torso,
@@ -162,84 +173,119 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         layer_norm=config.layer_norm,
     )
     torso = make_torso()
+    if ":" in config.torso:
+        custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
+    core = cores.Lstm(config.core_size, config.forget_bias) if recurrent else None
     module = _Model(
         heads=tuple(heads),
         make_torso=make_torso,
         shared=config.shared or config.core != "identity",
-        make_core=functools.partial(cores.Lstm, config.core_size, config.forget_bias) if recurrent else None,
+        core=core,
         head_size=config.head_size,
         activation=config.activation if config.torso == "mlp" else "relu",
         orthogonal=config.orthogonal,
         layer_norm=config.layer_norm,
     )
-    num_frames = config.num_frames if stacked else 1
-    inputs_shape = cores.stacked_shape(observation.shape, num_frames)
-    if ":" in config.torso:
-        custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
+    built = _Built(module, core, num_frames, observation, extra)
+    count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
+    return Network(
+        recurrent=recurrent,
+        context=0 if recurrent else num_frames - 1,
+        draw_noise=functools.partial(noisy.draw, count=count),
+        init=built.init,
+        initial=built.initial,
+        forget=_forget,
+        inputs=built.inputs,
+        step=built.step,
+        unroll=built.unroll,
+    )
 
-    def init(key: jax.Array) -> Any:
-        inputs: Any = jnp.zeros((1, *inputs_shape), observation.dtype)
-        if not recurrent:
-            return module.init(key, inputs)["params"]
-        rows = inputs[None], jnp.zeros((1, 1, extra))
-        carry, is_first = cores.initial_lstm(1, config.core_size), jnp.zeros((1, 1), bool)
-        return module.init(key, rows if extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
 
-    def initial(batch_size: int) -> Any:
+def of_rows(net: Network, params: Any, inputs: Any, noise: Any = None) -> dict[str, jax.Array]:
+    """Returns the outputs [N] of rows [N, ...], of a network without memory.
+
+    Args:
+        net: the network.
+        params: its parameters.
+        inputs: from `Network.inputs`, without the axis of time.
+        noise: as of `Network`.
+    """
+    rows = jax.tree.map(lambda x: x[None], inputs)
+    is_first = jnp.zeros(jax.tree.leaves(rows)[0].shape[:2], bool)
+    outputs: dict[str, jax.Array] = jax.tree.map(lambda x: x[0], net.unroll(params, (), rows, is_first, noise)[0])
+    return outputs
+
+
+class _Built(NamedTuple):
+    """The parts that a network's functions are bound to.
+
+    Attributes:
+        module: torso, core and heads.
+        core: its core, None without one.
+        num_frames: k of a stack; 1 without one.
+        observation: `jax.ShapeDtypeStruct` of one.
+        extra: numbers beside the features.
+    """
+
+    module: "_Model"
+    core: Any
+    num_frames: int
+    observation: jax.ShapeDtypeStruct
+    extra: int
+
+    def init(self, key: jax.Array) -> Any:
+        shape = cores.stacked_shape(self.observation.shape, self.num_frames)
+        inputs: Any = jnp.zeros((1, *shape), self.observation.dtype)
+        if self.core is None:
+            return self.module.init(key, inputs)["params"]
+        rows = inputs[None], jnp.zeros((1, 1, self.extra))
+        carry, is_first = self.core.initial(1), jnp.zeros((1, 1), bool)
+        return self.module.init(key, rows if self.extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
+
+    def initial(self, batch_size: int) -> Carry:
         frames: Any = ()
-        if stacked:
-            frames = jnp.zeros((batch_size, num_frames - 1, *observation.shape), observation.dtype)
-        return (frames, cores.initial_lstm(batch_size, config.core_size)) if recurrent else frames
+        if self.num_frames > 1:
+            frames = jnp.zeros((batch_size, self.num_frames - 1, *self.observation.shape), self.observation.dtype)
+        return Carry(frames, () if self.core is None else self.core.initial(batch_size))
 
-    def forget(carry: Any) -> Any:
-        return (carry[0], jax.tree.map(jnp.zeros_like, carry[1])) if recurrent else carry
+    def inputs(self, frames: Any, observation: Any, is_first: jax.Array) -> Any:
+        return self._push(frames, observation, is_first)[1]
 
-    def apply(params: Any, inputs: Any, noise: Any = None) -> Any:
-        return module.apply({"params": params}, inputs, noise)
+    def step(self, params: Any, carry: Carry, observation: Any, is_first: jax.Array, noise: Any = None) -> Any:
+        rows, first = jax.tree.map(lambda x: x[None], (observation, is_first))
+        frames, inputs = self._push(carry.frames, rows, first)
+        outputs, memory = self.unroll(params, carry.memory, inputs, first, noise)
+        return jax.tree.map(lambda x: x[0], outputs), Carry(frames, memory)
 
-    def step(params: Any, carry: Any, observation: Any, is_first: Any, noise: Any = None) -> Any:
-        if recurrent:
-            rows, first = jax.tree.map(lambda x: x[None], (observation, is_first))
-            outputs, carry = unroll(params, carry, rows, first)
-            return jax.tree.map(lambda x: x[0], outputs), carry
-        if stacked:
-            carry, observation = cores.stack_step(carry, observation, is_first)
-        return apply(params, observation, noise), carry
-
-    def push(frames: Any, observation: Any, is_first: Any) -> Any:
-        if not stacked:
-            return frames, observation
-        return jax.lax.scan(lambda c, x: cores.stack_step(c, *x), frames, (observation, is_first))
-
-    def stack(carry: Any, observation: Any, is_first: Any) -> Any:
-        return observation if recurrent else push(carry, observation, is_first)[1]
-
-    def unroll(params: Any, carry: Any, observation: Any, is_first: Any) -> Any:
+    def unroll(self, params: Any, memory: Any, inputs: Any, is_first: jax.Array, noise: Any = None) -> Any:
         chex.assert_rank(is_first, 2)
-        if recurrent:
-            (frames, memory), (rows, *beside) = carry, observation if extra else (observation,)
-            frames, rows = push(frames, rows, is_first)
-            rows = (rows, *beside) if extra else rows
-            outputs, memory = module.apply({"params": params}, rows, memory, is_first, method=_Model.unroll)
-            return outputs, (frames, memory)
-        carry, observation = push(carry, observation, is_first)
-        flat = observation.reshape(-1, *observation.shape[2:])
-        outputs = apply(params, flat)
-        return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), carry
+        if self.core is not None:
+            return self.module.apply({"params": params}, inputs, memory, is_first, method=_Model.unroll)
+        flat = inputs.reshape(-1, *inputs.shape[2:])
+        outputs = self.module.apply({"params": params}, flat, noise)
+        return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), memory
 
-    count = noisy.num_factors(jax.eval_shape(init, jax.random.key(0)))
-    draw_noise = functools.partial(noisy.draw, count=count)
-    context = 0 if recurrent else num_frames - 1
-    return Network(recurrent, context, draw_noise, init, initial, forget, step, unroll, stack, apply)
+    def _push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:
+        """Returns the frames after rows [T, B, ...], and the rows stacked."""
+        if self.num_frames == 1:
+            return frames, observation
+        rows, *beside = observation if self.extra else (observation,)
+        frames, rows = jax.lax.scan(lambda c, x: cores.stack_step(c, *x), frames, (rows, is_first))
+        return frames, (rows, *beside) if self.extra else rows
+
+
+def _forget(carry: Carry) -> Carry:
+    """Clears the memory; the stacked frames stay."""
+    return carry._replace(memory=jax.tree.map(jnp.zeros_like, carry.memory))
 
 
 class _Model(nn.Module):
-    """Torso(s), an LSTM unless `make_core` is None, and heads, linear for a `head_size` of 0."""
+    """Torso(s), a core with memory unless `core` is None, and heads, linear for a `head_size` of 0."""
 
     heads: tuple[Head, ...]
     make_torso: Callable[[], nn.Module]
     shared: bool
-    make_core: Callable[[], nn.Module] | None
+    core: nn.Module | None
     head_size: int
     activation: str
     orthogonal: bool
@@ -255,8 +301,9 @@ class _Model(nn.Module):
             for head in self.heads
             if not head.depends_on_input
         }
-        if self.make_core:
-            self.lstm = self.make_core()
+        if self.core is not None:
+            # Parameters are drawn by this name.
+            self.lstm = self.core.clone()
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:
         return self._heads([torso(inputs) for torso in self.torsos], noise)

@@ -1,10 +1,23 @@
 """Cores between torso and heads: an LSTM that is cleared at FIRST rows, and a stack of frames."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+
+class Core(Protocol):
+    """A Flax module with a memory.
+
+    T rows at once, one by one, or cut anywhere give the same, and nothing before a FIRST row reaches it.
+    """
+
+    def initial(self, batch_size: int) -> Any:
+        """Returns the memory of nothing seen, leaves [B, ...], all zeros or False."""
+
+    def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
+        """Maps features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, F'])."""
 
 
 class Lstm(nn.Module):
@@ -19,6 +32,11 @@ class Lstm(nn.Module):
 
     size: int
     forget_bias: float
+
+    @nn.nowrap
+    def initial(self, batch_size: int) -> tuple[jax.Array, jax.Array]:
+        """Returns hidden state and cell of nothing seen, zeros f32 [B, size]."""
+        return jnp.zeros((batch_size, self.size)), jnp.zeros((batch_size, self.size))
 
     @nn.compact
     def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
@@ -36,10 +54,6 @@ class Lstm(nn.Module):
             return (hidden, cell), hidden
 
         return jax.lax.scan(step, carry, (projected, is_first))
-
-
-def initial_lstm(batch_size: int, size: int) -> Any:
-    return jnp.zeros((batch_size, size)), jnp.zeros((batch_size, size))
 
 
 def stack_step(carry: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:

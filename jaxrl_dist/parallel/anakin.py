@@ -105,7 +105,7 @@ def make(
     def act(device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""
         act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
-        exploration = agent.exploration(meshes.global_columns(columns), num_envs, i / total)
+        exploration = agent.exploration(params, meshes.global_columns(columns), num_envs, i / total)
         return *unroll(params, actors, act_key, exploration, version), learn_key
 
     def iterate(device_key: Array, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any) -> Any:

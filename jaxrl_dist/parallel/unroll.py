@@ -43,20 +43,21 @@ def device_unroll(
         length: T.
 
     Returns:
-        (params, actor_state, key, exploration [B], version i32[]) -> (actor_state, unroll [T + 1, B], sums). The
+        (params, actor_state, key, exploration, version i32 []) -> (actor_state, unroll [T + 1, B], sums). The
         closing row is acted on for its extras only; its action is chosen anew when the next unroll opens with it.
     """
 
     step = jax.vmap(environment.step)
 
     def unroll(
-        params: types.Params, state: ActorState, key: Array, exploration: Array, version: Array
+        params: types.Params, state: ActorState, key: Array, exploration: ArrayTree, version: Array
     ) -> tuple[ActorState, types.Unroll, EpisodeSums]:
         keys = jax.random.split(key, length + 1)
 
         def act(timestep: types.TimeStep, carry: ArrayTree, key: Array) -> tuple[types.Step, ArrayTree]:
-            output = agent.act(params, carry, timestep, key, exploration)
-            return types.Step(timestep._replace(info=()), output.action, output.extras, ()), output.carry
+            timestep = timestep._replace(info=())
+            output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
+            return types.Step(timestep, output.action, output.extras, ()), output.carry
 
         def body(state: ActorState, key: Array) -> Any:
             row, carry = act(state.timestep, state.carry, key)
@@ -98,7 +99,7 @@ class HostUnroll(NamedTuple):
 
     Attributes:
         begin: (params, carry, timestep, key, index, env_ids, progress) -> (buffers [T + 1, B], keys [T + 1],
-            exploration [B]). The keys are those of `device_unroll` for the key that `index` makes of this one.
+            exploration). The keys are those of `device_unroll` for the key that `index` makes of this one.
         act: (params, carry, buffers, keys, exploration, t, timestep) -> (action, carry, buffers); donates the buffers.
         finish: (buffers, carry, updates) -> the unroll, cut by columns into one part for each learner device.
         run: plays T rows, see `host_unroll`.
@@ -127,8 +128,8 @@ def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> 
         the same rows as `device_unroll`.
     """
 
-    def row_of(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Array) -> Any:
-        output = agent.act(params, carry, timestep, key, exploration)
+    def row_of(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Any) -> Any:
+        output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
         return types.Step(timestep, output.action, output.extras, ()), output.carry
 
     def begin(
@@ -141,7 +142,7 @@ def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> 
         progress: Array,
     ) -> Any:
         keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], length + 1)
-        exploration = agent.exploration(env_ids, num_envs, progress)
+        exploration = agent.exploration(params, env_ids, num_envs, progress)
         row = jax.eval_shape(row_of, params, carry, timestep, keys[0], exploration)[0]
         buffers = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
         return buffers, keys, exploration
@@ -151,7 +152,7 @@ def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> 
         carry: ArrayTree,
         buffers: types.Step,
         keys: Array,
-        exploration: Array,
+        exploration: ArrayTree,
         t: Array,
         timestep: types.TimeStep,
     ) -> Any:

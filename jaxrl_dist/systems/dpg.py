@@ -41,7 +41,7 @@ DDPG = {
         _DDPG,
         {
             "learner.learning_rate": 1e-3,
-            "learner.policy_learning_rate": 1e-4,
+            "agent.policy_learning_rate": 1e-4,
             "learner.target_period": 1,
         },
     ),
@@ -61,13 +61,13 @@ TD3 = {
     **cited(
         _TD3,
         {
-            "learner.policy_period": 2,
+            "agent.policy_period": 2,
             "learner.target_period": 2,
             "agent.num_critics": 2,
             "agent.target_noise": 0.2,
         },
     ),
-    **cited(_TD3_CODE, {"learner.learning_rate": 3e-4, "learner.policy_learning_rate": 3e-4}),
+    **cited(_TD3_CODE, {"learner.learning_rate": 3e-4, "agent.policy_learning_rate": 3e-4}),
     "agent.random_share": Cited(0.01, f"{_TD3} (10,000 steps of 1M)"),
 }
 
@@ -78,7 +78,7 @@ D4PG = {
         {
             "replay.batch_size": 256,
             "learner.learning_rate": 1e-4,
-            "learner.policy_learning_rate": 1e-4,
+            "agent.policy_learning_rate": 1e-4,
             "learner.target_period": 100,
             "agent.n_step": 5,
             "agent.num_atoms": 51,
@@ -97,7 +97,7 @@ APE_X_DPG = {
             "replay.batch_size": 256,
             "replay.priority_exponent": 0.6,
             "learner.learning_rate": 1e-4,
-            "learner.policy_learning_rate": 1e-4,
+            "agent.policy_learning_rate": 1e-4,
             "learner.target_period": 100,
             "agent.n_step": 5,
             "agent.exploration_noise": 0.3,

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs
+from jaxrl_dist import envs, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import folder as folders
@@ -90,8 +90,8 @@ def describe(
             memory_use.check(settings, memory_use.replay_parts(template.replay), probed.parts.layout.mesh.local_devices)
             programs = [_compile_training(probed, template)]
             yield from _memory(template, programs[0], chosen)
-            yield from _schedules(settings, probed.parts)
             programs += _compile_rest(probed)
+            yield from _schedules(settings, probed.parts, probed.state.learner.params)
             yield "compilation"
             yield from (f"  {one.name}: {one.seconds:.1f} s" for one in programs)
             probed.run(probe_s)
@@ -153,12 +153,19 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
     return [rest, Compiled("evaluation", time.perf_counter() - trained_s, 0)]
 
 
-def schedules(settings: resolve.Resolved, parts: assemble.Assembly) -> dict[str, list[str]]:
-    """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %."""
+def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: types.Params) -> dict[str, list[str]]:
+    """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %.
+
+    Args:
+        settings: of the run.
+        parts: of the run.
+        params: of any of its seeds, leaves [S, ...].
+    """
+    one = jax.tree.map(lambda x: x[0], params)
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
     rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
     exploring = [
-        np.asarray(parts.agent.exploration(np.arange(num_envs), num_envs, np.float32(share))) for share in _SHARES
+        np.asarray(parts.agent.exploration(one, np.arange(num_envs), num_envs, np.float32(share))) for share in _SHARES
     ]
     if any(values.any() for values in exploring):
         rows["ε"] = [_range(values) for values in exploring]
@@ -168,13 +175,13 @@ def schedules(settings: resolve.Resolved, parts: assemble.Assembly) -> dict[str,
     return rows
 
 
-def _schedules(settings: resolve.Resolved, parts: assemble.Assembly) -> list[str]:
+def _schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: types.Params) -> list[str]:
     rows = parts.layout.rows_per_iteration
     total = -(-settings["steps"] // rows)
     lines = [
         f"schedules, at {', '.join(f'{share:.0%}' for share in _SHARES)} of {total:,} iterations of {rows:,} steps"
     ]
-    lines += [f"  {name}: {', '.join(values)}" for name, values in schedules(settings, parts).items()]
+    lines += [f"  {name}: {', '.join(values)}" for name, values in schedules(settings, parts, params).items()]
     if "replay.min_size" in settings.settings:
         lines.append(f"  learning begins after {settings['replay.min_size']:,} steps")
     log = settings.group("log", loggers.Config).interval_steps or settings["steps"] // 100

@@ -75,7 +75,8 @@ def make(
 
         def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
             i, (state, timestep, carry, done, returns) = loop
-            output = agent.evaluate(params, carry, timestep, jax.random.fold_in(act_key, i))
+            inputs = types.ActInputs(timestep._replace(info=()), carry, jax.random.fold_in(act_key, i))
+            output = agent.evaluate(params, inputs)
             state, timestep = step(state, output.action)
             returns = jnp.where(done, returns, timestep.info.episode_return)
             done = done | (timestep.step_type == types.LAST)
@@ -127,7 +128,7 @@ def make_on_host(
     """
 
     def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
-        output = agent.evaluate(params, carry, timestep, jax.random.fold_in(key, t))
+        output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
         return output.action, output.carry
 
     act = jax.jit(choose)

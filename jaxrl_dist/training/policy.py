@@ -21,7 +21,7 @@ class Policy(NamedTuple):
     """A trained policy of one seed.
 
     Attributes:
-        agent: pure functions; `agent.evaluate(params, carry, timestep, key)` acts on a batch.
+        agent: pure functions; `agent.evaluate(params, inputs)` acts on a batch.
         params: of that seed, without a seeds axis.
         environment: that it was trained on.
         settings: of the run.
@@ -36,7 +36,7 @@ class Policy(NamedTuple):
 
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
         """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
-        return self.agent.evaluate(self.params, carry, timestep, key)
+        return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key))
 
 
 def load(

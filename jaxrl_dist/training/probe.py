@@ -150,7 +150,7 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     unroll = unrolls.device_unroll(parts.agent, environment, settings["layout.unroll_length"])
 
     def play(key: jax.Array, params: Any, actors: Any) -> Any:
-        exploration = parts.agent.exploration(meshes.global_columns(columns), num_envs, 0.5)
+        exploration = parts.agent.exploration(params, meshes.global_columns(columns), num_envs, 0.5)
         actors, rows, _ = unroll(params, actors, key, exploration, jnp.int32(0))
         # All rows are asked for, so none is left out.
         return actors, sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(rows.steps)) * jnp.ones(columns)

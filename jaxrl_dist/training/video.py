@@ -97,7 +97,7 @@ def _acting(policy: policies.Policy) -> Callable[..., Any]:
 
     @jax.jit
     def act(params: types.Params, carry: Any, timestep: types.TimeStep, key: jax.Array, t: Any) -> Any:
-        output = policy.agent.evaluate(params, carry, timestep, jax.random.fold_in(key, t))
+        output = policy.agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
         return output.action, output.carry
 
     return functools.partial(act, policy.params)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
+from fakes import calls
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import a2c, impala, ppo
@@ -41,7 +42,7 @@ def _played(agent: Any, params: Any, seed: int = 0, before: int = 3) -> types.Un
     terminated[:, :2] = last[:, :2] & np.array([False, True])
     floats = (jnp.asarray(x, jnp.float32) for x in (reward, 1 - terminated, rng.normal(size=(length, B, D))))
     timestep = types.TimeStep(jnp.asarray(step_type), *floats, ())
-    act = jax.jit(functools.partial(agent.act, params, exploration=jnp.zeros(B)))
+    act = jax.jit(functools.partial(calls.act, agent, params, exploration=jnp.zeros(B)))
     carry, rows, carries = agent.init_carry(B), [], []
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
@@ -126,8 +127,8 @@ def _oracle(settings: a2c.Config, outputs: dict[str, Any], sequences: types.Unro
 
 
 def _learn(agent: Any, params: types.Params, sequences: types.Unroll) -> types.LossOutput:
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    return agent.loss(params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
+    return calls.loss(agent, params, (), batch, jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -168,10 +169,11 @@ def test_the_gradient_is_that_of_ppo_without_clipping(gae_lambda: float, name: s
     found = []
     for agent in agents:
         sequences = _played(agent, params)
-        batch = agent.prepare(params, sequences, types.LOCAL)
+        batch = calls.prepare(agent, params, sequences)
         rules = learner.make(learner.Config(), agent, types.LOCAL)
         weights = jnp.ones(len(batch.taught))
-        found.append(rules.gradients(params, (), batch, weights, jax.random.key(0), jnp.float32(0)))
+        inputs = types.LossInputs(batch, (), jax.random.key(0), jnp.float32(0), types.LOCAL)
+        found.append(rules.gradients(params, inputs, weights))
     np.testing.assert_array_equal(found[0].valid, found[1].valid)
     for a, b in zip(*(jax.tree.leaves(gradient.sums) for gradient in found), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
@@ -193,8 +195,10 @@ def test_an_episode_s_end_splits_an_unroll_in_two(network: networks.Config) -> N
 
     def total(unroll: types.Unroll, network: Any) -> jax.Array:
         one = types.Unroll(jax.tree.map(lambda x: x[:, :1], unroll.steps), jax.tree.map(lambda x: x[:1], unroll.carry))
-        batch = agent.prepare(params, one, types.LOCAL)
-        output = agent.loss(params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+        batch = calls.prepare(agent, params, one)
+        output = calls.loss(
+            agent, params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL
+        )
         return output.loss.sum()
 
     whole, first, second = (jax.grad(functools.partial(total, x))(params.network) for x in (sequences, *parts))
@@ -228,15 +232,15 @@ def test_epsilon_bounds_the_gradient_of_what_the_policy_no_longer_does() -> None
         agent = a2c.make(a2c.Config(correction_epsilon=epsilon, value_cost=0.0, entropy_cost=0.0), SPEC, FLAT)
         params = _params(agent)
         sequences = jax.tree.map(lambda x: x[:2, :1] if x.ndim > 1 else x[:1], _played(agent, params))
-        batch = agent.prepare(params, sequences, types.LOCAL)
+        batch = calls.prepare(agent, params, sequences)
 
         def loss(network: Any, agent: Any = agent, params: Any = params, batch: Any = batch) -> jax.Array:
             key, progress = jax.random.key(0), jnp.float32(0)
-            return agent.loss(params._replace(network=network), (), batch, key, progress, types.LOCAL).loss.sum()
+            return calls.loss(agent, params._replace(network=network), (), batch, key, progress).loss.sum()
 
         found.append(jax.grad(loss)(params.network))
         net = networks.make(FLAT, SPEC, (networks.Head("policy", A, 0.01), networks.Head("value", 1, 1.0)))
-        outputs = net.apply(params.network, batch.inputs)
+        outputs = networks.of_rows(net, params.network, batch.inputs)
         probability = jax.nn.softmax(outputs["policy"])[0, batch.sample[0]]
     for plain, bounded in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(bounded, plain * probability / (probability + 0.2), rtol=1e-4, atol=1e-6)

@@ -9,7 +9,7 @@ import marks
 import numpy as np
 import pytest
 import rlax
-from fakes import played
+from fakes import calls, played
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents import dpg, dqn
@@ -64,7 +64,7 @@ def by_hand(network: Any, observation: Any, action: Any = None) -> tuple[np.ndar
 
 
 def loss(agent: Any, params: types.Params, target: Any, rows: transitions.Batch) -> types.LossOutput:
-    return agent.loss(params, target, rows, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    return calls.loss(agent, params, target, rows, jax.random.key(0))
 
 
 @pytest.mark.parametrize("num_critics", marks.some([1, 2], slow={"1"}))
@@ -129,19 +129,17 @@ def test_noise_of_targets_is_bounded_and_moves_them() -> None:
 def test_actions_are_within_bounds_and_scaled() -> None:
     agent, params, _ = build(exploration_noise=3.0)
     timestep = types.TimeStep(jnp.ones(N, jnp.int8), jnp.zeros(N), jnp.ones(N), batch().inputs, ())
-    acted = agent.act(params, (), timestep, jax.random.key(0), jnp.zeros(N)).action
+    acted = calls.act(agent, params, (), timestep, jax.random.key(0), jnp.zeros(N)).action
     assert acted.min() == -2.0 and acted.max() == 6.0
-    best = agent.evaluate(params, (), timestep, jax.random.key(0)).action
+    best = calls.evaluate(agent, params, (), timestep, jax.random.key(0)).action
     np.testing.assert_allclose(best, 2 + 4 * by_hand(params.network, timestep.observation)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_policy_and_critic_have_paces_of_their_own() -> None:
-    agent, params, target = build()
+    agent, params, target = build(policy_learning_rate=0.01, policy_period=2)
     rule = learner.Config(
         optimizer="sgd",
         learning_rate=0.1,
-        policy_learning_rate=0.01,
-        policy_period=2,
         anneal=False,
         max_grad_norm=0.0,
         target_period=2,
@@ -150,7 +148,8 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
     built = learner.make(rule, agent, types.LOCAL)
     state = built.init(params)._replace(target_network=target)
     rows = batch()
-    gradient = built.gradients(params, target, rows, jnp.ones(N), jax.random.key(0), jnp.float32(0))
+    inputs = types.LossInputs(rows, target, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    gradient = built.gradients(params, inputs, jnp.ones(N))
     for update in (1, 2):
         before = state
         state = built.advance(built.apply(state, gradient, jnp.float32(0))[0])
@@ -199,10 +198,8 @@ def test_importance_weights_scale_the_critics_errors_and_leave_the_policy_s_part
     """As in Barth-Maron et al. 2018, algorithm 1."""
     agent, params, target = build(**ATOMS)
     made = learner.make(learner.Config(), agent, types.LOCAL)
-    arguments = jax.random.key(0), jnp.float32(0)
-    plain, none, double = (
-        made.gradients(params, target, batch(), jnp.full(N, weight), *arguments).sums for weight in (1.0, 0.0, 2.0)
-    )
+    inputs = types.LossInputs(batch(), target, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    plain, none, double = (made.gradients(params, inputs, jnp.full(N, weight)).sums for weight in (1.0, 0.0, 2.0))
     for name, factor in (("critic", 2.0), ("policy", 1.0)):
         for a, b in zip(jax.tree.leaves(plain[name]), jax.tree.leaves(double[name]), strict=True):
             np.testing.assert_allclose(factor * np.asarray(a), b, rtol=1e-5, atol=1e-7)
@@ -217,8 +214,8 @@ def test_the_first_share_of_training_is_random() -> None:
     timestep = types.TimeStep(rows.astype(jnp.int8) + types.MID, rows, rows + 1, jnp.zeros((512, D)), ())
 
     def acted(one: Any, progress: float) -> np.ndarray:
-        exploration = one.exploration(jnp.arange(512), 512, jnp.float32(progress))
-        return np.asarray(one.act(params, (), timestep, jax.random.key(2), exploration).action)
+        exploration = one.exploration((), jnp.arange(512), 512, jnp.float32(progress))
+        return np.asarray(calls.act(one, params, (), timestep, jax.random.key(2), exploration).action)
 
     drawn = (acted(agent, 0.09) - 2.0) / 4.0
     np.testing.assert_allclose(np.quantile(drawn, [0.0, 0.25, 0.5, 0.75, 1.0]), [-1, -0.5, 0, 0.5, 1], atol=0.1)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import calls
 from test_a2c import FLAT, SPEC, _params, _played
 
 from jaxrl_dist import networks, types
@@ -30,16 +31,16 @@ def test_its_gradient_is_that_of_the_divergence(target: float) -> None:
     sequences = _played(agents[0], acted)
     moved = jax.tree.map(lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), acted.network)
     params = acted._replace(network=moved)
-    batch = agents[0].prepare(acted, sequences, types.LOCAL)
+    batch = calls.prepare(agents[0], acted, sequences)
 
     def total(network: Any, agent: Any) -> jax.Array:
         key, progress = jax.random.key(0), jnp.float32(0)
-        return agent.loss(params._replace(network=network), (), batch, key, progress, types.LOCAL).loss.sum()
+        return calls.loss(agent, params._replace(network=network), (), batch, key, progress).loss.sum()
 
     net = networks.make(FLAT, SPEC, (networks.Head("policy", 3, 0.01), networks.Head("value", 1, 1.0)))
 
     def mean_divergence(network: Any) -> jax.Array:
-        log_prob = jax.nn.log_softmax(net.apply(network, batch.inputs)["policy"])
+        log_prob = jax.nn.log_softmax(networks.of_rows(net, network, batch.inputs)["policy"])
         log_ratio = log_prob[jnp.arange(len(batch.sample)), batch.sample] - batch.log_prob
         rows = jnp.exp(log_ratio) - 1 - log_ratio
         return jnp.where(batch.taught > 0, rows, 0.0).sum() / batch.taught.sum()
@@ -79,8 +80,8 @@ def test_the_weight_follows_the_policy_that_the_update_ended_with(epochs: int, m
     sequences = _played(agent, params)
     sample = types.Sample(sequences, (), jnp.ones(sequences.steps.action.shape[1]))
     state, _, metrics = learn.update(learn.init(params), sample, jax.random.key(5), jnp.float32(0))
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    output = agent.loss(state.params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
+    output = calls.loss(agent, state.params, (), batch, jax.random.key(0))
     divergence = float(output.metrics["approx_kl"].sum() / output.valid.sum())
     assert divergence > 1.2 * float(metrics["approx_kl"]) and divergence > 2 * 5e-4
     np.testing.assert_allclose(state.params.statistics.own, 0.015, rtol=1e-6)

@@ -8,7 +8,7 @@ import marks
 import numpy as np
 import pytest
 import rlax
-from fakes import played
+from fakes import calls, played
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents import dqn
@@ -29,7 +29,7 @@ def _batch(seed=0):
 
 def _values(settings, params, inputs):
     net = networks.make(NETWORK, SPEC, action_values.heads(A, settings.dueling, settings.num_atoms))
-    return action_values.join(net.apply(params.network, inputs), A)
+    return action_values.join(networks.of_rows(net, params.network, inputs), A)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -38,7 +38,7 @@ def test_the_loss_is_that_of_rlax(double, dueling):
     settings = dqn.Config(double=double, dueling=dueling, error_clip=0.0)
     agent = dqn.make(settings, SPEC, NETWORK)
     params, target, batch = agent.init(jax.random.key(0)), agent.init(jax.random.key(1)), _batch()
-    output = agent.loss(params, target.network, batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    output = calls.loss(agent, params, target.network, batch, jax.random.key(0))
     q_tm1, q_t = _values(settings, params, batch.inputs), _values(settings, target, batch.next_inputs)
     chooser = _values(settings, params, batch.next_inputs) if double else q_t
     arguments = (q_tm1, batch.action, batch.reward, batch.discount, q_t, chooser)
@@ -60,7 +60,7 @@ def test_the_loss_of_distributions_is_that_of_rlax_less_the_target_s_entropy(dou
 
     def objective(network):
         key = jax.random.key(0)
-        return agent.loss(params._replace(network=network), target.network, batch, key, jnp.float32(0), types.LOCAL)
+        return calls.loss(agent, params._replace(network=network), target.network, batch, key)
 
     def oracle(network):
         q_tm1 = _values(settings, params._replace(network=network), batch.inputs)
@@ -98,14 +98,15 @@ def test_noise_has_the_moments_of_factorised_gaussians():
     rows = jnp.broadcast_to(x, (count, D))
     draws = net.draw_noise(jax.random.key(1), (count,))
     assert draws.shape == (count, D + A)
-    outputs, _ = net.step(params, (), rows, jnp.zeros(count, bool), draws)
-    q, plain = np.asarray(outputs["q"]), np.asarray(net.step(params, (), rows[:1], jnp.zeros(1, bool))[0]["q"])
+    empty = networks.Carry((), ())
+    outputs, _ = net.step(params, empty, rows, jnp.zeros(count, bool), draws)
+    q, plain = np.asarray(outputs["q"]), np.asarray(net.step(params, empty, rows[:1], jnp.zeros(1, bool))[0]["q"])
     sigma, mean_size = 0.5 / np.sqrt(D), np.sqrt(2 / np.pi)
     variance = mean_size * sigma**2 * (np.square(x).sum() * mean_size + 1)
     np.testing.assert_allclose(q.mean(0), plain[0], atol=5 * np.sqrt(variance / count))
     np.testing.assert_allclose(q.var(0), variance, rtol=0.1)
     # All rows of a batch that is learned from share one draw.
-    shared = np.asarray(net.apply(params, rows[:9], draws[0])["q"])
+    shared = np.asarray(networks.of_rows(net, params, rows[:9], draws[0])["q"])
     np.testing.assert_allclose(shared, np.broadcast_to(q[0], shared.shape), rtol=1e-4, atol=1e-5)
     assert np.abs(shared[0] - plain[0]).max() > 1e-3
     bound = 1 / np.sqrt(D)
@@ -122,17 +123,18 @@ def test_noise_explores_in_acting_and_is_left_out_of_evaluation():
     rows = jnp.zeros(500)
     observation = jnp.broadcast_to(jax.random.normal(jax.random.key(3), (D,)), (500, D))
     timestep = types.TimeStep(jnp.ones(500, jnp.int8), rows, rows + 1, observation, ())
-    acted = agent.act(params, (), timestep, jax.random.key(1), jnp.zeros(500)).action
+    carry = networks.Carry((), ())
+    acted = calls.act(agent, params, carry, timestep, jax.random.key(1), jnp.zeros(500)).action
     assert len(set(acted.tolist())) > 1
-    evaluated = [agent.evaluate(params, (), timestep, jax.random.key(seed)).action for seed in range(2)]
+    evaluated = [calls.evaluate(agent, params, carry, timestep, jax.random.key(seed)).action for seed in range(2)]
     assert len(set(np.concatenate(evaluated).tolist())) == 1
 
 
 def test_the_ladder_of_epsilon_is_the_paper_s():
     agent = dqn.make(dqn.Config(exploration="ladder"), SPEC, NETWORK)
-    epsilon = agent.exploration(jnp.arange(8), 8, jnp.float32(0.3))
+    epsilon = agent.exploration((), jnp.arange(8), 8, jnp.float32(0.3))
     np.testing.assert_allclose(epsilon, [0.4 ** (1 + 7 * i / 7) for i in range(8)], rtol=1e-5)
-    np.testing.assert_allclose(agent.exploration(jnp.arange(1), 1, jnp.float32(0.9)), [0.4], rtol=1e-6)
+    np.testing.assert_allclose(agent.exploration((), jnp.arange(1), 1, jnp.float32(0.9)), [0.4], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

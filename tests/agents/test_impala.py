@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
+from fakes import calls
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, _log_prob_and_entropy, _params, _played, _stepped
 
 from jaxrl_dist import networks, types
@@ -25,10 +26,11 @@ def moved(params: types.Params) -> types.Params:
 
 
 def gradients(agent: Any, params: types.Params, sequences: types.Unroll) -> learner.Gradient:
-    batch = agent.prepare(params, sequences, types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
     rules = learner.make(learner.Config(), agent, types.LOCAL)
     weights = jnp.ones(jax.tree.leaves(batch)[0].shape[0])
-    return rules.gradients(params, (), batch, weights, jax.random.key(0), jnp.float32(0))
+    inputs = types.LossInputs(batch, (), jax.random.key(0), jnp.float32(0), types.LOCAL)
+    return rules.gradients(params, inputs, weights)
 
 
 def slow(config: impala.Config, rows: Any, value: np.ndarray, ratio: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -81,8 +83,8 @@ def test_the_loss_under_a_lag_is_that_of_a_slow_loop(network: networks.Config, s
     timestep, action = sequences.steps.timestep, np.asarray(sequences.steps.action)
     step_type = np.asarray(timestep.step_type)
     reward, discount = (np.asarray(x, np.float64) for x in (timestep.reward, timestep.discount))
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    output = agent.loss(params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
+    output = calls.loss(agent, params, (), batch, jax.random.key(0))
     for b in range(action.shape[1]):
         length = action.shape[0] - 1
         terms = np.array(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
+from fakes import calls
 from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
 from test_impala import moved
 
@@ -101,10 +102,10 @@ def test_the_loss_is_that_of_a_slow_loop(network: str, changes: str) -> None:
     agent = pqn.make(settings, SPEC, NETWORKS[network])
     params = _params(agent)
     sequences = played(agent, params)
-    batch = agent.prepare(params, sequences, types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
     # After the first minibatch the targets are still those of the parameters that acted.
     later = moved(params)
-    output = agent.loss(later, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    output = calls.loss(agent, later, (), batch, jax.random.key(0))
     expected = oracle(settings, *(stepped(NETWORKS[network], p, sequences) for p in (params, later)), sequences)
     got = {"loss": output.loss, **output.metrics}
     assert got.keys() == expected.keys() and output.maxima == {}
@@ -122,7 +123,7 @@ def test_an_episode_cut_short_bootstraps_from_its_last_observation_and_one_that_
     params = _params(agent)
     sequences = played(agent, params)
     best = stepped(FLAT, params, sequences).max(-1)
-    made = np.asarray(agent.prepare(params, sequences, types.LOCAL).target).reshape(T, B)
+    made = np.asarray(calls.prepare(agent, params, sequences).target).reshape(T, B)
     reward = np.asarray(sequences.steps.timestep.reward)
     assert made[3, 0] == pytest.approx(reward[4, 0] + 0.9 * best[4, 0], rel=1e-5)
     assert made[3, 1] == pytest.approx(reward[4, 1], rel=1e-5)
@@ -133,16 +134,16 @@ def test_an_episode_cut_short_bootstraps_from_its_last_observation_and_one_that_
 def test_exploration_falls_in_its_share_of_training_and_evaluation_is_greedy() -> None:
     agent = pqn.make(pqn.Config(epsilon_start=0.9, epsilon_end=0.1, epsilon_fraction=0.5), SPEC, FLAT)
     for progress, epsilon in ((0.0, 0.9), (0.25, 0.5), (0.5, 0.1), (1.0, 0.1)):
-        found = agent.exploration(jnp.arange(3), 3, jnp.float32(progress))
+        found = agent.exploration((), jnp.arange(3), 3, jnp.float32(progress))
         np.testing.assert_allclose(found, np.full(3, epsilon), rtol=1e-6)
     params, n = _params(agent), 600
     observation = jnp.asarray(np.random.default_rng(0).normal(size=(n, 4)), jnp.float32)
     timestep = types.TimeStep(jnp.ones(n, jnp.int8), jnp.zeros(n), jnp.ones(n), observation, ())
-    key = jax.random.key(0)
-    greedy = agent.evaluate(params, (), timestep, key).action
+    key, carry = jax.random.key(0), networks.Carry((), ())
+    greedy = calls.evaluate(agent, params, carry, timestep, key).action
     net = networks.make(FLAT, SPEC, action_values.heads(A, dueling=False))
-    np.testing.assert_array_equal(greedy, net.apply(params.network, observation)["q"].argmax(-1))
-    acted = agent.act(params, (), timestep, key, jnp.full(n, 0.6)).action
+    np.testing.assert_array_equal(greedy, networks.of_rows(net, params.network, observation)["q"].argmax(-1))
+    acted = calls.act(agent, params, carry, timestep, key, jnp.full(n, 0.6)).action
     # An action drawn at random is the best one in one case of three.
     assert float((acted != greedy).mean()) == pytest.approx(0.4, abs=0.06)
 

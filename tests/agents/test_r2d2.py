@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
+from fakes import calls
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents import r2d2
@@ -38,7 +39,7 @@ def _played(agent, params, seed=0, before=5):
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
         carries.append(carry)
-        output = agent.act(params, carry, one, jax.random.key(t), jnp.full(N, 0.5))
+        output = calls.act(agent, params, carry, one, jax.random.key(t), jnp.full(N, 0.5))
         carry = output.carry
         rows.append(types.Step(one, output.action, output.extras, jnp.zeros(N, jnp.int32)))
     steps = jax.tree.map(lambda *x: jnp.stack(x[before:]), *rows)
@@ -46,8 +47,8 @@ def _played(agent, params, seed=0, before=5):
 
 
 def _learn(agent, params, target, sequences):
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    return agent.loss(params, target.network, batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
+    return calls.loss(agent, params, target.network, batch, jax.random.key(0))
 
 
 def _h(x):
@@ -64,7 +65,7 @@ def _stepped(settings, network, params, sequences):
     net = networks.make(network, SPEC, action_values.heads(A, settings.dueling), extra=A + 1)
     core, action = sequences.carry
     if not settings.stored_state:
-        core = (core[0], jax.tree.map(jnp.zeros_like, core[1]))
+        core = core._replace(memory=jax.tree.map(jnp.zeros_like, core.memory))
     rows, step = [], jax.jit(net.step)
     for t in range(len(sequences.steps.action)):
         now = jax.tree.map(lambda x, t=t: x[t], sequences.steps.timestep)
@@ -153,7 +154,7 @@ def test_burn_in_moves_the_state_and_teaches_nothing():
     carry = sequences.carry
     for t in range(3):
         one = jax.tree.map(lambda x, t=t: x[t], sequences.steps.timestep)
-        core = agent.act(params, carry, one, jax.random.key(0), jnp.zeros(N)).carry.core
+        core = calls.act(agent, params, carry, one, jax.random.key(0), jnp.zeros(N)).carry.core
         carry = r2d2.Carry(core, sequences.steps.action[t])
     rest = types.Unroll(jax.tree.map(lambda x: x[3:], sequences.steps), carry)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(gradient(shorter, rest, params)), strict=True):
@@ -183,7 +184,7 @@ def test_the_last_action_and_reward_reach_the_memory_and_end_with_the_episode():
     def core(action, reward, step_type):
         timestep = types.TimeStep(jnp.full(2, step_type, jnp.int8), jnp.full(2, reward), jnp.ones(2), zeros, ())
         carry = agent.init_carry(2)._replace(action=jnp.full(2, action))
-        return np.asarray(agent.act(params, carry, timestep, jax.random.key(0), jnp.zeros(2)).carry.core[1][0])
+        return np.asarray(calls.act(agent, params, carry, timestep, jax.random.key(0), jnp.zeros(2)).carry.core[1][0])
 
     assert not np.array_equal(core(0, 0.0, types.MID), core(1, 0.0, types.MID))
     assert not np.array_equal(core(0, 0.0, types.MID), core(0, 1.0, types.MID))

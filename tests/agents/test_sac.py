@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import calls
 from test_dpg import NETWORK, SPEC, A, D, N, batch
 
 from jaxrl_dist import types
@@ -46,7 +47,7 @@ def soft(network: Any, critics: Any, observation: Any, draw: Any) -> tuple[np.nd
 
 
 def loss(agent: Any, params: types.Params, target: Any, rows: Any) -> types.LossOutput:
-    return agent.loss(params, target, rows, jax.random.key(4), jnp.float32(0), types.LOCAL)
+    return calls.loss(agent, params, target, rows, jax.random.key(4))
 
 
 def test_the_loss_is_that_of_numpy() -> None:
@@ -106,7 +107,7 @@ def test_actions_are_within_bounds() -> None:
     agent, params, _ = build()
     timestep = types.TimeStep(jnp.ones(N, jnp.int8), jnp.zeros(N), jnp.ones(N), 100 * batch().inputs, ())
     key = jax.random.key(0)
-    chosen = agent.act(params, (), timestep, key, jnp.zeros(N)), agent.evaluate(params, (), timestep, key)
+    chosen = calls.act(agent, params, (), timestep, key, jnp.zeros(N)), calls.evaluate(agent, params, (), timestep, key)
     for action in (output.action for output in chosen):
         assert action.shape == (N, A) and action.min() >= -2.0 and action.max() <= 6.0
 
@@ -118,8 +119,8 @@ def test_the_first_share_of_training_is_random() -> None:
     low, high = np.asarray(SPEC.action.low), np.asarray(SPEC.action.high)
 
     def acted(progress: float) -> np.ndarray:
-        exploration = agent.exploration(jnp.arange(512), 512, jnp.float32(progress))
-        action = np.asarray(agent.act(params, (), timestep, jax.random.key(2), exploration).action)
+        exploration = agent.exploration((), jnp.arange(512), 512, jnp.float32(progress))
+        action = np.asarray(calls.act(agent, params, (), timestep, jax.random.key(2), exploration).action)
         return (action - low) / (high - low)
 
     quantiles = [0.05, 0.25, 0.5, 0.75, 0.95]

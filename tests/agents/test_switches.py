@@ -131,8 +131,8 @@ ALTERED = {
         "agent.clip_rewards": 0.5,
         "agent.random_share": 0.5,
         "learner.target_rate": 0.5,
-        "learner.policy_learning_rate": 0.1,
-        "learner.policy_period": 2,
+        "agent.policy_learning_rate": 0.1,
+        "agent.policy_period": 2,
     },
     "td3": {"agent.target_noise_clip": 0.01},
     "sac": {
@@ -143,6 +143,8 @@ ALTERED = {
         "agent.target_entropy": -5.0,
         "agent.random_share": 0.5,
         "agent.clip_rewards": 0.5,
+        "agent.policy_learning_rate": 0.1,
+        "agent.policy_period": 2,
     },
     "r2d2": {
         "agent.discount": 0.9,
@@ -172,7 +174,7 @@ ELSEWHERE = {
         "layout.num_devices",
     }
     | {"network.forget_bias"}
-    | {f"learner.{name}" for name in ("target_period", "target_rate", "policy_learning_rate", "policy_period")},
+    | {f"learner.{name}" for name in ("target_period", "target_rate")},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
     "pqn": {"agent.evaluation_epsilon"},

@@ -116,9 +116,9 @@ def test_timesteps_are_consistent_everywhere(name: str) -> None:
 def test_every_leaf_is_strongly_typed_and_can_be_carried(name: str) -> None:
     environment = environments.make(name)
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
-    stepped = jax.eval_shape(environment.step, state, environments.action_struct(environment.spec))
+    stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
     outputs = [jax.make_jaxpr(environment.reset)(jax.random.key(0)).out_avals]
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), environments.action_struct(environment.spec))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), environment.spec.action.struct)
     outputs.append(jax.make_jaxpr(environment.step)(environment.reset(jax.random.key(0))[0], zeros).out_avals)
     assert not any(aval.weak_type for avals in outputs for aval in avals if hasattr(aval, "weak_type"))
     structure: Any = jax.tree.structure((state, timestep))

@@ -67,7 +67,7 @@ def test_environments_keep_the_rules(name: str) -> None:
 def test_every_environment_can_be_traced(name: str) -> None:
     environment = made(name)
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
-    stepped = jax.eval_shape(environment.step, state, envs.action_struct(environment.spec))
+    stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
     assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
     assert timestep.observation.shape == environment.spec.observation.shape != ()
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from fakes import calls
 
 from jaxrl_dist import agents, types
 
@@ -25,7 +26,7 @@ def windows(agent: agents.Agent, params: types.Params, columns: int, size: int) 
     carry, rows = agent.init_carry(columns), []
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
-        output = agent.act(params, carry, one, jax.random.key(t), jnp.full(columns, 0.5))
+        output = calls.act(agent, params, carry, one, jax.random.key(t), jnp.full(columns, 0.5))
         carry = output.carry
         rows.append(types.Step(one, output.action, output.extras, jnp.zeros(columns, jnp.int32)))
     return types.Unroll(jax.tree.map(lambda *x: jnp.stack(x), *rows), agent.init_carry(columns))
@@ -34,8 +35,8 @@ def windows(agent: agents.Agent, params: types.Params, columns: int, size: int) 
 def assert_errors_agree(agent: agents.Agent, params: types.Params, size: int, columns: int = 30) -> None:
     """With the same parameters, a new window's first error is the priority that learning from it would set."""
     sequences = windows(agent, params, columns, size)
-    batch = agent.prepare(params, sequences, types.LOCAL)
-    output = agent.loss(params, params.network, batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sequences)
+    output = calls.loss(agent, params, params.network, batch, jax.random.key(0))
     taught = np.asarray(batch.taught) > 0
     timestep = sequences.steps.timestep._replace(observation=())
     assert agent.first_error is not None

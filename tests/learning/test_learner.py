@@ -9,6 +9,7 @@ import marks
 import numpy as np
 import optax
 import pytest
+from fakes import calls
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
@@ -71,7 +72,7 @@ def _unroll(agent, spec, length, columns, seed=0):
         (),
     )
     params = jax.jit(agent.init)(jax.random.key(1))
-    act = jax.jit(functools.partial(agent.act, params, exploration=jnp.full(columns, 0.5)))
+    act = jax.jit(functools.partial(calls.act, agent, params, exploration=jnp.full(columns, 0.5)))
     rows, carry = [], agent.init_carry(columns)
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
@@ -92,6 +93,12 @@ def _sample(case, seed=0, columns=B):
 
 
 def _update_on(agent, settings, sample, num_devices):
+    update, arguments = _updates_of(agent, settings, sample, num_devices)
+    return update(*arguments)
+
+
+def _updates_of(agent, settings, sample, num_devices):
+    """Returns a program of two updates, and its arguments."""
     mesh = meshes.make(jax.devices()[:num_devices], 1)
     rules = learner.make(settings, agent, meshes.AXIS)
 
@@ -107,7 +114,7 @@ def _update_on(agent, settings, sample, num_devices):
     sequences = types.Unroll(steps, jax.tree.map(lambda x: x[None], sample.sequences.carry))
     kinds = (meshes.COLUMNS, meshes.COLUMNS)
     mapped = meshes.device_map(update, mesh, kinds, (meshes.PER_SEED, meshes.PER_SEED))
-    return jax.jit(mapped)(sequences, sample.weights[None])
+    return jax.jit(mapped), (sequences, sample.weights[None])
 
 
 def _reductions():
@@ -132,6 +139,29 @@ def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devi
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
     for name in one_metrics:
         np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=2e-3, atol=1e-5, err_msg=name)
+
+
+def _collectives(jaxpr, loops=0):
+    """Yields how many loops lie around each collective of a program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name.startswith(("psum", "pmax")):
+            yield loops
+        inner = loops + (equation.primitive.name in ("scan", "while"))
+        for part in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            part = getattr(part, "jaxpr", part)
+            if hasattr(part, "eqns"):
+                yield from _collectives(part, inner)
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo-lstm"])
+def test_a_gradient_step_has_one_collective_and_the_advantages_of_an_epoch_two(case):
+    agent, sample = _sample(case)
+    settings = learner.Config(**{**vars(SGD), "epochs": 2, "minibatches": 4, "shuffle": True})
+    update, arguments = _updates_of(agent, settings, sample, 2)
+    found = list(_collectives(jax.make_jaxpr(update)(*arguments).jaxpr))
+    epoch, minibatch = 1, 2
+    # Of two updates.
+    assert (found.count(epoch), found.count(minibatch)) == (4, 2)
 
 
 def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
@@ -206,8 +236,8 @@ def test_a_minibatch_without_taught_rows_moves_nothing_and_counts_in_no_mean():
 def test_ppo_ratio_is_one_on_the_first_minibatch():
     agent, sample = _sample("ppo")
     params = agent.init(jax.random.key(1))
-    batch = agent.prepare(params, sample.sequences, types.LOCAL)
-    output = agent.loss(params, (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL)
+    batch = calls.prepare(agent, params, sample.sequences)
+    output = calls.loss(agent, params, (), batch, jax.random.key(0))
     assert float(jnp.abs(output.metrics["ratio_deviation"]).max()) < 1e-5
     assert int(output.valid.sum()) == int((sample.sequences.steps.timestep.step_type[:-1] != types.LAST).sum())
 
@@ -233,12 +263,11 @@ def test_a_ratio_beyond_f32_leaves_the_gradient_finite(case):
     """Deviations shrink to 1e-3, so that one update can move a probability by more than f32 holds."""
     agent, sample = _sample(case)
     params = agent.init(jax.random.key(1))
-    batch = agent.prepare(params, sample.sequences, types.LOCAL)
+    batch = calls.prepare(agent, params, sample.sequences)
     batch = batch._replace(log_prob=jnp.full_like(batch.log_prob, -1e4))
 
     def loss(network):
-        values = params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL
-        return agent.loss(*values).loss.sum()
+        return calls.loss(agent, params._replace(network=network), (), batch, jax.random.key(0)).loss.sum()
 
     value, gradient = jax.value_and_grad(loss)(params.network)
     assert jnp.isfinite(value)

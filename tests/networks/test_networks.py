@@ -51,7 +51,9 @@ class Doubling(nn.Module):
 def test_torsos_give_heads_of_the_right_shape(torso, shared):
     net = networks.make(networks.Config(torso=torso, shared=shared), _spec(SHAPES[torso]), HEADS)
     shapes = jax.eval_shape(net.init, jax.random.key(0))
-    outputs = jax.eval_shape(net.apply, shapes, jax.ShapeDtypeStruct((7, *SHAPES[torso]), jnp.float32))
+    outputs = jax.eval_shape(
+        functools.partial(networks.of_rows, net), shapes, jax.ShapeDtypeStruct((7, *SHAPES[torso]), jnp.float32)
+    )
     assert {name: x.shape for name, x in outputs.items()} == {"policy": (7, 3), "value": (7, 1)}
     assert sum(name.startswith("torsos") for name in shapes) == (1 if shared else 2)
 
@@ -105,7 +107,7 @@ def test_layer_normalisation_is_that_of_numpy():
     rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-6)
     last = params["outputs_value"]["Dense_0"]
     expected = np.maximum(rows * norm["scale"] + norm["bias"], 0) @ last["kernel"] + last["bias"]
-    np.testing.assert_allclose(net.apply(params, x)["value"], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(networks.of_rows(net, params, x)["value"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -113,8 +115,15 @@ def test_images_of_bytes_are_scaled_to_the_unit_interval():
     net = networks.make(networks.Config(torso="nature_cnn"), _spec((84, 84, 4), jnp.uint8), HEADS)
     params = jax.jit(net.init)(jax.random.key(0))
     image = np.random.default_rng(0).integers(0, 256, (1, 84, 84, 4)).astype(np.uint8)
-    as_bytes, as_floats = (net.apply(params, x)["value"] for x in (image, jnp.asarray(image / 255.0, jnp.float32)))
+    as_bytes, as_floats = (
+        networks.of_rows(net, params, x)["value"] for x in (image, jnp.asarray(image / 255.0, jnp.float32))
+    )
     np.testing.assert_allclose(as_bytes, as_floats, rtol=1e-4, atol=1e-6)
+
+
+def _unrolled(net, params, carry, observation, is_first):
+    """Returns outputs [T, B] and the memory after them."""
+    return net.unroll(params, carry.memory, net.inputs(carry.frames, observation, is_first), is_first)
 
 
 @pytest.mark.parametrize("core", marks.some(["identity", "lstm", "frame_stack", "frame_stack_lstm"], slow={"identity"}))
@@ -130,13 +139,15 @@ def test_unrolling_equals_stepping_and_forgets_at_first(core):
     for t in range(9):
         outputs, carry = step(carry, observation[t], is_first[t])
         stepped.append(outputs["policy"])
-    unrolled, final = net.unroll(params, net.initial(2), observation, is_first)
+    unrolled, final = _unrolled(net, params, net.initial(2), observation, is_first)
     np.testing.assert_allclose(jnp.stack(stepped), unrolled["policy"], rtol=1e-4, atol=1e-6)
-    for a, b in zip(jax.tree.leaves(carry), jax.tree.leaves(final), strict=True):
+    for a, b in zip(jax.tree.leaves(carry.memory), jax.tree.leaves(final), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-    fresh, _ = net.unroll(params, net.initial(1), observation[4:, :1], is_first[4:, :1])
+    if "frame_stack" in core:
+        np.testing.assert_array_equal(carry.frames, observation[-2:].swapaxes(0, 1))
+    fresh, _ = _unrolled(net, params, net.initial(1), observation[4:, :1], is_first[4:, :1])
     np.testing.assert_allclose(fresh["policy"], unrolled["policy"][4:, :1], rtol=1e-4, atol=1e-6)
-    changed, _ = net.unroll(params, net.initial(2), observation.at[3].add(1.0), is_first)
+    changed, _ = _unrolled(net, params, net.initial(2), observation.at[3].add(1.0), is_first)
     assert (changed["policy"][5, 0] == unrolled["policy"][5, 0]).all()
     remembers = not np.allclose(changed["policy"][4, 1], unrolled["policy"][4, 1], atol=1e-7)
     assert remembers == (core != "identity")
@@ -146,7 +157,7 @@ def test_frame_stack_fills_with_the_first_frame_after_a_reset():
     net = networks.make(networks.Config(torso="mlp", core="frame_stack", num_frames=3), _spec((1,)), HEADS)
     observation = jnp.arange(1.0, 6.0)[:, None, None]
     is_first = jnp.asarray([True, False, False, True, False])[:, None]
-    stacked = net.stack(net.initial(1), observation, is_first)
+    stacked = net.inputs(net.initial(1).frames, observation, is_first)
     assert stacked[:, 0].astype(int).tolist() == [[1, 1, 1], [1, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5]]
     assert net.context == 2
 
@@ -160,14 +171,17 @@ def test_a_stack_before_an_lstm_is_kept_where_the_memory_is_forgotten():
     rng = np.random.default_rng(0)
     rows, beside = (jnp.asarray(rng.normal(size=(7, 2, size)), jnp.float32) for size in (2, 1))
     is_first = jnp.zeros((7, 2), bool).at[0].set(True)
-    _, (frames, memory) = both.unroll(params, both.initial(2), (rows[:4], beside[:4]), is_first[:4])
-    np.testing.assert_array_equal(frames, rows[2:4].swapaxes(0, 1))
-    forgotten = both.forget((frames, memory))
-    np.testing.assert_array_equal(forgotten[0], frames)
-    assert all(not np.asarray(x).any() for x in jax.tree.leaves(forgotten[1]))
-    outputs, _ = both.unroll(params, forgotten, (rows[4:], beside[4:]), is_first[4:])
+    carry = both.initial(2)
+    for t in range(4):
+        _, carry = both.step(params, carry, (rows[t], beside[t]), is_first[t])
+    np.testing.assert_array_equal(carry.frames, rows[2:4].swapaxes(0, 1))
+    assert any(np.asarray(x).any() for x in jax.tree.leaves(carry.memory))
+    forgotten = both.forget(carry)
+    np.testing.assert_array_equal(forgotten.frames, carry.frames)
+    assert all(not np.asarray(x).any() for x in jax.tree.leaves(forgotten.memory))
+    outputs, _ = _unrolled(both, params, forgotten, (rows[4:], beside[4:]), is_first[4:])
     stacked = jnp.stack([jnp.stack([rows[t + k] for k in range(3)], -1).reshape(2, 6) for t in range(2, 5)])
-    wanted, _ = plain.unroll(params, plain.initial(2), (stacked, beside[4:]), is_first[4:])
+    wanted, _ = plain.unroll(params, plain.initial(2).memory, (stacked, beside[4:]), is_first[4:])
     np.testing.assert_allclose(outputs["policy"], wanted["policy"], rtol=1e-5, atol=1e-6)
 
 

@@ -1,12 +1,13 @@
 """Acting on the first that are ready: every column is one environment's history, and a slow one delays itself only."""
 
+import functools
 from typing import Any
 
 import conftest
 import jax
 import numpy as np
 import pytest
-from fakes import host
+from fakes import calls, host
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.parallel.sebulba import actors, tiers
@@ -179,7 +180,7 @@ def test_central_inference_keeps_the_recurrent_state_of_each_environment(paced: 
     ring, agent, params = run.state.replay, run.parts.agent, jax.tree.map(lambda x: x[0], run.state.learner.params)
     filled, length = np.asarray(ring.filled[0]), 4
     assert filled[0] > 3 * filled[7] > 0
-    act = jax.jit(agent.act)
+    act = jax.jit(functools.partial(calls.act, agent))
     for column in (0, 3, 6):
         rows = jax.tree.map(lambda x: x[0, column], ring.rows.timestep)  # noqa: B023
         carry = jax.tree.map(lambda x: x[0, column, :1], ring.carry)  # noqa: B023

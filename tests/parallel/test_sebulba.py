@@ -48,7 +48,7 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     agent, length, columns = assemble.make_agent(resolved, environment.spec), 9, 4
     params, key, number = agent.init(jax.random.key(1)), jax.random.key(2), 3
     ids, env_key = jnp.arange(columns, dtype=jnp.int32), jax.random.key(5)
-    exploration = agent.exploration(ids, columns, jnp.float32(0.3))
+    exploration = agent.exploration((), ids, columns, jnp.float32(0.3))
     state, timestep = jax.vmap(environment.reset)(jax.vmap(jax.random.fold_in, (None, 0))(env_key, ids))
     actors = unroll.ActorState(state, timestep, agent.init_carry(columns))
     act_key = jax.random.split(jax.random.fold_in(key, number))[0]

@@ -39,16 +39,25 @@ actor_errors = functools.partial(
 )
 double = functools.partial(setting, help="Choose the bootstrap action by the online network.")
 dueling = functools.partial(setting, help="Add a state's value and its actions' advantages, from a head each.")
-epsilon_start = functools.partial(setting, help="Probability of a random action at the start.", low=0.0, high=1.0)
+epsilon_start = functools.partial(
+    setting, help="Probability of a random action at the start.", low=0.0, high=1.0, sweep=True
+)
 epsilon_end = functools.partial(setting, help="Probability of a random action after the schedule.", low=0.0, high=1.0)
-epsilon_fraction = functools.partial(setting, help="Share of training in which ε falls linearly.", above=0.0, high=1.0)
+epsilon_fraction = functools.partial(
+    setting, help="Share of training in which ε falls linearly.", above=0.0, high=1.0, sweep=True
+)
 ladder_base = functools.partial(
     setting,
     help="ε of the first environment of a ladder: environment i of N has base^(1 + exponent · i / (N − 1)).",
     low=0.0,
     high=1.0,
+    sweep=True,
 )
-ladder_exponent = functools.partial(setting, help="How far a ladder of ε reaches down.", low=0.0)
+ladder_exponent = functools.partial(setting, help="How far a ladder of ε reaches down.", low=0.0, sweep=True)
 evaluation_epsilon = functools.partial(
     setting, help="Probability of a random action in evaluation.", low=0.0, high=1.0, sweep=True
 )
+policy_learning_rate = functools.partial(
+    setting, help="Step size of the policy, apart from the critic's; 0 is the learner's.", low=0.0
+)
+policy_period = functools.partial(setting, help="Updates of the critic for each of the policy.", low=1)

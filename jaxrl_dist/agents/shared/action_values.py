@@ -70,18 +70,27 @@ def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
 
 
 def epsilon_schedule(
-    env_index: Array, num_envs: int, progress: Array, *, start: float, end: float, fraction: float
+    params: types.Params,
+    env_index: Array,
+    num_envs: int,
+    progress: Array,
+    *,
+    start: float,
+    end: float,
+    fraction: float,
 ) -> Array:
     """Returns ε f32 [B], the same for every environment: linear from start to end in this share of training."""
-    del num_envs
+    del params, num_envs
     share = jnp.clip(progress / fraction, 0.0, 1.0)
     return jnp.broadcast_to(start + share * (end - start), env_index.shape).astype(jnp.float32)
 
 
-def epsilon_ladder(env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float) -> Array:
+def epsilon_ladder(
+    params: types.Params, env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float
+) -> Array:
     """Returns ε f32 [B], constant and another for each environment: base^(1 + exponent · i / (N − 1)).
 
     Source: Horgan et al. 2018, "Distributed prioritized experience replay", section 4.1.
     """
-    del progress
+    del params, progress
     return (base ** (1 + exponent * env_index / max(num_envs - 1, 1))).astype(jnp.float32)

@@ -105,30 +105,23 @@ def make_agent(
     net = networks.make(network, normalisation.observed(config, spec), (*heads, networks.Head("value", 1, 1.0)))
     parts = Parts(config, net, distribution)
     return agents.Agent(
-        context=net.context,
-        taught=0,
-        lookahead=0,
-        keeps_sequences=net.recurrent,
-        staleness=staleness,
         init=lambda key: types.Params(net.init(key), normalisation.initial(config, spec.observation)),
         init_carry=lambda size: Carry(net.initial(size), normalisation.initial_return(config, size)),
-        exploration=agents.no_exploration,
         act=functools.partial(act, parts),
         evaluate=functools.partial(_evaluate, parts),
         prepare=functools.partial(prepare, parts),
         loss=functools.partial(loss, parts),
+        staleness=staleness,
+        context=net.context,
+        keeps_sequences=net.recurrent,
         adapt=functools.partial(adapt or move_statistics, parts),
-        target=agents.no_target,
     )
 
 
-def act(
-    parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array, exploration: Array
-) -> types.ActOutput:
+def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Draws actions from the policy."""
-    del exploration
-    policy, carry, seen = _policy(parts, params, carry, timestep)
-    sample = policy.sample(key)
+    policy, carry, seen = _policy(parts, params, inputs)
+    sample = policy.sample(inputs.key)
     extras = Extras(
         policy.log_prob(sample),
         sample if policy.squashes else (),
@@ -154,14 +147,14 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
     rows, is_first, reward = inputs(parts, params, sequences)
-    value = unrolled.row_outputs(net, params.network, sequences.carry.core, rows, is_first)["value"][..., 0]
+    value = net.unroll(params.network, sequences.carry.core.memory, rows, is_first)[0]["value"][..., 0]
     gae = functools.partial(returns.gae, gamma=config.discount, lambda_=config.gae_lambda)
     advantage, target = jax.vmap(gae, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     return Batch(
         inputs=rows[:-1],
         is_first=is_first[:-1],
-        carry=sequences.carry.core,
+        carry=sequences.carry.core.memory,
         sample=drawn(steps),
         log_prob=steps.extras.log_prob,
         value=value[:-1],
@@ -185,7 +178,7 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
         acted = acted.reshape(*acted.shape, *(1,) * (observation.ndim - 2))
         observation = jnp.where(acted, sequences.steps.extras.observation, observation)
     is_first = agents.is_first(timestep)
-    stacked = parts.net.stack(sequences.carry.core, observation, is_first)
+    stacked = parts.net.inputs(sequences.carry.core.frames, observation, is_first)
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
 
 
@@ -262,18 +255,15 @@ def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
     return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))
 
 
-def _policy(parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep) -> tuple[Any, Carry, Array]:
+def _policy(parts: Parts, params: types.Params, inputs: types.ActInputs) -> tuple[Any, Carry, Array]:
     """Returns the distribution of actions, the carry, and the observations as the network got them."""
-    config = parts.config
+    config, carry, timestep = parts.config, inputs.carry, inputs.timestep
     observation = normalisation.observation(config, params.statistics, timestep.observation)
     outputs, core = parts.net.step(params.network, carry.core, observation, agents.is_first(timestep))
     discounted_return = normalisation.next_return(config, carry.discounted_return, timestep)
     return parts.distribution(outputs), Carry(core, discounted_return), observation
 
 
-def _evaluate(
-    parts: Parts, params: types.Params, carry: Carry, timestep: types.TimeStep, key: Array
-) -> types.ActOutput:
-    del key
-    policy, carry, _ = _policy(parts, params, carry, timestep)
+def _evaluate(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    policy, carry, _ = _policy(parts, params, inputs)
     return types.ActOutput(policy.action(policy.mode()), (), carry)

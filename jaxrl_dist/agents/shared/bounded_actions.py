@@ -1,6 +1,5 @@
 """What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -24,7 +23,7 @@ class Range(NamedTuple):
 
     def prepare(self, rule: transitions.Rule, policy: networks.Network, sequences: types.Unroll) -> transitions.Batch:
         """Cuts out transitions; actions come to [-1, 1]."""
-        batch = transitions.prepare(rule, policy.stack, sequences)
+        batch = transitions.prepare(rule, policy, sequences)
         return batch._replace(action=(batch.action - self.centre) / self.half)
 
 
@@ -46,14 +45,12 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
     return Range((high + low) / 2, (high - low) / 2)
 
 
-def exploration(random_share: float) -> Callable[[Array, int, Array], Array]:
-    """Returns an agent's (env_index i32 [B], num_envs, progress) -> f32 [B], 1 where actions are random."""
-
-    def is_random(env_index: Array, num_envs: int, progress: Array) -> Array:
-        del num_envs
-        return jnp.full(env_index.shape, progress < random_share, jnp.float32)
-
-    return is_random
+def exploration(
+    params: types.Params, env_index: Array, num_envs: int, progress: Array, *, random_share: float
+) -> Array:
+    """Returns f32 [B], 1 where actions are random: in the first share of training."""
+    del params, num_envs
+    return jnp.full(env_index.shape, progress < random_share, jnp.float32)
 
 
 def explored(key: Array, action: Array, exploration: Array) -> Array:
@@ -92,7 +89,7 @@ def policy_and_critic(
 def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: Array, action: Array) -> Array:
     """Returns f32 [C, N, atoms] of all critics; actions f32 [N, A] lie in [-1, 1]."""
     joined = jnp.concatenate([observation.astype(jnp.float32), action], -1)
-    return jax.vmap(lambda one: critic.apply(one, joined)["value"])(params)
+    return jax.vmap(lambda one: networks.of_rows(critic, one, joined)["value"])(params)
 
 
 def init_critics(critic: networks.Network, key: Array, count: int) -> ArrayTree:

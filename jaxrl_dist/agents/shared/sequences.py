@@ -25,16 +25,6 @@ class Inputs(Protocol):
         """Leaves [N, ...], before the first row of sequences."""
 
 
-def row_outputs(
-    net: networks.Network, network: ArrayTree, carry: ArrayTree, inputs: ArrayTree, is_first: Array
-) -> dict[str, Array]:
-    """Returns the network's outputs, leaves [T + 1, B, ...], of an unroll's inputs [T + 1, B, ...], all in one pass."""
-    if net.recurrent:
-        outputs: dict[str, Array] = net.unroll(network, carry, inputs, is_first)[0]
-        return outputs
-    return jax.vmap(net.apply, in_axes=(None, 0))(network, inputs)
-
-
 def items(net: networks.Network, rows: Any) -> Any:
     """Makes items of the rows of an unroll: flattens them, or, of a recurrent network, gathers them by column.
 
@@ -52,17 +42,15 @@ def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> di
     """Returns the network's outputs of items: leaves [N, ...] of rows, [N, T, ...] of sequences."""
     if net.recurrent:
         rows, is_first = swapped((batch.inputs, batch.is_first))
-        found = swapped(net.unroll(network, batch.carry, rows, is_first)[0])
-    elif isinstance(batch.is_first, tuple):
-        found = net.apply(network, batch.inputs)
-    else:
-        # Sequences of a network that has no memory are so many rows.
-        shape = batch.is_first.shape
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
-        found = net.apply(network, flat)
-        found = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), found)
-    result: dict[str, Array] = found
-    return result
+        outputs: dict[str, Array] = swapped(net.unroll(network, batch.carry, rows, is_first)[0])
+        return outputs
+    if isinstance(batch.is_first, tuple):
+        return networks.of_rows(net, network, batch.inputs)
+    # Sequences of a network that has no memory are so many rows.
+    shape = batch.is_first.shape
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
+    outputs = networks.of_rows(net, network, flat)
+    return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), outputs)
 
 
 def summed(taught: Array, loss: Array, metrics: dict[str, Array], maxima: dict[str, Array]) -> types.LossOutput:

@@ -1,14 +1,13 @@
 """What agents that replay transitions of up to n steps share: the batch cut out of windows, and C51's atoms."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import agents, types
+from jaxrl_dist import agents, networks, types
 from jaxrl_dist.errors import UsageError
 from jaxrl_dist.numeric import returns, values
 from jaxrl_dist.types import Array
@@ -81,17 +80,17 @@ def join(rule: Rule, timestep: types.TimeStep) -> returns.Transitions:
     return jax.tree.map(lambda x: x[0], jax.vmap(joined, in_axes=1, out_axes=1)(*rows))
 
 
-def prepare(rule: Rule, stack: Callable[..., Array], sequences: types.Unroll) -> Batch:
+def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch:
     """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows.
 
     Args:
         rule: how.
-        stack: of the network, (carry, observation, is_first) -> inputs.
+        net: whose inputs the observations become; it has no memory.
         sequences: windows [context + 1 + n, N].
     """
     timestep = sequences.steps.timestep
     reward, offset, discount = join(rule, timestep)
-    inputs = stack(sequences.carry, timestep.observation, agents.is_first(timestep))[rule.context :]
+    inputs = net.inputs(sequences.carry.frames, timestep.observation, agents.is_first(timestep))[rule.context :]
     next_inputs = inputs[1]
     if rule.n_step > 1:
         index = offset.reshape(1, -1, *(1,) * (inputs.ndim - 2))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import errors, types
 from jaxrl_dist.envs.host import episodes, hangs
 
 Convert = Callable[[Any], Any]
@@ -199,7 +199,7 @@ class Pooled:
         idle = np.union1d(np.flatnonzero(~self._busy), unsent).astype(np.int32)
         if len(idle) < self.num_envs:
             if len(idle):
-                struct = envs.action_struct(self.spec)
+                struct = self.spec.action.struct
                 zeros = np.zeros((len(idle), *struct.shape), struct.dtype)
                 wait(lambda: pool.send(episodes.check_action(self.spec, zeros, idle), idle))
             for _ in range(self.num_envs // self._batch_size):

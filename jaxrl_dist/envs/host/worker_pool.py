@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import envs as environments
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import worker_process
@@ -60,7 +59,7 @@ class Plan(NamedTuple):
 
 
 class WorkerPool:
-    """B environments, of which each process steps a fixed share; see `environments.HostEnvironment`.
+    """B environments, of which each process steps a fixed share; see `envs.HostEnvironment`.
 
     Where a worker is replaced, the episodes of its environments end at what was last seen of them (LAST, discount 1,
     reward 0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
@@ -106,7 +105,7 @@ class WorkerPool:
         self._restarts = 0
         self._fault: errors.EnvironmentFault | None = None
         self._next_check = 0.0
-        action = (environments.action_struct(plan.spec).shape, plan.action_dtype)
+        action = (plan.spec.action.struct.shape, plan.action_dtype)
         self._processes = Processes(
             worker_process.fields(self.num_envs, num_workers, action, plan.leaves),
             self._shares,

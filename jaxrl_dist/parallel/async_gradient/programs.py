@@ -134,9 +134,10 @@ def make(
     pace = step.pace(replay, unroll_length)
 
     def gradient_of(held: Held, sample: types.Sample, key: Array) -> tuple[learners.Gradient, Array]:
-        batch = agent.prepare(held.params, sample.sequences, types.LOCAL)
+        inputs = types.LossInputs(sample.sequences, held.target_network, key, held.progress, types.LOCAL)
+        batch = learner.prepare(held.params, inputs)
         weights = learners.item_weights(sample, batch)
-        gradient = learner.gradients(held.params, held.target_network, batch, weights, key, held.progress)
+        gradient = learner.gradients(held.params, inputs._replace(batch=batch), weights)
         return server.without_priorities(gradient), gradient.priorities
 
     def own(
@@ -173,7 +174,7 @@ def make(
         return jax.tree.map(healed, carry, agent.init_carry(width))
 
     def play(held: Held, key: Array, number: Array, env_ids: Array, actors: unrolls.ActorState) -> Any:
-        exploration = agent.exploration(env_ids, num_envs, held.progress)
+        exploration = agent.exploration(held.params, env_ids, num_envs, held.progress)
         actors = actors._replace(carry=heal(actors.carry))
         actors, rows, episodes = unroll(held.params, actors, keys_of(key, number)[0], exploration, held.updates)
         return actors, rows, jax.tree.map(lambda x: x[None], episodes)

@@ -40,8 +40,8 @@ class Programs(NamedTuple):
 
     Attributes:
         begin: (carry [B]) -> (`Tables`, space [T + 1, B + M] for complete columns).
-        explore: (env_ids i32 [B], progress) -> f32 [B].
-        act: (published, tables, exploration [B], key, step, ids i32 [M], t i32 [M], timestep [M]) -> (action [M],
+        explore: (params, env_ids i32 [B], progress) -> tree of [B, ...].
+        act: (published, tables, exploration, key, step, ids i32 [M], t i32 [M], timestep [M]) -> (action [M],
             tables); `t` says which row of its column each is. Donates the tables.
         collect: (tables, space, ids i32 [M], slots i32 [M]) -> (tables, space): copies columns into the slots, none
             where a slot is B + M, and opens the columns after them. Donates both.
@@ -82,7 +82,7 @@ def make(
     def act(
         published: channels.Published,
         tables: Tables,
-        exploration: Array,
+        exploration: ArrayTree,
         key: Array,
         step: Array,
         ids: Array,
@@ -90,7 +90,9 @@ def make(
         timestep: types.TimeStep,
     ) -> Any:
         before = jax.tree.map(lambda x: x[ids], tables.carry)
-        output = agent.act(published.params, before, timestep, jax.random.fold_in(key, step), exploration[ids])
+        explored = jax.tree.map(lambda x: x[ids], exploration)
+        inputs = types.ActInputs(timestep, before, jax.random.fold_in(key, step), explored)
+        output = agent.act(published.params, inputs)
         row = types.Step(timestep, output.action, output.extras, jnp.broadcast_to(published.updates, ids.shape))
 
         def keep(where: Array, table: ArrayTree) -> ArrayTree:
@@ -124,7 +126,7 @@ def make(
 
     return Programs(
         begin=jax.jit(begin),
-        explore=jax.jit(lambda env_ids, progress: agent.exploration(env_ids, num_envs, progress)),
+        explore=jax.jit(lambda params, env_ids, progress: agent.exploration(params, env_ids, num_envs, progress)),
         act=jax.jit(act, donate_argnums=1),
         collect=jax.jit(collect, donate_argnums=(0, 1)),
         emit=jax.jit(emit),
@@ -180,7 +182,7 @@ def play(
     chunks = all_ids.reshape(-1, ready)
     version, published = parameters()
     tables, space = programs.begin(carry)
-    exploration = programs.explore(env_ids, published.progress)
+    exploration = programs.explore(published.params, env_ids, published.progress)
     t, oldest = np.zeros(width, np.int32), np.full(width, version)
     fresh = environment.reset()._replace(info=())
     # Rows that wait to be acted on, and whether their environments then step.
@@ -204,7 +206,7 @@ def play(
         started_s = time.perf_counter()
         latest, published = parameters()
         if latest != version:
-            version, exploration = latest, programs.explore(env_ids, published.progress)
+            version, exploration = latest, programs.explore(published.params, env_ids, published.progress)
         action, tables = programs.act(published, tables, exploration, key, np.int32(step), ids, t[ids], rows)
         oldest[ids] = np.where(t[ids] == 0, version, oldest[ids])
         sums[3] += np.count_nonzero(rows.step_type != types.LAST)

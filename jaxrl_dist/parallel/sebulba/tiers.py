@@ -188,7 +188,8 @@ def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length:
 
     def one() -> tuple[types.Step, ArrayTree]:
         params, carry, timestep = agent.init(jax.random.key(0)), agent.init_carry(width), zero_timestep(spec, width)
-        output = agent.act(params, carry, timestep, jax.random.key(0), jnp.zeros(width))
+        exploration = agent.exploration(params, jnp.arange(width), width, jnp.float32(0))
+        output = agent.act(params, types.ActInputs(timestep, carry, jax.random.key(0), exploration))
         version = jnp.zeros(width, jnp.int32)
         return types.Step(timestep, output.action, output.extras, version), carry
 
