@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
 # Of `golden`: two commits, the newer of which may be . for the working tree, and names of runs, quick or all.
-BASE ?= ea1ee26
+BASE ?= b3321df
 HEAD ?= HEAD
 RUNS ?= all
 

@@ -21,6 +21,7 @@ import pairs  # noqa: E402
 
 from jaxrl_dist import types  # noqa: E402
 from jaxrl_dist.learning import learner, step  # noqa: E402
+from jaxrl_dist.parallel import unroll  # noqa: E402
 from jaxrl_dist.parallel.sebulba import tiers  # noqa: E402
 from jaxrl_dist.training import assemble  # noqa: E402
 
@@ -36,11 +37,10 @@ def loops(system: str, flags: dict[str, Any], updates: int) -> tuple[Any, Any]:
     agent = assemble.make_agent(settings, environment.spec)
     config, length = settings.group("learner", learner.Config), settings["layout.unroll_length"]
     taught = learner.make(config, agent, types.LOCAL)
-    replay = assemble.make_replay(settings, agent, config, 1, types.LOCAL)
+    replay = assemble.make_replay(settings, agent, config)
     state = taught.init(agent.init(jax.random.key(0)))
     rows = tiers.rows_struct(agent, environment.spec, length, COLUMNS)
-    step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-    kept = replay.init(step_spec, rows.carry)
+    kept = replay.init(unroll.step_struct(rows.steps), rows.carry)
     add = jax.jit(replay.add, donate_argnums=0)
     for number in range(settings["replay.capacity"] // COLUMNS // length):
         kept = add(kept, _random_unroll(rows, number), jnp.arange(COLUMNS))

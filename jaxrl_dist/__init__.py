@@ -1,26 +1,65 @@
 """Distributed reinforcement learning in JAX: one agent definition that runs unchanged in every layout."""
 
+import importlib
+import pkgutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxrl_dist import agents, envs, errors, learning, networks, numeric, parallel, replay, systems, types
+    from jaxrl_dist.systems import System
+    from jaxrl_dist.training.assemble import Parts, make
     from jaxrl_dist.training.policy import Policy, load, replay_failure
     from jaxrl_dist.training.runner import Run, train
 
-__all__ = ["Policy", "Run", "load", "replay_failure", "train"]
+__all__ = [
+    "Parts",
+    "Policy",
+    "Run",
+    "System",
+    "agents",
+    "envs",
+    "errors",
+    "learning",
+    "load",
+    "make",
+    "networks",
+    "numeric",
+    "parallel",
+    "replay",
+    "replay_failure",
+    "systems",
+    "train",
+    "types",
+]
 
 _HOMES = {
+    "Parts": "training.assemble",
     "Policy": "training.policy",
     "Run": "training.runner",
+    "System": "systems",
     "load": "training.policy",
+    "make": "training.assemble",
     "replay_failure": "training.policy",
     "train": "training.runner",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for only then: JAX takes seconds, and a wrong command is refused without it."""
-    if name not in _HOMES:
+    """Imports what is asked for only then: JAX takes seconds, and a simulator's program needs none of it."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    full_name = f"{__name__}.{name}"
+    if full_name in sys.modules:
+        # It is being imported, and asks for itself.
+        return sys.modules[full_name]
+    room = importlib.import_module(full_name)
+    for module in pkgutil.iter_modules(getattr(room, "__path__", ())):
+        importlib.import_module(f"{full_name}.{module.name}")
+    return room
 
-    return getattr(importlib.import_module(f"jaxrl_dist.{_HOMES[name]}"), name)
+
+def __dir__() -> list[str]:
+    return __all__

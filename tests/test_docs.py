@@ -175,8 +175,10 @@ def test_tables_end_with_an_empty_line(document: pathlib.Path) -> None:
     assert not [after for _, after in tails if not after.startswith(("|", "<!--"))]
 
 
-def test_paths_in_the_architecture_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["architecture.md", "decisions.md"])
+def test_paths_of_the_design_exist(page: str) -> None:
+    # The table of where each file went names those that are no more.
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("### Where each file went")[0]
     for name in set(re.findall(r"`([a-z_]+/[\w/]+\.py|\w+\.py)`", text)):
         if "NAME" not in name:
             assert (ROOT / name).exists() or (conftest.PACKAGE / name).exists(), name

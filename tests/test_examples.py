@@ -1,6 +1,7 @@
 """The Python of the documents runs as it is printed, with fewer steps."""
 
 import contextlib
+import json
 import pathlib
 import re
 import socket
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from fakes import host_environments
 
+import jaxrl_dist
 from jaxrl_dist import envs, networks, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import unroll
@@ -55,14 +57,30 @@ def test_training_and_loading(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     assert names.output.action.shape == (4,) and names.output.action.dtype == jnp.int32
 
 
+def test_the_readme_shows_the_loop_of_the_page() -> None:
+    assert block("README.md", "def iterate") == block("docs/own_loop.md", '.make("ppo"')
+
+
 @pytest.mark.slow
-def test_the_parts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = module(block("README.md", "device_unroll("), "parts_alone", monkeypatch)
-    assert names.sequences.steps.action.shape == (33, 8)
-    assert names.output.loss.shape == (32 * 8,) and np.isfinite(names.output.loss).all()
-    ended = (names.sequences.steps.timestep.step_type[:-1] == types.LAST).sum()
-    assert int(ended) > 0 and int(names.output.valid.sum()) == 32 * 8 - int(ended)
-    assert float(jnp.abs(names.output.metrics["ratio_deviation"]).max()) < 1e-5
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_a_loop_of_the_users_own_learns(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = block("docs/own_loop.md", f'.make("{system}"')
+    assert len([line for line in code.splitlines() if line.strip()]) <= 25
+    last = module(code, "own_loop", monkeypatch).last
+    assert last.episode_return / last.episodes > 475
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_a_loop_of_the_users_own_has_the_settings_of_a_run(
+    system: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    code = block("docs/own_loop.md", f'.make("{system}"').replace("500_000", "2_048")
+    names = module(code, "own_loop", monkeypatch)
+    run = jaxrl_dist.train(system, "gymnax:CartPole-v1", steps=2_048, out=str(tmp_path))
+    written = json.loads((run.folder / "config.json").read_text())["settings"]
+    assert {name for name in written if name.startswith(("agent.", "learner."))}
+    found = {name: one["value"] for name, one in written.items() if name != "out"}
+    assert json.loads(json.dumps({name: names.settings[name] for name in found})) == found
 
 
 def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Every row of the architecture's table of RLlib's policy optimisers trains."""
+"""Every row of the table of RLlib's policy optimisers trains."""
 
 import pathlib
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from jaxrl_dist.systems import training_flags
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
+DOCUMENT = pathlib.Path(__file__).resolve().parents[1] / "docs" / "coming_from.md"
 ROWS = re.findall(r"^\| (\w+Optimizer) \| .* \| `(--.*)` \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -97,10 +97,9 @@ def make(
         learner_state = learner.init(agent.init(keys.params))
         env_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys.environment, meshes.global_columns(columns))
         actors = unrolls.ActorState(*jax.vmap(environment.reset)(env_keys), agent.init_carry(columns))
-        example = (learner_state.params, actors, key, jnp.zeros(columns), jnp.int32(0))
-        rows = jax.eval_shape(unroll, *example)[1]
-        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
-        return learner_state, actors, replay.init(step_spec, rows.carry)
+        numbers = jnp.float32(1), jnp.int32(0)
+        rows = jax.eval_shape(act, key, *numbers, learner_state.params, actors, jnp.int32(0))[1]
+        return learner_state, actors, replay.init(unrolls.step_struct(rows.steps), rows.carry)
 
     def act(device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""

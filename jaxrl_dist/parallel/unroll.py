@@ -94,6 +94,12 @@ class HostRows(NamedTuple):
     inference_s: float
 
 
+def step_struct(steps: types.Step) -> types.Step:
+    """Returns shapes and dtypes of one row of one environment, as `Replay.init` takes them, of rows [T + 1, B]."""
+    found: types.Step = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), steps)
+    return found
+
+
 class HostUnroll(NamedTuple):
     """Programs of an unroll on the host; they run where their arguments are.
 

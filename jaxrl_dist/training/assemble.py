@@ -1,7 +1,7 @@
 """Assembles a system from its settings: environment, agent, replay, learner, layout and evaluation on a mesh."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist import agents, envs, errors, networks, parallel, replay, types
-from jaxrl_dist.learning import learner, members
+from jaxrl_dist.learning import learner, members, step
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
@@ -92,6 +92,60 @@ def assemble(
     return Assembly(settings, environment, agent, layout, evaluate)
 
 
+class Parts(NamedTuple):
+    """The parts of a system for a loop of one's own, on one device and for one seed.
+
+    Attributes:
+        settings: every value with its origin; `settings["agent.discount"]` is a value.
+        environment: on the device, or of a suite on the CPU.
+        agent: pure functions.
+        replay: one shard that holds all environments.
+        learner: of the agent.
+        step: as `learning.step.make` returns it: adds unrolls to the replay and learns what is due.
+    """
+
+    settings: Resolved
+    environment: envs.Environment | envs.HostTask
+    agent: agents.Agent
+    replay: replay.Replay
+    learner: learner.Learner
+    step: Callable[..., Any]
+
+
+def make(system: str, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any) -> Parts:
+    """Makes the parts of a system with the settings that it has for a task.
+
+    Args:
+        system: row of the table of systems.
+        env: environment as suite:name.
+        settings: by flag name, such as {"agent.discount": 0.9}.
+        **run_settings: settings without an owner, as `train` takes them.
+
+    Raises:
+        UsageError: settings that cannot be.
+    """
+    resolved, environment = resolve(by_flag(system, env, settings, run_settings))
+    agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)
+    rows, learns = make_replay(resolved, agent, config), learner.make(config, agent, types.LOCAL)
+    return Parts(resolved, environment, agent, rows, learns, step.make(learns, rows))
+
+
+def by_flag(
+    system: str, env: str, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns all settings of a call by flag name.
+
+    Raises:
+        UsageError: one is given twice.
+    """
+    named = {"system": system, "env": env, **run_settings}
+    for name, value in (settings or {}).items():
+        if name in named:
+            raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
+        named[name] = value
+    return named
+
+
 class Builder(NamedTuple):
     """Builds agent, learner and layout of a run, with its own settings or with other values of some."""
 
@@ -109,7 +163,9 @@ class Builder(NamedTuple):
         """Returns the layout of an agent and its learner."""
         chosen, num_envs = _layout(self.settings), self.settings["env.num_envs"]
         shards = chosen.replay_shards(self.settings, self.mesh.shape["devices"])
-        rows = make_replay(self.settings, agent, self.settings.group("learner", learner.Config), shards, chosen.axis)
+        rules = self.settings.group("learner", learner.Config)
+        apart = chosen.axis is types.LOCAL
+        rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart)
         config: Any = self.settings.group("layout", chosen.config)
         return chosen.make(config, agent, rows, learns, self.environment, num_envs, self.mesh)
 
@@ -187,8 +243,10 @@ def make_replay(
     settings: Resolved,
     agent: agents.Agent,
     learner_config: learner.Config,
-    num_shards: int,
-    axis: types.Axis,
+    num_shards: int = 1,
+    axis: types.Axis = types.LOCAL,
+    *,
+    apart: bool = False,
 ) -> replay.Replay:
     """Builds one shard of the replay of the settings' system.
 
@@ -197,7 +255,8 @@ def make_replay(
         agent: whose windows it cuts.
         learner_config: of the learner.
         num_shards: over which environments and capacity are divided.
-        axis: reduces over the shards, which draw a batch together; `types.LOCAL` where each draws one of its own.
+        axis: reduces over the shards, which draw a batch together.
+        apart: whether each draws a batch of its own, and one gradient is taken of it.
 
     Raises:
         UsageError: sizes that do not fit together.
@@ -205,9 +264,9 @@ def make_replay(
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = catalogue.find_system(settings["system"])
     once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
-    more_than_once, is_apart = learner_config.epochs * learner_config.minibatches > 1, axis is types.LOCAL
+    more_than_once = learner_config.epochs * learner_config.minibatches > 1
     if not system.replay.keeps_rows:
-        if is_apart and more_than_once:
+        if apart and more_than_once:
             raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         if agent.staleness == "none" and more_than_once:
             raise errors.UsageError(
@@ -228,7 +287,7 @@ def make_replay(
         agent.first_error,
     )
     config: Any = settings.group("replay", system.replay.config)
-    if is_apart and isinstance(config, replay.UniformConfig):
+    if apart and isinstance(config, replay.UniformConfig):
         # Each shard draws a whole batch of its own.
         config = dataclasses.replace(config, batch_size=config.batch_size * num_shards)
     sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}

@@ -60,11 +60,7 @@ def train(
         MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
-    named = {"system": system, "env": env, **run_settings}
-    for name, value in (settings or {}).items():
-        if name in named:
-            raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
-        named[name] = value
+    named = assemble.by_flag(system, env, settings, run_settings)
     return drive(named, devices or jax.devices(), stopping.StopToken(), display=False, callbacks=callbacks)
 
 

@@ -56,13 +56,7 @@ class Run(NamedTuple):
     words: Words = Words()
 
 
-CHANGED = Words(
-    flags={
-        "learner.policy_learning_rate": "agent.policy_learning_rate",
-        "learner.policy_period": "agent.policy_period",
-    },
-    leaves={"carry/core/1": "carry/core/memory"},
-)
+CHANGED = Words()
 
 # Every iteration is a chunk and a record of its own: how many iterations the program sums up before the host does would
 # follow the clock, and with it the last bits of the sums.
@@ -130,7 +124,6 @@ RUNS = (
     Run(
         "frame-stack",
         "--system=pqn --layout=anakin --network.core=frame_stack --network.num_frames=2 " + _WALK + _EPOCHS,
-        words=Words(leaves={"actors/carry": "actors/carry/frames"}),
     ),
     Run("two-devices", "--system=ppo --layout=anakin --layout.num_devices=2 " + _WALK + _EPOCHS),
     Run("several-seeds", "--system=dqn --layout=anakin --num_seeds=3 " + _WALK + _REPLAY),

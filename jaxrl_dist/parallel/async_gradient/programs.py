@@ -268,6 +268,5 @@ def init_actors(
 
 def init_replay(agent: agents.Agent, replay: replays.Replay, rows: types.Unroll) -> ArrayTree:
     """Returns an empty replay of unrolls like `rows` [T + 1, B], of `jax.ShapeDtypeStruct`."""
-    step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), rows.steps)
     width = rows.steps.version.shape[1]
-    return replay.init(step_spec, jax.eval_shape(lambda: agent.init_carry(width)))
+    return replay.init(unrolls.step_struct(rows.steps), jax.eval_shape(lambda: agent.init_carry(width)))

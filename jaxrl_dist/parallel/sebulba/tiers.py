@@ -149,7 +149,7 @@ def make_init(setting: Setting, steps: types.Step) -> Any:
     agent, mesh = setting.agent, setting.mesh
 
     def init(key: Array) -> Any:
-        step_spec = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), steps)
+        step_spec = unrolls.step_struct(steps)
         carry = jax.eval_shape(lambda: agent.init_carry(setting.width // mesh.shape["devices"]))
         return setting.learner.init(agent.init(run_keys.seed_keys(key).params)), setting.replay.init(step_spec, carry)
 
