@@ -83,7 +83,7 @@ def test_actions_and_carries_belong_to_their_environment(monkeypatch: pytest.Mon
     seen = 0
     for unroll in unrolled:
         opening = unroll.steps.timestep.observation[0]
-        for frames, now in zip(unroll.carry, opening, strict=True):
+        for frames, now in zip(unroll.carry.frames, opening, strict=True):
             if now[2] >= 2:
                 np.testing.assert_array_equal(frames[:, 0], [now[0]] * 2)
                 np.testing.assert_array_equal(frames[:, 2], [now[2] - 2, now[2] - 1])

@@ -79,7 +79,9 @@ def test_parts_add_up_to_the_state(tmp_path: pathlib.Path) -> None:
 )
 def test_schedules(system: str, settings: dict[str, Any], rows: dict[str, Any], tmp_path: pathlib.Path) -> None:
     resolved, environment = assemble.resolve(command_of(system, tmp_path, **settings).flags)
-    found = dry_run.schedules(resolved, assemble.assemble(resolved, environment, jax.devices()[:1]))
+    parts = assemble.assemble(resolved, environment, jax.devices()[:1])
+    params = jax.vmap(parts.agent.init)(jax.random.key(0)[None])
+    found = dry_run.schedules(resolved, parts, params)
     for name, values in rows.items():
         expected = values.split() if isinstance(values, str) else values
         assert [value.replace(" ", "") for value in found[name]] == expected
