@@ -13,8 +13,11 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs import parameters
-from jaxrl_dist.settings import setting
+from jaxrl_dist.settings import setting, user_code
 from jaxrl_dist.types import Array, ArrayTree
+
+# What a package offers as `NAME = "module:SUITE"` is the suite NAME.
+ENTRY_POINTS = "jaxrl_dist.envs"
 
 _LARGEST = 3e38
 
@@ -207,11 +210,20 @@ class Suite(NamedTuple):
 
 @functools.cache
 def registry() -> Mapping[str, Suite]:
-    """Returns the suites by name."""
+    """Returns the suites by name: those of this package, and those that installed packages offer.
+
+    Raises:
+        errors.UsageError: a package offers what is no `Suite`, or cannot be imported.
+    """
     package = importlib.import_module("jaxrl_dist.envs.suites")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
     found = [getattr(importlib.import_module(name), "SUITE", None) for name in names]
-    return {suite.name: suite for suite in found if suite is not None}
+    by_name = {suite.name: suite for suite in found if suite is not None}
+    for name, text in user_code.installed(ENTRY_POINTS).items():
+        flag = f"the entry point {name} of {ENTRY_POINTS}"
+        suite = user_code.load(flag, text, "Suite", lambda value: isinstance(value, Suite))
+        by_name.setdefault(name, suite._replace(name=name))
+    return by_name
 
 
 def find_suite(name: str) -> Suite:

@@ -21,8 +21,8 @@ _OWNER_WRITES_WITHIN_S = 0.05
 
 def of(settings: Resolved) -> pathlib.Path:
     """Returns the folder of a run: `--out`, or one named after system, environment and seed under `runs`."""
-    env = settings["env"].replace(":", "-").replace("/", "-")
-    return pathlib.Path(settings["out"] or f"runs/{settings['system']}-{env}-seed{settings['seed']}")
+    task = f"{settings['system']}-{settings['env']}".replace(":", "-").replace("/", "-")
+    return pathlib.Path(settings["out"] or f"runs/{task}-seed{settings['seed']}")
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:

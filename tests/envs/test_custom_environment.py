@@ -50,8 +50,8 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
     ("name", "params", "message"),
     [
         ("own_world:makes", {}, r"own_world has no function makes; it has make, fails, nothing; did you mean make\?"),
-        ("own_world", {}, "expected custom:module:function"),
-        ("nowhere:make", {}, "importing nowhere: ModuleNotFoundError"),
+        ("own_world", {}, "expected custom:module:NAME of a function"),
+        ("nowhere:make", {}, "importing nowhere: ModuleNotFoundError: No module named 'nowhere'"),
         ("broken_world:make", {}, "ModuleNotFoundError at broken_world.py:1: No module named 'no_such_library'"),
         ("own_world:fails", {}, r"ZeroDivisionError at own_world.py:10"),
         ("own_world:nothing", {}, "returned a int, expected a BareEnvironment or Environment"),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import errors, networks, types
-from jaxrl_dist.networks import custom, torsos
+from jaxrl_dist.networks import torsos
+from jaxrl_dist.settings import user_code
 
 
 class Failing(nn.Module):
@@ -191,7 +192,7 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
     assert jax.tree.leaves(params["outputs_policy"])[1].shape == (10, 3)
     for torso, message in (
         ("no_such_module:Net", "No module named"),
-        (f"{__name__}:Missing", "has no class Missing; its Flax modules: Failing"),
+        (f"{__name__}:Missing", "has no Flax module Missing; it has Failing"),
         (
             f"{__name__}:Failing",
             r"ValueError at test_networks.py:\d+: no such thing; it was given observations \(2, 5\)",
@@ -233,7 +234,7 @@ def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
         exec(compile("raise ValueError('no')", "/x/site-packages/library.py", "exec"))
     except ValueError as error:
         inside = error.with_traceback(error.__traceback__.tb_next)
-    assert custom._where(inside) == "ValueError at library.py:1: no"
+    assert user_code.where(inside) == "ValueError at library.py:1: no"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@
 """
 
 import functools
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import numpy as np
 from jaxrl_dist import envs, errors, simulator, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.simulators import server, sources, waiting_room
+from jaxrl_dist.settings import user_code
 
 _NAME = "external"
 
@@ -94,29 +94,11 @@ def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
             f"--env.params.listen=PORT, or {_NAME}:module:function without"
         )
     if is_function:
-        return sources.Threads(_import(name, full_name)), f"simulators are calls of {name} in threads"
+        play = user_code.load(f"--env={full_name}", name, "function", callable)
+        return sources.Threads(play), f"simulators are calls of {name} in threads"
     if not _PORTS[0] <= port <= _PORTS[1]:
         raise errors.UsageError(f"--env.params.listen={port}: expected a port from {_PORTS[0]} to {_PORTS[1]}")
     return waiting_room.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
-
-
-def _import(name: str, full_name: str) -> Callable[[simulator.Session], None]:
-    """Imports the function that plays."""
-    module_name, _, attribute = name.rpartition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise errors.UsageError(
-            f"--env={full_name}: importing {module_name}: {type(error).__name__}: {reason}"
-        ) from error
-    play = getattr(module, attribute, None)
-    if not callable(play):
-        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise errors.UsageError(
-            f"--env={full_name}: {module_name} has no function {attribute}{errors.nearest(attribute, functions)}"
-        )
-    return play
 
 
 def _observation(text: str) -> simulator.ArrayType:

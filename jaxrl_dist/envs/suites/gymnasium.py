@@ -19,6 +19,7 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.film import rendered
 from jaxrl_dist.envs.host import episodes, worker_pool, worker_process
+from jaxrl_dist.settings import user_code
 
 _NAME = "gymnasium"
 _MORE_NAMES = (
@@ -105,7 +106,7 @@ def _find(library: Any, name: str) -> Any:
     """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
     module, _, short = name.rpartition(":")
     if module:
-        _make(functools.partial(importlib.import_module, module), f"{_NAME}:{name}", f"importing {module}: ")
+        user_code.imported(f"--env={_NAME}:{name}", module)
     parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
     found = library.spec(short)
     entry = found.entry_point

@@ -1,0 +1,78 @@
+"""Code of users that a flag names as `module:name`. It is imported here and nowhere else."""
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from jaxrl_dist import errors
+
+# A module that is missing is missed by the machinery of Python's own imports.
+_NOT_OF_USERS = ("site-packages", "<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
+
+
+def load(
+    flag: str,
+    text: str,
+    kind: str,
+    is_one: Callable[[Any], bool],
+    is_likely: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Imports what a flag names.
+
+    Args:
+        flag: with its value, as the user wrote it, for messages.
+        text: `module:name`; the module lies where Python looks, which commands widen by the folder they start in.
+        kind: of what is looked for, such as "function".
+        is_one: whether a value is of that kind.
+        is_likely: whether the message for a wrong name names a value; by default all of the kind are named.
+
+    Raises:
+        UsageError: the text has another form, the module cannot be imported, or has nothing of that kind and name.
+    """
+    module_name, _, name = text.rpartition(":")
+    if not module_name or not name:
+        raise errors.UsageError(f"{flag}: expected {flag.partition('=')[2].removesuffix(text)}module:NAME of a {kind}")
+    module = imported(flag, module_name)
+    found = getattr(module, name, None)
+    if not is_one(found):
+        names = [key for key, value in vars(module).items() if (is_likely or is_one)(value) and not key.startswith("_")]
+        raise errors.UsageError(
+            f"{flag}: {module_name} has no {kind} {name}; it has {', '.join(names) or 'none'}"
+            f"{errors.nearest(name, names)}"
+        )
+    return found
+
+
+def imported(flag: str, name: str) -> ModuleType:
+    """Imports a module that a flag names.
+
+    Raises:
+        UsageError: it cannot be imported; the message names the line.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise errors.UsageError(f"{flag}: importing {name}: {where(error)}") from error
+
+
+def where(error: Exception) -> str:
+    """Says in one line what an error is and where in the user's code it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    of_users = [frame for frame in frames if not any(part in frame.filename for part in _NOT_OF_USERS)]
+    # The package itself may be installed beside the libraries, and then every frame is of them.
+    frame = (of_users or [frame for frame in frames if "importlib" not in frame.filename] or frames)[-1]
+    is_missing = isinstance(error, ModuleNotFoundError) and not of_users
+    place = "" if is_missing else f" at {os.path.basename(frame.filename)}:{frame.lineno}"
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}{place}: {text[0] if text else 'no message'}"
+
+
+@functools.cache
+def installed(group: str) -> Mapping[str, str]:
+    """Returns what installed packages offer by an entry point: name -> `module:name`."""
+    return {point.name: point.value for point in importlib.metadata.entry_points(group=group)}

@@ -1,0 +1,128 @@
+"""Systems of users: `--system=module:SYSTEM`, and what installed packages offer."""
+
+import json
+import pathlib
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import envs, errors
+from jaxrl_dist.settings import user_code
+from jaxrl_dist.systems import catalogue, training_flags
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "writing_an_agent.md"
+NAME = "reinforce:SYSTEM"
+SMALL = {"env.num_envs": 4, "layout.unroll_length": 8, "network.hidden_sizes": (8,), "evaluation.episodes": 2}
+
+
+@pytest.fixture
+def reinforce(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The file of the page, where Python looks."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "reinforce.py").write_text(code)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "reinforce", raising=False)
+    catalogue._own_system.cache_clear()
+    return folder
+
+
+@pytest.mark.usefixtures("reinforce")
+@pytest.mark.parametrize("layout", ["anakin", "sebulba", "async_gradient"])
+def test_a_file_of_the_user_s_trains_and_resumes_in_every_layout(layout: str, tmp_path: pathlib.Path) -> None:
+    own = {"layout.num_workers": 1} if layout == "async_gradient" else {}
+    settings = {**SMALL, **own, "agent.discount": 0.9}
+    out = tmp_path / "run"
+    first = jaxrl_dist.train(NAME, "toy:walk", layout=layout, steps=64, out=str(out), settings=settings)
+    assert first.reason == "finished" and np.isfinite(first.summary["eval_return_mean"])
+    written = json.loads((out / "config.json").read_text())["settings"]
+    assert written["system"]["value"] == NAME and written["agent.discount"]["value"] == 0.9
+    second = jaxrl_dist.train(NAME, "toy:walk", layout=layout, steps=128, out=str(out), settings=settings)
+    assert second.summary["resumed_from"] == 64 and second.summary["env_steps"] == 128
+    assert second.summary["params_sha256"] != first.summary["params_sha256"]
+    policy = jaxrl_dist.load(out)
+    assert policy.env_steps == 128 and policy.settings["agent.discount"] == 0.9
+
+
+def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "run"
+    jaxrl_dist.train(NAME, "toy:walk", steps=32, out=str(out), settings=SMALL)
+    shutil.rmtree(reinforce)
+    sys.modules.pop("reinforce")
+    catalogue._own_system.cache_clear()
+    with pytest.raises(errors.UsageError, match="^--system=reinforce:SYSTEM: importing reinforce: ModuleNotFoundError"):
+        jaxrl_dist.load(out)
+
+
+@pytest.mark.usefixtures("reinforce")
+def test_its_flags_are_checked_and_described_like_ours() -> None:
+    parsed = training_flags.parse([f"--system={NAME}", "--agent.discount=0.9"])
+    assert parsed.settings is not None and parsed.settings["agent.discount"] == 0.9
+    with pytest.raises(errors.UsageError, match="--agent.discount=1.5"):
+        training_flags.parse([f"--system={NAME}", "--agent.discount=1.5"])
+    with pytest.raises(errors.UsageError, match=f"--agent.discont: {NAME} has no such flag; did you mean --agent.disc"):
+        training_flags.parse([f"--system={NAME}", "--agent.discont=0.5"])
+    assert "--agent.discount" in training_flags.parse([f"--system={NAME}", "--help"]).text
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("own_row:SISTEM", "from jaxrl_dist.systems import SYSTEMS\nSYSTEM = SYSTEMS['ppo']", "it has SYSTEM; did you"),
+        ("own_row:SYSTEM", "SYSTEM = 3", "own_row has no System SYSTEM; it has none"),
+        ("own_row:SYSTEM", "import no_such_library", "ModuleNotFoundError at own_row.py:1: No module named"),
+        ("nowhere:SYSTEM", "", "importing nowhere: ModuleNotFoundError: No module named 'nowhere'"),
+        ("own_row:", "", "expected module:NAME of a System"),
+        (
+            "own_row:SYSTEM",
+            "import dataclasses\nfrom jaxrl_dist.systems import SYSTEMS\n"
+            "@dataclasses.dataclass\nclass Config:\n    size: int = 3\n"
+            "SYSTEM = dataclasses.replace(SYSTEMS['ppo'], config=Config)",
+            "Config.size must be a .* declared with setting",
+        ),
+    ],
+)
+def test_what_is_no_system_is_refused_in_one_line(
+    name: str, code: str, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_row.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_row", raising=False)
+    catalogue._own_system.cache_clear()
+    with pytest.raises(errors.UsageError, match=message) as error:
+        training_flags.parse([f"--system={name}"])
+    assert str(error.value).startswith(f"--system={name}: ") and "\n" not in str(error.value)
+
+
+@pytest.fixture
+def package(reinforce: pathlib.Path) -> None:
+    """An installed package that offers a system and a suite."""
+    (reinforce / "my_suite.py").write_text(
+        "from jaxrl_dist.envs.suites import toy\nSUITE = toy.SUITE._replace(name='anything')\n"
+    )
+    about = reinforce / "my_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[jaxrl_dist.systems]\nmine = reinforce:SYSTEM\n[jaxrl_dist.envs]\nmy_suite = my_suite:SUITE\n"
+    )
+
+
+@pytest.mark.usefixtures("package")
+def test_an_installed_package_offers_systems_and_suites(tmp_path: pathlib.Path) -> None:
+    for cached in (user_code.installed, envs.registry):
+        cached.cache_clear()
+    try:
+        run = jaxrl_dist.train("mine", "my_suite:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
+        assert run.reason == "finished" and run.summary["system"] == "mine"
+        assert "mine: reinforce:SYSTEM" in catalogue.list_text() and "my_suite: " in catalogue.list_text()
+        with pytest.raises(errors.UsageError, match="--system=min: expected one of .*did you mean mine"):
+            training_flags.parse(["--system=min"])
+    finally:
+        for cached in (user_code.installed, envs.registry):
+            cached.cache_clear()
