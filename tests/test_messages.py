@@ -62,8 +62,8 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
         (folder / "runs" / name).mkdir()
         (folder / "runs" / name / "config.json").write_text(contents)
     (folder / "file").touch()
-    (folder / "user_networks.py").write_text("import flax.linen as nn\n\n\nclass MyNet(nn.Module):\n    pass\n")
-    (folder / "user_broken.py").write_text("raise ValueError('not today')\n")
+    (folder / "pinned_networks.py").write_text("import flax.linen as nn\n\n\nclass MyNet(nn.Module):\n    pass\n")
+    (folder / "pinned_broken.py").write_text("raise ValueError('not today')\n")
     (folder / "own_world.py").write_text(
         "def make():\n    pass\n\n\ndef fails():\n    1 / 0\n\n\ndef nothing():\n    return 3\n"
     )

@@ -22,7 +22,7 @@ _DISTRIBUTIONS = (
 # What records may be sent to, by its package.
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 _KEY = "software"
-_PACKAGE = pathlib.Path(__file__).resolve().parent
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 _UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}
 
 
@@ -68,6 +68,16 @@ def commit() -> str:
 def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns what the sessions of a run ran with, of its `config.json`; unknown where it does not say."""
     return contents.get(_KEY) or [_UNKNOWN]
+
+
+def other_version(contents: Mapping[str, Any]) -> str:
+    """Returns this package's version that last wrote a run, of its `config.json`, "" where it is the one at hand."""
+    ours = f"{_DISTRIBUTIONS[0]} "
+    then, now = (
+        next((one.removeprefix(ours) for one in listed if one.startswith(ours)), "")
+        for listed in (recorded(contents)[-1]["versions"], versions())
+    )
+    return "" if then == now else then
 
 
 def record(contents: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> dict[str, Any]:

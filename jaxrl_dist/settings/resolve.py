@@ -5,12 +5,17 @@ It knows no setting: which layers there are, `systems.catalogue` says.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxrl_dist import errors
 from jaxrl_dist.settings import fields as setting_fields
 
+# Flags of 0.1.0 that have another name since; CHANGELOG.md has the same table.
+RENAMED = {
+    "learner.policy_learning_rate": "agent.policy_learning_rate",
+    "learner.policy_period": "agent.policy_period",
+}
 PARAMS = "env.params."
 FLAG, AUTO = "flag", "auto"
 
@@ -92,7 +97,7 @@ class Resolved:
         Raises:
             UsageError: the contents are not those of a `config.json`.
         """
-        return difference(entries(old), entries(self.as_json()))
+        return difference(entries(old, self.fields), entries(self.as_json(), self.fields))
 
 
 def layered(
@@ -173,8 +178,12 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
-def entries(contents: Any) -> dict[str, dict[str, Any]]:
-    """Returns the settings of a `config.json`'s contents, checked in form.
+def entries(contents: Any, declared: Container[str] = ()) -> dict[str, dict[str, Any]]:
+    """Returns the settings of a `config.json`'s contents, checked in form, by the names that they have today.
+
+    Args:
+        contents: of the file.
+        declared: names of the run's settings; of what was renamed, others are left out, as nothing depended on them.
 
     Raises:
         UsageError: the contents are not those of a `config.json`.
@@ -182,4 +191,5 @@ def entries(contents: Any) -> dict[str, dict[str, Any]]:
     found = contents.get("settings") if isinstance(contents, Mapping) else None
     if not isinstance(found, dict) or not all(isinstance(item, dict) and "value" in item for item in found.values()):
         raise errors.UsageError("config.json is not that of a run: it needs settings with values")
-    return found
+    renamed: dict[str, dict[str, Any]] = {RENAMED.get(str(name), str(name)): item for name, item in found.items()}
+    return {name: item for name, item in renamed.items() if name in declared or name not in RENAMED.values()}

@@ -5,6 +5,7 @@ family, what its layout needs, a preset's, what `--layout=auto` measured, a flag
 """
 
 import dataclasses
+import functools
 import importlib.resources
 import itertools
 import math
@@ -17,9 +18,11 @@ from typing import Any, NamedTuple
 from jaxrl_dist import envs, errors, networks, systems
 from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
-from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting
+from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
+# What a package offers as `NAME = "module:SYSTEM"` is trained with `--system=NAME`.
+ENTRY_POINTS = "jaxrl_dist.systems"
 ALIASES = {"network": "network.torso"}
 PRESETS = pathlib.Path(str(importlib.resources.files("jaxrl_dist.systems"))) / "presets"
 
@@ -37,7 +40,7 @@ _WIDTH = 110
 class RunConfig:
     """Settings of a run as a whole; their flags have no prefix."""
 
-    system: str = setting("ppo", "System to train; --list names them.")
+    system: str = setting("ppo", "System to train; --list names them, module:SYSTEM is your own.")
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
@@ -170,15 +173,32 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
 
 
 def find_system(name: str) -> systems.System:
-    """Returns the row of the table.
+    """Returns the row of the table, or that of a user: `module:SYSTEM`, or what an installed package offers.
 
     Raises:
         UsageError: there is no such system.
     """
-    if name not in systems.SYSTEMS:
-        valid = ", ".join(systems.SYSTEMS)
-        raise errors.UsageError(f"--system={name}: expected one of {valid}{errors.nearest(name, systems.SYSTEMS)}")
-    return systems.SYSTEMS[name]
+    if name in systems.SYSTEMS:
+        return systems.SYSTEMS[name]
+    offered = user_code.installed(ENTRY_POINTS)
+    if name not in offered and ":" not in name:
+        valid = (*systems.SYSTEMS, *offered)
+        raise errors.UsageError(
+            f"--system={name}: expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}"
+        )
+    return _own_system(name, offered.get(name, name))
+
+
+@functools.cache
+def _own_system(name: str, text: str) -> systems.System:
+    """Imports a user's row, which messages and folders call by the name that `--system` gives it."""
+    flag = f"--system={name}"
+    row: systems.System = user_code.load(flag, text, "System", lambda value: isinstance(value, systems.System))
+    try:
+        fields.of(row.config)
+    except (TypeError, NameError) as error:
+        raise errors.UsageError(f"{flag}: {error}") from error
+    return dataclasses.replace(row, name=name)
 
 
 def systems_for(actions: str) -> str:
@@ -200,6 +220,8 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
+    if resolve.RENAMED.get(name) in catalogue:
+        return errors.UsageError(f"--{name}: its name is --{resolve.RENAMED[name]} since 0.2.0")
     others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
     if others:
         return errors.UsageError(
@@ -269,7 +291,9 @@ def restored(contents: Mapping[str, Any]) -> Resolved:
     Raises:
         UsageError: the contents are not those of a `config.json` that this version can read.
     """
-    entries = resolve.entries(contents)
+    named = {name: entry["value"] for name, entry in resolve.entries(contents).items()}
+    row, _, layout = choose(named, presets.NONE)
+    entries = resolve.entries(contents, declared(row, layout))
     values = {name: entry["value"] for name, entry in entries.items()}
     found = resolved(values, contents.get("family"), presets.NONE)
     origins = {**found.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
@@ -351,6 +375,7 @@ def list_text() -> str:
     """Lists the systems, the environments of each suite, the layouts, and the presets."""
     by_name = systems.SYSTEMS.values()
     rows = [f"{row.name}: {row.summary} Layouts: {', '.join(row.layout_names)}." for row in by_name]
+    rows += [f"{name}: {text}, of an installed package." for name, text in user_code.installed(ENTRY_POINTS).items()]
     names = [f"{suite.name}: {', '.join(suite.environments) or 'any name'}" for suite in envs.registry().values()]
     layouts = {one.name: f"{one.name}: {one.summary}" for row in by_name for one in row.layouts}
     ways = [*layouts.values(), f"{AUTO}: The fastest of those above that learn the same, measured when the run begins."]

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.parallel import memory_use
-from jaxrl_dist.runs import checkpoint, events, metrics
+from jaxrl_dist.runs import checkpoint, events, metrics, software
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs.checkpoint import Path
 from jaxrl_dist.settings import resolve
@@ -53,9 +53,12 @@ def restore_latest(
     try:
         found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
     except ValueError as error:
+        writer = software.other_version(folders.held(pathlib.Path(folder).parent) or {})
+        cause = "if a network or environment of your own has changed, put it back"
+        if writer:
+            cause = f"jaxrl_dist {writer} wrote it, go on with that"
         raise errors.UsageError(
-            f"the checkpoint does not fit ({error}); if a network or environment of your own has changed, put it back, "
-            "or train into another --out"
+            f"the checkpoint does not fit ({error}); {cause}, or train into another --out"
         ) from error
     if found is None or whole:
         return found

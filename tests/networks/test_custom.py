@@ -1,6 +1,8 @@
 """A network of the user's own: a class that its module lacks is one line that names those it has."""
 
+import importlib
 import pathlib
+import re
 from typing import Any
 
 import conftest
@@ -39,7 +41,7 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 ) -> None:
     settings = {key: value for key, value in conftest.SMALL["ppo"].items() if key != "network.torso"}
     message = (
-        r"^--network=user_networks:mynett: user_networks has no class mynett; its Flax modules: MyNet, Deep; "
+        r"^--network=user_networks:mynett: user_networks has no Flax module mynett; it has MyNet, Deep; "
         r"did you mean MyNet\?$"
     )
     with pytest.raises(errors.UsageError, match=message):
@@ -53,7 +55,7 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 
 
 def test_a_file_without_any_is_named_too() -> None:
-    with pytest.raises(errors.UsageError, match=r"user_tools has no class MyNet; its Flax modules: none$"):
+    with pytest.raises(errors.UsageError, match=r"user_tools has no Flax module MyNet; it has none$"):
         custom.make("user_tools:MyNet")
 
 
@@ -76,7 +78,7 @@ def test_a_network_that_was_changed_does_not_resume_in_one_line(
     settings = {"layout.unroll_length": 4, "env.num_envs": 4, "evaluation.episodes": 1, "network": "user_networks:Own"}
 
     def train(features: int, steps: int) -> jaxrl_dist.Run:
-        module = custom.importlib.import_module("user_networks")
+        module = importlib.import_module("user_networks")
         monkeypatch.setattr(module, "Own", lambda: Own(features), raising=False)
         settings["steps"] = steps
         return jaxrl_dist.train("a2c", "toy:walk", out=str(tmp_path / "run"), settings=settings)
@@ -87,14 +89,18 @@ def test_a_network_that_was_changed_does_not_resume_in_one_line(
     with pytest.raises(errors.UsageError, match=message) as error:
         train(6, 32)
     assert "\n" not in str(error.value) and (tmp_path / "run" / "config.json").read_text() == before
+    (tmp_path / "run" / "config.json").write_text(re.sub(r"jaxrl_dist [^\"]+", "jaxrl_dist 0.0.9", before))
+    with pytest.raises(errors.UsageError, match=r"in the template\); jaxrl_dist 0.0.9 wrote it, go on with that"):
+        train(6, 32)
     assert train(8, 32).summary["resumed_from"] == 16
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.UsageError, match=r"^--network=no_such_module:MyNet: No module named 'no_such_module'$"):
+    with pytest.raises(errors.UsageError, match="^--network=no_such_module:MyNet: importing no_such_module: Modul"):
         custom.make("no_such_module:MyNet")
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
     with pytest.raises(
-        errors.UsageError, match=r"^--network=user_broken:X: ValueError at user_broken.py:2: not today$"
+        errors.UsageError,
+        match="^--network=user_broken:X: importing user_broken: ValueError at user_broken.py:2: not",
     ):
         custom.make("user_broken:X")

@@ -263,7 +263,7 @@ def test_short_names_stand_for_the_full_ones(toy: None) -> None:
         ({"discount": "1"}, r"did you mean --agent\.discount\?"),
         ({"learner.discount": "1"}, r"did you mean --agent\.discount\?"),
         ({"agent.discount": "2"}, r"--agent\.discount=2: expected a number >= 0 and <= 1"),
-        ({"system": "toi"}, r"--system=toi: expected one of toy; did you mean toy\?"),
+        ({"system": "toi"}, r"--system=toi: expected one of toy, or module:SYSTEM; did you mean toy\?"),
         ({"layout": "their"}, r"--layout=their: toy runs in here, there or auto; did you mean there\?"),
     ],
 )

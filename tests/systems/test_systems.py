@@ -1,13 +1,15 @@
 """The table of systems: its rows name what exists, and its values are those that were published."""
 
 import inspect
+import re
 
+import conftest
 import jax
 import numpy as np
 import pytest
 
 from jaxrl_dist import errors, systems, types
-from jaxrl_dist.settings import fields
+from jaxrl_dist.settings import fields, resolve
 from jaxrl_dist.systems import catalogue, families
 from jaxrl_dist.training import assemble
 
@@ -179,3 +181,27 @@ def test_an_agent_takes_the_actions_that_it_declares(system: str) -> None:
             takes = False
             assert system not in str(error).partition("--system=")[2].split(", ")
         assert takes == (system in catalogue.systems_for(space.kind).split(", ")), space
+
+
+def test_the_changes_list_what_was_renamed() -> None:
+    text = (conftest.PACKAGE.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `train.py` \| `--(\S+)` \| `--(\S+)` \|$", text, re.MULTILINE)
+    assert dict(rows) == resolve.RENAMED
+
+
+@pytest.mark.parametrize(
+    ("system", "env", "kept"), [("td3", "gymnax:Pendulum-v1", {"agent.policy_period": 2}), ("ppo", "toy:walk", {})]
+)
+def test_settings_of_an_older_run_are_read_by_their_names_of_today(system: str, env: str, kept: dict[str, int]) -> None:
+    settings, _ = assemble.resolve({"system": system, "env": env})
+    contents = settings.as_json()
+    older = {now: then for then, now in resolve.RENAMED.items()}
+    entries = {older.get(name, name): entry for name, entry in contents["settings"].items()}
+    # All agents had them.
+    entries.setdefault("learner.policy_period", {"value": 1, "origin": "default"})
+    entries.setdefault("learner.policy_learning_rate", {"value": 0.0, "origin": "default"})
+    contents = {**contents, "settings": entries}
+    assert catalogue.restored(contents).settings == settings.settings
+    found = settings.difference(contents)
+    assert not found.identity and not found.tunable
+    assert {name: settings[name] for name in kept} == kept
