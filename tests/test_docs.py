@@ -1,4 +1,4 @@
-"""The documents tell the truth: their table, flags, commands and links exist. Run as a program, it writes the table."""
+"""The documents tell the truth: their flags, commands and links exist. Run as a program, it writes their tables."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 import conftest
 import pytest
 
-from jaxrl_dist import systems
+from jaxrl_dist import envs, networks, systems
+from jaxrl_dist.learning import learner
+from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import fields, resolve
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import search
@@ -42,6 +44,52 @@ def with_table(text: str) -> str:
     """Puts the table between its markers."""
     before, rest = text.split(START)
     return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+
+
+def flags_page() -> str:
+    """Returns the page of all flags."""
+    lines = [
+        "# Flags",
+        "",
+        "Written by `python tests/test_docs.py`. Every command takes `--help`; that of `scripts/train.py` shows, for",
+        "the system and layout that it is given, the values of its paper, of families of tasks and of a preset, with",
+        "their sources. A setting takes, in rising order: its default, its system's paper, the task family, what its",
+        "layout needs, a preset, a flag.",
+        "",
+    ]
+    for title, prefix, config in _owners():
+        lines += [f"## {title}", "", "| flag | default | what it is | default from |", "|---|---|---|---|"]
+        for field in fields.of(config):
+            about = f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|")
+            default = fields.shown(field.default)
+            source = resolve.origin_of(field.source) if field.source else ""
+            lines.append(f"| `--{prefix}{field.name}` | {f'`{default}`' if default else ''} | {about} | {source} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _owners() -> Iterator[tuple[str, str, type]]:
+    """Yields the title, the prefix and the class of each group of settings, once."""
+    rows = systems.SYSTEMS.values()
+    yield "The run", "", catalogue.RunConfig
+    yield "Environments", "env.", envs.Config
+    yield "Networks", "network.", networks.Config
+    yield "The learner", "learner.", learner.Config
+    for config in dict.fromkeys(row.config for row in rows):
+        named = ", ".join(row.name for row in rows if row.config is config)
+        yield f"Agent of {named}", "agent.", config
+    for replay in dict.fromkeys(row.replay for row in rows):
+        if fields.of(replay.config):
+            yield f"Replay {replay.name}", "replay.", replay.config
+    for layout in {layout.name: layout for row in rows for layout in row.layouts}.values():
+        yield f"Layout {layout.name}", "layout.", layout.config
+    yield "Evaluation", "evaluation.", catalogue.EvaluationConfig
+    yield "Checkpoints", "checkpoint.", checkpoint.Config
+    yield "Logs", "log.", loggers.Config
+    for path in sorted((ROOT / "scripts").glob("*.py")):
+        module = importlib.import_module(f"jaxrl_dist.commands.{path.stem}")
+        if hasattr(module, "Config"):
+            yield f"{path.name}", "", module.Config
 
 
 def commands(documents: Sequence[pathlib.Path] = DOCUMENTS) -> Iterator[list[str]]:
@@ -101,6 +149,18 @@ def check_study(arguments: list[str]) -> None:
 def test_the_table_of_systems_is_current() -> None:
     text = DOCUMENTS[0].read_text(encoding="utf-8")
     assert with_table(text) == text, "python tests/test_docs.py rewrites it"
+
+
+def test_the_page_of_flags_is_current() -> None:
+    page = (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
+    assert page == flags_page(), "python tests/test_docs.py rewrites it"
+    for row in systems.SYSTEMS.values():
+        for layout in row.layouts:
+            assert all(f"| `--{name}` |" in page for name in catalogue.declared(row, layout.name))
+
+
+def test_the_readme_is_short() -> None:
+    assert len(DOCUMENTS[0].read_bytes()) <= 9_000
 
 
 @pytest.mark.parametrize("command", [shlex.join(command) for command in commands()])
@@ -196,3 +256,4 @@ def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:
 
 if __name__ == "__main__":
     DOCUMENTS[0].write_text(with_table(DOCUMENTS[0].read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "docs" / "flags.md").write_text(flags_page(), encoding="utf-8")

@@ -43,7 +43,7 @@ def module(code: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_example_of_the_readme_is_run_here() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert text.count("```python") == 3
+    assert text.count("```python") == 2
 
 
 def test_training_and_loading(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_loop_of_the_users_own_has_the_settings_of_a_run(
 
 
 def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module(block("README.md", "class MyNet"), "my_module", monkeypatch)
+    module(block("docs/python.md", "class MyNet"), "my_module", monkeypatch)
     spec = envs.make("toy:episode").spec
     net = networks.make(networks.Config(torso="my_module:MyNet"), spec, (networks.Head("q", 3, 1.0),))
     outputs = networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)))
