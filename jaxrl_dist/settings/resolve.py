@@ -48,12 +48,14 @@ class Resolved:
         settings: flag name -> value.
         origins: flag name -> where the value comes from.
         fields: flag name -> declaration (none for `env.params.*`).
+        row: the `systems.System` whose settings they are; None where nobody has asked for one.
     """
 
     family: str | None
     settings: Mapping[str, Any]
     origins: Mapping[str, str]
     fields: Mapping[str, setting_fields.Field]
+    row: Any = None
 
     def __getitem__(self, name: str) -> Any:
         """Returns the value of a flag."""

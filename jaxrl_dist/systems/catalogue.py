@@ -6,13 +6,15 @@ family, what its layout needs, a preset's, what `--layout=auto` measured, a flag
 
 import dataclasses
 import functools
+import hashlib
 import importlib.resources
 import itertools
 import math
 import pathlib
+import sys
 import textwrap
 from collections.abc import Container, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from jaxrl_dist import envs, errors, networks, systems
@@ -113,8 +115,13 @@ def declared(system: systems.System, layout: str) -> dict[str, Field]:
     return {prefix + field.name: field for prefix, config in owners.items() for field in fields.of(config)}
 
 
-def choose(flags: Mapping[str, Any], preset: presets.Preset) -> Choice:
+def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System | None = None) -> Choice:
     """Returns what flags name, or else a preset, or else the defaults.
+
+    Args:
+        flags: settings by flag name.
+        preset: beneath them.
+        own: row that a program has made, in the place of the one that is named.
 
     Raises:
         UsageError: there is no such system or layout, or the preset is of another system.
@@ -126,7 +133,7 @@ def choose(flags: Mapping[str, Any], preset: presets.Preset) -> Choice:
             f"--system={named['system']}: --preset={preset.name} is of {beneath['system']}; leave out one of them"
         )
     system, _, layout = (named[name] or beneath.get(name, "") for name in named)
-    row = find_system(system or RunConfig.system)
+    row = own or find_system(system or RunConfig.system)
     # One that is named without text is refused where environments are checked.
     env = named["env"] if "env" in flags else beneath.get("env", RunConfig.env)
     return Choice(row, env, choose_layout(row, "" if layout == AUTO else layout, env))
@@ -180,6 +187,11 @@ def find_system(name: str) -> systems.System:
     """
     if name in systems.SYSTEMS:
         return systems.SYSTEMS[name]
+    if "#" in name:
+        raise errors.UsageError(
+            f"--system={name}: a program made it, and no module has it; give that program's own record, as in "
+            "train(system=SYSTEM) or load(folder, system=SYSTEM)"
+        )
     offered = user_code.installed(ENTRY_POINTS)
     if name not in offered and ":" not in name:
         valid = (*systems.SYSTEMS, *offered)
@@ -199,6 +211,26 @@ def _own_system(name: str, text: str) -> systems.System:
     except (TypeError, NameError) as error:
         raise errors.UsageError(f"{flag}: {error}") from error
     return dataclasses.replace(row, name=name)
+
+
+def named_row(system: systems.System) -> systems.System:
+    """Returns a row by the name that finds it again: its own, `module:NAME`, or one with a digest of its settings.
+
+    Args:
+        system: of the table, or one that a program has made.
+    """
+    if systems.SYSTEMS.get(system.name) is system or ":" in system.name or "#" in system.name:
+        return system
+    for module_name, module in list(sys.modules.items()):
+        if module_name != "__main__" and isinstance(module, ModuleType):
+            found = [key for key, value in vars(module).items() if value is system]
+            if found:
+                return dataclasses.replace(system, name=f"{module_name}:{found[0]}")
+    declared_here = [(field.name, field.kind, field.default) for field in fields.of(system.config)]
+    layouts = [layout.name for layout in system.layouts]
+    parts = declared_here, system.replay.name, layouts, system.settings, system.families, system.by_layout
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+    return dataclasses.replace(system, name=f"{system.name}#{digest[:8]}")
 
 
 def systems_for(actions: str) -> str:
@@ -256,14 +288,17 @@ def resolved(
     Raises:
         UsageError: a flag is unknown, or a value is not valid.
     """
-    flags = canonical(flags)
+    flags, own = canonical(flags), None
+    if isinstance(flags.get("system"), systems.System):
+        own = named_row(flags["system"])
+        flags = {**flags, "system": own.name}
     preset = find_preset(str(flags.get("preset") or "")) if preset is None else preset
     is_auto = flags.get("layout") == AUTO
     named = {**flags, "layout": measured["layout"][0]} if is_auto and "layout" in measured else flags
-    system, _, layout = choose(named, preset)
+    system, _, layout = choose(named, preset, own)
     catalogue = declared(system, layout)
     needed = resolve.from_row(system.settings_in(layout, family))
-    is_elsewhere = choose({**flags, "layout": ""}, preset).layout != layout
+    is_elsewhere = choose({**flags, "layout": ""}, preset, own).layout != layout
     above = _in_layout(preset, layout, catalogue, needed if is_elsewhere else ())
 
     def parse(name: str, value: Any) -> Any:
@@ -279,23 +314,31 @@ def resolved(
         measured if is_auto else {},
         {name: (value, FLAG) for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
     )
-    found = resolve.layered(layers, parse, catalogue, family)
+    found = dataclasses.replace(resolve.layered(layers, parse, catalogue, family), row=system)
     _check_seeds(found, system.layout(layout).seeds_together)
     _check_rows(found.settings)
     return found
 
 
-def restored(contents: Mapping[str, Any]) -> Resolved:
+def restored(contents: Mapping[str, Any], own: systems.System | None = None) -> Resolved:
     """Rebuilds the settings of a run from its `config.json`, origins included.
+
+    Args:
+        contents: of the file.
+        own: row of the run's system, where a program made it.
 
     Raises:
         UsageError: the contents are not those of a `config.json` that this version can read.
     """
     named = {name: entry["value"] for name, entry in resolve.entries(contents).items()}
-    row, _, layout = choose(named, presets.NONE)
+    if own is not None:
+        own = named_row(own)
+        if own.name != named["system"]:
+            raise errors.UsageError(f"system={own.name}: the run is of {named['system']}")
+    row, _, layout = choose(named, presets.NONE, own)
     entries = resolve.entries(contents, declared(row, layout))
     values = {name: entry["value"] for name, entry in entries.items()}
-    found = resolved(values, contents.get("family"), presets.NONE)
+    found = resolved({**values, "system": own or row.name}, contents.get("family"), presets.NONE)
     origins = {**found.origins, **{name: str(entry.get("origin")) for name, entry in entries.items()}}
     return dataclasses.replace(found, origins=origins)
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, errors, networks, parallel, replay, types
+from jaxrl_dist import agents, envs, errors, networks, parallel, replay, systems, types
 from jaxrl_dist.learning import learner, members, step
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.settings import resolve as resolves
@@ -112,11 +112,13 @@ class Parts(NamedTuple):
     step: Callable[..., Any]
 
 
-def make(system: str, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any) -> Parts:
+def make(
+    system: str | systems.System, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any
+) -> Parts:
     """Makes the parts of a system with the settings that it has for a task.
 
     Args:
-        system: row of the table of systems.
+        system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
         env: environment as suite:name.
         settings: by flag name, such as {"agent.discount": 0.9}.
         **run_settings: settings without an owner, as `train` takes them.
@@ -131,7 +133,7 @@ def make(system: str, env: str, *, settings: Mapping[str, Any] | None = None, **
 
 
 def by_flag(
-    system: str, env: str, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
+    system: str | systems.System, env: str, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns all settings of a call by flag name.
 
@@ -208,7 +210,7 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     Raises:
         UsageError: the agent or the network does not fit it; the message names the systems that take its actions.
     """
-    system = catalogue.find_system(settings["system"])
+    system = settings.row
     config: Any = settings.group("agent", system.config)
     network = settings.group("network", networks.Config)
     try:
@@ -223,12 +225,12 @@ def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[ja
     Raises:
         UsageError: more devices asked for than there are, or others.
     """
-    keeps_rows = catalogue.find_system(settings["system"]).replay.keeps_rows
+    keeps_rows = settings.row.replay.keeps_rows
     return _layout(settings).choose_devices(settings, devices, keeps_rows)
 
 
 def _layout(settings: Resolved) -> parallel.LayoutSpec:
-    return catalogue.find_system(settings["system"]).layout(settings["layout"])
+    return settings.row.layout(settings["layout"])
 
 
 def _check_divides(flag: str, value: int, num_devices: int) -> None:
@@ -262,7 +264,7 @@ def make_replay(
         UsageError: sizes that do not fit together.
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
-    system = catalogue.find_system(settings["system"])
+    system = settings.row
     once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
     more_than_once = learner_config.epochs * learner_config.minibatches > 1
     if not system.replay.keeps_rows:

@@ -147,7 +147,7 @@ def _layouts(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[
     """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
     del devices
     options: list[Option] = [{"layout": settings["layout"]}]
-    row = catalogue.find_system(settings["system"])
+    row = settings.row
     if settings["layout"] == "anakin" and "sebulba" in row.layout_names and settings["num_seeds"] == 1:
         same = {"layout.policy_lag": "0", "layout.unroll_length": settings["layout.unroll_length"]}
         options.append({"layout": "sebulba", **same})

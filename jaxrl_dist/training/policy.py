@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import agents, envs, errors, types
+from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, view
 from jaxrl_dist.settings import resolve, sweep
@@ -44,6 +44,7 @@ def load(
     slot: str = "latest",
     seed_index: int = 0,
     params: Mapping[str, str] | None = None,
+    system: systems.System | None = None,
 ) -> Policy:
     """Loads the policy of a run.
 
@@ -52,12 +53,13 @@ def load(
         slot: `latest` or `best` (by mean evaluation return).
         seed_index: which of the run's seeds; of a sweep, which member (all seeds of the first combination first).
         params: other parameters of the environment.
+        system: row of the run, where a program made it and no module has it.
 
     Raises:
         UsageError: the folder holds no such policy.
         checkpoint.CheckpointError: its files are corrupt.
     """
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}))
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
@@ -147,7 +149,11 @@ def _norms(network: Any) -> Any:
 
 
 def assemble_run(
-    folder: pathlib.Path, flags: Mapping[str, Any], num_devices: int = 1, episodes: int = 0
+    folder: pathlib.Path,
+    flags: Mapping[str, Any],
+    num_devices: int = 1,
+    episodes: int = 0,
+    own: systems.System | None = None,
 ) -> assemble.Assembly:
     """Builds the parts of a run anew, as its `config.json` says, but for these flags.
 
@@ -162,9 +168,9 @@ def assemble_run(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    saved = catalogue.restored(view.read_json(path))
+    saved = catalogue.restored(view.read_json(path), own)
     # Every value is given, so a preset that was changed since, or is gone, has no say.
-    given = {**saved.settings, "preset": "", **_devices(saved, num_devices), **flags}
+    given = {**saved.settings, "system": own or saved["system"], "preset": "", **_devices(saved, num_devices), **flags}
     settings, environment = assemble.resolve(given)
     return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
@@ -177,9 +183,13 @@ def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
 
 
 def _restore(
-    folder: pathlib.Path, slot: str, flags: Mapping[str, Any], episodes: int = 0
+    folder: pathlib.Path,
+    slot: str,
+    flags: Mapping[str, Any],
+    episodes: int = 0,
+    own: systems.System | None = None,
 ) -> tuple[assemble.Assembly, types.Params, int]:
-    parts = assemble_run(folder, flags, episodes=episodes)
+    parts = assemble_run(folder, flags, episodes=episodes, own=own)
     template = parts.layout.template(assemble.seed_keys(parts.settings)).learner.params
     try:
         params, meta = resume.load_params(folder, slot, template)

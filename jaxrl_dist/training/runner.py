@@ -10,7 +10,7 @@ import jax
 from absl import logging
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxrl_dist import errors
+from jaxrl_dist import errors, systems
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import loggers, software
@@ -32,7 +32,7 @@ class Run(NamedTuple):
 
 
 def train(
-    system: str,
+    system: str | systems.System,
     env: str,
     *,
     devices: Sequence[jax.Device] | None = None,
@@ -43,7 +43,7 @@ def train(
     """Trains a system, or resumes it where the folder holds the same run.
 
     Args:
-        system: row of the table of systems.
+        system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
         env: environment as suite:name.
         devices: to train on; by default all there are.
         settings: by flag name, such as {"agent.discount": 0.9}.

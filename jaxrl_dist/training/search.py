@@ -76,7 +76,7 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
             f"--search={text}: an environment's parameters make other tasks; vary them by --setting"
         )
     if name not in settings.fields:
-        raise catalogue.unknown_flag(catalogue.find_system(settings["system"]), settings.fields, name)
+        raise catalogue.unknown_flag(settings.row, settings.fields, name)
     field = settings.fields[name]
     scale, _, ends = given.rpartition(":")
     low, dots, high = ends.partition("..")

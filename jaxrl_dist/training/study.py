@@ -218,7 +218,7 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
 
 def _trains_together(settings: resolve.Resolved) -> bool:
     """Says whether the layout of settings trains several seeds in one program."""
-    return catalogue.find_system(settings["system"]).layout(settings["layout"]).seeds_together
+    return settings.row.layout(settings["layout"]).seeds_together
 
 
 def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:

@@ -1,5 +1,7 @@
 """Systems of users: `--system=module:SYSTEM`, and what installed packages offer."""
 
+import dataclasses
+import importlib
 import json
 import pathlib
 import re
@@ -10,8 +12,8 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import envs, errors
-from jaxrl_dist.settings import user_code
+from jaxrl_dist import envs, errors, systems
+from jaxrl_dist.settings import cited, user_code
 from jaxrl_dist.systems import catalogue, training_flags
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "writing_an_agent.md"
@@ -126,3 +128,38 @@ def test_an_installed_package_offers_systems_and_suites(tmp_path: pathlib.Path) 
     finally:
         for cached in (user_code.installed, envs.registry):
             cached.cache_clear()
+
+
+def _row() -> systems.System:
+    """A row that no module has, made anew as by a notebook that runs again."""
+    settings = cited("ours", {"agent.discount": 0.8})
+    return dataclasses.replace(systems.SYSTEMS["ppo"], name="own_ppo", settings=settings, families={}, by_layout={})
+
+
+@pytest.mark.parametrize("layout", ["anakin", "sebulba", "async_gradient"])
+def test_a_row_that_a_program_made_trains_resumes_and_loads_with_it_alone(layout: str, tmp_path: pathlib.Path) -> None:
+    own = {"layout.num_workers": 1} if layout == "async_gradient" else {}
+    given = {"layout": layout, "out": str(tmp_path / "run"), "settings": {**SMALL, "network": "mlp", **own}}
+    jaxrl_dist.train(_row(), "toy:walk", steps=64, **given)
+    written = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    assert re.fullmatch(r"own_ppo#[0-9a-f]{8}", written["system"]["value"])
+    assert written["agent.discount"]["value"] == 0.8
+    assert jaxrl_dist.train(_row(), "toy:walk", steps=128, **given).summary["resumed_from"] == 64
+    assert jaxrl_dist.load(tmp_path / "run", system=_row()).env_steps == 128
+    with pytest.raises(errors.UsageError, match="^--system=own_ppo#.* no module has it; give that program"):
+        jaxrl_dist.load(tmp_path / "run")
+    other = dataclasses.replace(_row(), settings={})
+    with pytest.raises(errors.UsageError, match="^system=own_ppo#.*: the run is of own_ppo#"):
+        jaxrl_dist.load(tmp_path / "run", system=other)
+    with pytest.raises(errors.UsageError, match="holds a run of another configuration .system own_ppo#"):
+        jaxrl_dist.train(other, "toy:walk", steps=128, **given)
+
+
+def test_a_row_of_a_module_goes_by_the_module_s_name(reinforce: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    del reinforce
+    row = importlib.import_module("reinforce").SYSTEM
+    run = jaxrl_dist.train(row, "toy:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
+    assert run.summary["system"] == NAME and jaxrl_dist.load(run.folder).env_steps == 32
+    assert jaxrl_dist.make(row, "toy:walk").settings["system"] == NAME
+    ours = jaxrl_dist.make(systems.SYSTEMS["dqn"], "toy:walk").settings
+    assert ours["system"] == "dqn" and ours == jaxrl_dist.make("dqn", "toy:walk").settings
