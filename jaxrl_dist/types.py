@@ -1,6 +1,6 @@
 """The records that every layer exchanges: timesteps, rows, unrolls, parameters, and what an environment offers.
 
-Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (see `config.py`). Experience is
+Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (see `settings/`). Experience is
 time-major: `T` rows of `B` environments have leaves `[T, B, ...]`.
 """
 

@@ -24,7 +24,7 @@ def words(document: pathlib.Path) -> list[list[str]]:
 
 
 def is_installed(command: list[str]) -> bool:
-    """Whether the suite that a command names, if it does, is there."""
+    """Says whether the suite that a command names, if it does, is there."""
     suite = next((word[6:].partition(":")[0] for word in command if word.startswith("--env=")), "jax")
     module = {"ale": "ale_py", "playground": "mujoco_playground"}.get(suite, suite)
     return importlib.util.find_spec(module) is not None

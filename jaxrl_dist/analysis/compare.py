@@ -30,7 +30,7 @@ class Number(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the run is in the band."""
+        """Says whether the run is in the band."""
         return abs(self.run - self.reference) <= self.half_width
 
 
@@ -51,7 +51,7 @@ class Comparison(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether all numbers are in their bands."""
+        """Says whether all numbers are in their bands."""
         return all(number.is_inside for number in self.numbers)
 
 

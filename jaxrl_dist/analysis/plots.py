@@ -199,12 +199,12 @@ def series(records: Records, names: Sequence[str]) -> tuple[np.ndarray, np.ndarr
 
 
 def has_shares(records: Records) -> bool:
-    """Whether a run records where its time goes."""
+    """Says whether a run records where its time goes."""
     return any(LEARNING in record for record in records)
 
 
 def is_recorded(name: str, records: Records) -> bool:
-    """Whether a run records what a panel shows; returns are there wherever there is an evaluation."""
+    """Says whether a run records what a panel shows; returns are there wherever there is an evaluation."""
     if name in GAUGES:
         return bool(len(series(records, GAUGES[name].names)[0]))
     return name != "shares" or has_shares(records)

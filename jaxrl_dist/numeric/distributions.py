@@ -31,7 +31,7 @@ class Categorical(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Whether actions are not the samples themselves."""
+        """Says whether actions are not the samples themselves."""
         return False
 
     def sample(self, key: Array) -> Array:
@@ -93,7 +93,7 @@ class Gaussian(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Whether actions are not the samples themselves."""
+        """Says whether actions are not the samples themselves."""
         return False
 
     def sample(self, key: Array) -> Array:
@@ -144,7 +144,7 @@ class TanhGaussian(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Whether actions are not the samples themselves."""
+        """Says whether actions are not the samples themselves."""
         return True
 
     def sample(self, key: Array) -> Array:

@@ -237,7 +237,7 @@ def replay_shards(settings: resolve.Resolved, num_devices: int) -> int:
 
 
 def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
-    """Whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
+    """Says whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
     enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE

@@ -97,7 +97,7 @@ def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequ
 
 
 def vectorises_seeds(mesh: Mesh) -> bool:
-    """Whether the seeds of one device run as one batch."""
+    """Says whether the seeds of one device run as one batch."""
     return mesh.devices.flat[0].platform != "cpu"
 
 

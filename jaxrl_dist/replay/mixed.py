@@ -96,7 +96,7 @@ def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
 
 
 def _holds_any(state: ring.RingState, unroll_length: int) -> Array:
-    """Whether there is a window to draw: an unroll and the row that closes it."""
+    """Says whether there is a window to draw: an unroll and the row that closes it."""
     return (state.filled > unroll_length).any()
 
 

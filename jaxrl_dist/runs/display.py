@@ -133,7 +133,7 @@ def _seconds_left(record: Mapping[str, Any], total_steps: int, first: Mapping[st
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether a value is a number that can be shown."""
+    """Says whether a value is a number that can be shown."""
     return isinstance(value, numbers.Real) and math.isfinite(value)
 
 

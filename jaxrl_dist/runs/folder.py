@@ -139,7 +139,7 @@ def _take(path: pathlib.Path) -> BinaryIO:
 
 
 def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
-    """Whether an open file is the one of that name."""
+    """Says whether an open file is the one of that name."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
     except FileNotFoundError:

@@ -38,7 +38,7 @@ def versions() -> list[str]:
 
 
 def is_installed(package: str) -> bool:
-    """Whether a package can be imported; a folder of its name that some program left here is none."""
+    """Says whether a package can be imported; a folder of its name that some program left here is none."""
     if package in sys.modules:
         return sys.modules[package] is not None
     spec = importlib.util.find_spec(package)

@@ -200,7 +200,7 @@ def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list
 
 
 def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
-    """Whether it would change what a flag or a preset has named."""
+    """Says whether it would change what a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
     given = [settings.origins.get(name, "") for name in changed]
     return any(origin == "flag" or origin.startswith("preset ") for origin in given)

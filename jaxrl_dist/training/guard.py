@@ -22,7 +22,7 @@ class NonFiniteError(FloatingPointError):
 
 
 def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
-    """Whether all that a chunk of iterations has left behind is finite, and no environment left its range.
+    """Says whether all that a chunk of iterations has left behind is finite, and no environment left its range.
 
     Args:
         state: of the layout, after the chunk.

@@ -109,7 +109,7 @@ def check_folders(planned: Sequence[Cell]) -> None:
 
 
 def is_finished(cell: Cell) -> bool:
-    """Whether the run folder holds a run of exactly these settings that has come to its end."""
+    """Says whether the run folder holds a run of exactly these settings that has come to its end."""
     assert cell.command.settings is not None
     try:
         summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))

@@ -104,7 +104,7 @@ def position(observation: np.ndarray) -> np.ndarray:
 
 
 def in_actor(number: int) -> bool:
-    """Whether this thread is that actor's."""
+    """Says whether this thread is that actor's."""
     return threading.current_thread().name == f"actor {number}"
 
 

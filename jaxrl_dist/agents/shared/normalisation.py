@@ -22,7 +22,7 @@ class Settings(Protocol):
 
     @property
     def normalise_observations(self) -> bool:
-        """Whether observations are normalised."""
+        """Says whether observations are normalised."""
 
     @property
     def clip_observations(self) -> float:
@@ -30,7 +30,7 @@ class Settings(Protocol):
 
     @property
     def scale_rewards(self) -> bool:
-        """Whether rewards are divided by the deviation of the discounted return."""
+        """Says whether rewards are divided by the deviation of the discounted return."""
 
     @property
     def clip_rewards(self) -> float:

@@ -41,7 +41,7 @@ class Settings(Protocol):
 
     @property
     def actor_errors(self) -> bool:
-        """Whether new windows get the error that the actor saw."""
+        """Says whether new windows get the error that the actor saw."""
 
     @property
     def value_low(self) -> float:

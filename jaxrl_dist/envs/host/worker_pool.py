@@ -381,7 +381,7 @@ class Process:
         return np.frombuffer(received, np.int32) if received else None
 
     def has_died(self) -> bool:
-        """Whether the worker has ended; its number is not given to another process before `kill`."""
+        """Says whether the worker has ended; its number is not given to another process before `kill`."""
         try:
             return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         except ChildProcessError:

@@ -1,4 +1,4 @@
-"""Simulators that connect to a port of this machine, and wait in a lobby until an environment needs them.
+"""Simulators that connect to a port of this machine, and wait in a waiting room until an environment needs them.
 
 So the same programs serve training and, in turn, one evaluation after the other. What a peer without a seat sends is
 refused, and is no fault of an environment.
@@ -34,7 +34,7 @@ class _Seat:
 
 @dataclasses.dataclass(eq=False)
 class _Candidate:
-    """A connection in the lobby; once it has said hello, it waits for a seat that suits it."""
+    """A connection in the waiting room; once it has said hello, it waits for a seat that suits it."""
 
     connection: socket.socket
     reader: simulator.Reader
@@ -86,7 +86,7 @@ class Listener:
                 ) from error
             self._error = None
             self._wake, woken = socket.socketpair()
-            self._thread = threading.Thread(target=self._run, args=(listening, woken), name="lobby", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(listening, woken), name="waiting room", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class Listener:
             self._refuse(self._candidates[-1], f"{_MOST_WAITING} simulators wait already")
 
     def _hear(self, candidate: _Candidate) -> None:
-        """Reads a candidate's hello; any other word, or its end, removes it from the lobby."""
+        """Reads a candidate's hello; any other word, or its end, removes it from the waiting room."""
         try:
             frame = candidate.reader.read()
             if candidate.is_heard:

@@ -270,7 +270,7 @@ class Crowd:
         )
 
     def _may_go(self, index: int) -> bool:
-        """Whether a worker apart need not wait for others to play, or to learn."""
+        """Says whether a worker apart need not wait for others to play, or to learn."""
         role = self._workers[index].role
         if self.store is None or (role.learns and role.env_ids is not None):
             return True

@@ -58,11 +58,11 @@ class Plan(NamedTuple):
     judge: Any
 
     def plays(self, index: int) -> bool:
-        """Whether a member has environments."""
+        """Says whether a member has environments."""
         return index < self.players
 
     def learns(self, index: int) -> bool:
-        """Whether a member takes gradients."""
+        """Says whether a member takes gradients."""
         return index >= self.learners_from
 
     def env_ids(self, index: int) -> np.ndarray:

@@ -233,7 +233,7 @@ def make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.Learne
 
 
 def no_statistics(params: types.Params) -> bool:
-    """Whether parameters hold nothing that every learned row would have to move on the server."""
+    """Says whether parameters hold nothing that every learned row would have to move on the server."""
     return not jax.tree.leaves(params.statistics)
 
 

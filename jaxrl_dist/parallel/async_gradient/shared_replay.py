@@ -57,7 +57,7 @@ class Rate(NamedTuple):
     ahead: int
 
     def is_ready(self, inserted: np.ndarray) -> bool:
-        """Whether samples may be drawn, given the unrolls i64 [P] of each player."""
+        """Says whether samples may be drawn, given the unrolls i64 [P] of each player."""
         return bool(inserted.min() >= self.first)
 
     def due(self, inserted: np.ndarray) -> int:
@@ -92,15 +92,15 @@ class Store:
 
     @property
     def is_ready(self) -> bool:
-        """Whether samples may be drawn."""
+        """Says whether samples may be drawn."""
         return self._rate.is_ready(self.inserted)
 
     def may_play(self) -> bool:
-        """Whether learners are not too far behind for more unrolls."""
+        """Says whether learners are not too far behind for more unrolls."""
         return self._rate.due(self.inserted) - self.drawn <= self._rate.ahead
 
     def may_learn(self) -> bool:
-        """Whether a sample is due."""
+        """Says whether a sample is due."""
         return self.drawn < self._rate.due(self.inserted)
 
     def draw(self, place: int, key: Array, number: int, progress: float) -> worker_programs.Drawn:

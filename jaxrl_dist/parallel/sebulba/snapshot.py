@@ -13,7 +13,7 @@ from jaxrl_dist.types import Array
 
 
 def is_exact(stage: actors.Stage) -> bool:
-    """Whether all of a run can be saved: its environments, and unrolls that come in the same order every time."""
+    """Says whether all of a run can be saved: its environments, and unrolls that come in the same order every time."""
     all_are_taken = stage.lag is not None and stage.quorum == stage.num_actors
     return all_are_taken and isinstance(stage.environment, envs.Environment)
 

@@ -27,7 +27,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def hellos(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Returns what waits until so many more simulators are in the lobby."""
+    """Returns what waits until so many more simulators are in the waiting room."""
     said, read = threading.Semaphore(0), waiting_room.Listener._read_hello
 
     def heard(listener: waiting_room.Listener, header: Any) -> Any:
@@ -147,7 +147,7 @@ def test_close_while_a_client_waits_ends_both_sides_within_seconds(make: Any, he
     stepping, results = peers.started(environment.step, np.zeros(2, np.int32))
     assert reached.wait(conftest.SOON_S)
     start = time.monotonic()
-    # One waits for an action, one has not answered, one waits in the lobby, and a thread of the trainer for the answer.
+    # One waits for an action, one has not answered, one is in the waiting room, one thread of the trainer waits too.
     environment.close()
     environment.close()
     stepping.join(conftest.SOON_S)
@@ -215,4 +215,4 @@ def test_nothing_listens_for_functions() -> None:
         peers.task("fakes.simulators:episode").make(np.zeros(2, np.uint32), 2, 10.0)
     ) as environment:
         environment.reset()
-        assert "lobby" not in {thread.name for thread in threading.enumerate()} - before
+        assert "waiting room" not in {thread.name for thread in threading.enumerate()} - before
