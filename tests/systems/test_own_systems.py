@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -153,6 +154,14 @@ def test_a_row_that_a_program_made_trains_resumes_and_loads_with_it_alone(layout
         jaxrl_dist.load(tmp_path / "run", system=other)
     with pytest.raises(errors.UsageError, match="holds a run of another configuration .system own_ppo#"):
         jaxrl_dist.train(other, "toy:walk", steps=128, **given)
+
+
+@pytest.mark.parametrize("name", ["__main__", "__mp_main__"])
+def test_a_row_of_the_program_itself_has_no_module(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = types.ModuleType("__main__")
+    program.ROW = _row()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, program)
+    assert re.fullmatch(r"own_ppo#[0-9a-f]{8}", catalogue.named_row(program.ROW).name)
 
 
 def test_a_row_of_a_module_goes_by_the_module_s_name(reinforce: pathlib.Path, tmp_path: pathlib.Path) -> None:
