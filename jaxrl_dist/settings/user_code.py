@@ -11,8 +11,8 @@ from typing import Any
 
 from jaxrl_dist import errors
 
-# A module that is missing is missed by the machinery of Python's own imports.
-_NOT_OF_USERS = ("site-packages", "<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
+# Frames of Python's own imports, and of this file, say nothing of the user's code.
+_MACHINERY = ("<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
 
 
 def load(
@@ -62,12 +62,12 @@ def imported(flag: str, name: str) -> ModuleType:
 
 def where(error: Exception) -> str:
     """Says in one line what an error is and where in the user's code it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    of_users = [frame for frame in frames if not any(part in frame.filename for part in _NOT_OF_USERS)]
+    traced = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]
     # The package itself may be installed beside the libraries, and then every frame is of them.
-    frame = (of_users or [frame for frame in frames if "importlib" not in frame.filename] or frames)[-1]
-    is_missing = isinstance(error, ModuleNotFoundError) and not of_users
-    place = "" if is_missing else f" at {os.path.basename(frame.filename)}:{frame.lineno}"
+    chosen = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    # A module that is missing has no frame of its own.
+    place = f" at {os.path.basename(chosen[-1].filename)}:{chosen[-1].lineno}" if chosen else ""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}{place}: {text[0] if text else 'no message'}"
 
