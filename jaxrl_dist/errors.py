@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UsageError(ValueError):
-    """What the user asked for cannot be; the message is one line that names the valid values."""
+    """Refuses what the user asked for, in one line that names the valid values."""
 
 
 class UnfitError(UsageError):

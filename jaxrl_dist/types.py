@@ -92,7 +92,7 @@ class Params(NamedTuple):
 
 
 class ActInputs(NamedTuple):
-    """What an agent acts on.
+    """Holds the inputs of an agent that acts.
 
     Attributes:
         timestep: `TimeStep` [B] with `info=()`.
@@ -116,7 +116,7 @@ class ActOutput(NamedTuple):
 
 
 class LossInputs(NamedTuple):
-    """What an agent learns from; `prepare` and `loss` take the same record.
+    """Holds the inputs of an agent that learns; `prepare` and `loss` take the same record.
 
     Attributes:
         batch: for `prepare` the `Unroll` [L, N]; for `loss` what `prepare` made of it, leaves [N', ...].
@@ -184,7 +184,7 @@ LOCAL = Axis(sum=_identity, max=_identity)
 
 
 class Part(NamedTuple):
-    """How a part of a network, which has an optimiser of its own, is moved.
+    """Sets how a part of a network, which has an optimiser of its own, is moved.
 
     Attributes:
         learning_rate: step size; 0 is the learner's.

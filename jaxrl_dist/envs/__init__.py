@@ -30,7 +30,7 @@ class Config:
 
 
 class Transition(NamedTuple):
-    """What one step of a bare environment returns.
+    """Holds the result of one step of a bare environment.
 
     Attributes:
         state: tree, the environment's state after the step.
@@ -62,7 +62,7 @@ class BareEnvironment(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """How a device environment is drawn.
+    """Draws a device environment.
 
     Attributes:
         draw: (state of one environment, in NumPy) -> u8 [H, W, 3].
@@ -191,7 +191,7 @@ class HostTask(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """What is known of a suite before its library is imported.
+    """Describes a suite before its library is imported.
 
     Attributes:
         name: before the colon of an environment's name.

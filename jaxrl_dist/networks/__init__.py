@@ -102,7 +102,7 @@ class Head(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What a network carries from row to row: the last frames of a stack, and the memory of a recurrent core.
+    """Carries the last frames of a stack, and the memory of a recurrent core, from row to row.
 
     Attributes:
         frames: [B, k − 1, ...], () where none are stacked.

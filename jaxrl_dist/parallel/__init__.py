@@ -131,7 +131,7 @@ class Layout(NamedTuple):
 
 
 class LayoutSpec(NamedTuple):
-    """What is known of a layout before a run is laid out.
+    """Describes a layout before a run is laid out.
 
     Attributes:
         name: as in `--layout`.

@@ -162,7 +162,7 @@ class Windows(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What is known of a replay before it is made.
+    """Describes a replay before it is made.
 
     Attributes:
         name: of the kind.

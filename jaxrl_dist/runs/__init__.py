@@ -1,1 +1,1 @@
-"""What a run folder holds."""
+"""Writes and reads a run folder."""

@@ -1,4 +1,4 @@
-"""How a setting is declared, parsed and resolved, whatever system it belongs to. Nothing here imports JAX."""
+"""Declares, parses and resolves the settings of any system. Nothing here imports JAX."""
 
 from jaxrl_dist.settings.fields import OURS, Cited, Field, cited, setting
 

@@ -91,7 +91,7 @@ class EvaluationConfig:
 
 
 class Choice(NamedTuple):
-    """What the other settings depend on: the row of the table, the environment, and the layout's name."""
+    """Holds the choices that the other settings depend on: row of the table, environment, and name of the layout."""
 
     system: systems.System
     env: str

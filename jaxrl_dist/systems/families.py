@@ -1,4 +1,4 @@
-"""What kinds of task there are, which choose values of their own; the environment's spec says which one it is."""
+"""Names the families of tasks, which choose values of their own; an environment's spec names its family."""
 
 from collections.abc import Mapping
 

@@ -1,1 +1,1 @@
-"""What drives runs: one, a study of several, a search of settings."""
+"""Drives a run, a study of several, or a search of settings."""

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run's state, and how a session goes on from it or begins."""
+"""Saves the state of a run, and resumes or begins a session from it."""
 
 import contextlib
 import json

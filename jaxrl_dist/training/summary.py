@@ -1,4 +1,4 @@
-"""What a run says of itself at its end: `summary.json` and a few lines."""
+"""Sums up a run at its end: `summary.json` and a few lines."""
 
 import pathlib
 from typing import Any

@@ -1,4 +1,4 @@
-"""What agents share; here, settings that several have, declared once: an agent gives its own default and its source."""
+"""Holds what agents share. Settings of several agents are declared here once; an agent gives its default and source."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What the asynchronous layout measures of its gradients."""
+"""Measures the gradients of the asynchronous layout."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -118,7 +118,7 @@ class Stage(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What all actors share: see `actors.Actor`."""
+    """Holds the parts that all actors share: see `actors.Actor`."""
 
     programs: unrolls.HostUnroll | first_ready.Programs
     store: channels.ParamStore
