@@ -334,8 +334,8 @@ def restored(contents: Mapping[str, Any], own: systems.System | None = None) -> 
     named = {name: entry["value"] for name, entry in resolve.entries(contents).items()}
     if own is not None:
         own = named_row(own)
-        if own.name != named["system"]:
-            raise errors.UsageError(f"system={own.name}: the run is of {named['system']}")
+        if own.name != named.get("system"):
+            raise errors.UsageError(f"system={own.name}: the run is of {named.get('system')}")
     row, _, layout = choose(named, presets.NONE, own)
     entries = resolve.entries(contents, declared(row, layout))
     values = {name: entry["value"] for name, entry in entries.items()}
