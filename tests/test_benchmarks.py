@@ -72,32 +72,32 @@ def test_interval_covers_the_median_and_shrinks_with_agreement(pairs):
 
 def test_dead_worker_is_named_with_its_own_error(pairs, toy):
     dying = toy("B", 1, body="1 / (2 - calls) and work()")
-    with pytest.raises(pairs.WorkerError, match=r"(?s)B ended with code 1.*ZeroDivisionError"):
+    with pytest.raises(pairs.WorkerError, match=r"(?s)^B .*\b1;.*ZeroDivisionError"):
         pairs.compare(toy("A", 1), dying)
 
 
 def test_worker_that_never_gets_ready_is_an_error(pairs):
-    with pytest.raises(pairs.WorkerError, match=r"(?s)mute ended with code 3.*why"):
+    with pytest.raises(pairs.WorkerError, match=r"(?s)^mute .*\b3;.*why"):
         pairs.Worker(
             pairs.Side("mute", (sys.executable, "-c", "import sys; print('why', file=sys.stderr); sys.exit(3)"))
         )
-    with pytest.raises(pairs.WorkerError, match="absent: cannot start /no/such"):
+    with pytest.raises(pairs.WorkerError, match="^absent: .*/no/such"):
         pairs.Worker(pairs.Side("absent", ("/no/such",)))
-    with pytest.raises(pairs.WorkerError, match="chatty answered .*has no 'ready'"):
+    with pytest.raises(pairs.WorkerError, match="^chatty .*hello.*'ready'"):
         pairs.Worker(pairs.Side("chatty", (sys.executable, "-c", "print('hello'); input()")))
 
 
 @pytest.mark.slow
 def test_hanging_worker_is_an_error_within_its_timeout(pairs, toy):
     started = time.perf_counter()
-    with pytest.raises(pairs.WorkerError, match="B said nothing for 0.5 s"):
+    with pytest.raises(pairs.WorkerError, match=r"^B .*\b0\.5 s\b"):
         pairs.compare(toy("A", 1), toy("B", 1, body="time.sleep(60)"), chunk_timeout_s=0.5)
     assert time.perf_counter() - started < conftest.SOON_S
 
 
 def test_impossible_time_is_refused(pairs, toy):
     lying = "worker.report(channel, 10, 5.0)"
-    with pairs.Worker(toy("liar", 1, body=lying)) as worker, pytest.raises(pairs.WorkerError, match="not a chunk"):
+    with pairs.Worker(toy("liar", 1, body=lying)) as worker, pytest.raises(pairs.WorkerError, match="^liar: .*5\.0"):
         worker.train_chunk()
 
 

@@ -3,6 +3,7 @@
 import functools
 from typing import Any
 
+import conftest
 import jax
 import jax.numpy as jnp
 import marks
@@ -11,7 +12,7 @@ import pytest
 import rlax
 from fakes import calls, played
 
-from jaxrl_dist import errors, networks, types
+from jaxrl_dist import networks, types
 from jaxrl_dist.agents import dpg, dqn
 from jaxrl_dist.agents.shared import transitions
 from jaxrl_dist.learning import learner
@@ -163,29 +164,24 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "network", "message"),
+    ("spec", "network", "named"),
     [
-        (SPEC._replace(action=types.DiscreteSpace(3)), NETWORK, "actions are discrete"),
-        (
-            SPEC._replace(action=types.BoxSpace((2,), -np.inf, np.inf)),
-            NETWORK,
-            "have no bounds",
-        ),
-        (SPEC._replace(action=types.BoxSpace((2, 2), -1, 1)), NETWORK, r"of shape \[A\], not \[2, 2\]"),
-        (SPEC._replace(observation=jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8)), NETWORK, "takes observations that are"),
-        (SPEC, networks.Config(torso="mlp", core="lstm"), "--network.core=lstm: this agent replays single steps"),
+        (SPEC._replace(action=types.DiscreteSpace(3)), NETWORK, ["discrete"]),
+        (SPEC._replace(action=types.BoxSpace((2,), -np.inf, np.inf)), NETWORK, ["bounds"]),
+        (SPEC._replace(action=types.BoxSpace((2, 2), -1, 1)), NETWORK, ["[A]", "[2, 2]"]),
+        (SPEC._replace(observation=jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8)), NETWORK, ["observations"]),
+        (SPEC, networks.Config(torso="mlp", core="lstm"), ["--network.core=lstm"]),
     ],
 )
-def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+def test_what_cannot_be_is_one_line(spec: Any, network: Any, named: list[str]) -> None:
+    with conftest.refused(*named):
         dpg.make(dpg.Config(), spec, network)
-    assert "\n" not in str(error.value)
 
 
 def test_errors_of_actors_are_of_the_learner_s_kind() -> None:
     for module, kind in ((dpg, ATOMS), (dqn, ATOMS)):
         spec = SPEC if module is dpg else SPEC._replace(action=types.DiscreteSpace(3))
-        with pytest.raises(errors.UsageError, match="--agent.actor_errors=true: with --agent.num_atoms=11 the learner"):
+        with conftest.refused("--agent.actor_errors=true", "--agent.num_atoms=11"):
             module.make(module.Config(actor_errors=True, **kind), spec, NETWORK)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import conftest
 import jax
 import jax.numpy as jnp
 import marks
@@ -10,7 +11,7 @@ import pytest
 import rlax
 from fakes import calls, played
 
-from jaxrl_dist import errors, networks, types
+from jaxrl_dist import networks, types
 from jaxrl_dist.agents import dqn
 from jaxrl_dist.agents.shared import action_values, transitions
 
@@ -156,7 +157,7 @@ def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expe
 
 @pytest.mark.parametrize("changes", [{}, {"value_low": 3.0, "value_high": 1.0}])
 def test_atoms_without_a_range_are_refused(changes):
-    with pytest.raises(errors.UsageError, match="give --agent.value_low and --agent.value_high"):
+    with conftest.refused("--agent.value_low", "--agent.value_high"):
         dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
 
 

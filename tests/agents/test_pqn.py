@@ -187,6 +187,6 @@ def test_returns_of_one_step_may_be_learned_from_any_policy_s_rows() -> None:
 
 
 def test_real_actions_are_refused() -> None:
-    with pytest.raises(errors.UnfitError, match="needs discrete ones") as caught:
+    with pytest.raises(errors.UnfitError) as caught:
         pqn.make(pqn.Config(), BOX, FLAT)
     assert caught.value.actions == BOX.action.kind

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 
+import conftest
 import jax
 import jax.numpy as jnp
 import marks
@@ -192,8 +193,9 @@ def test_the_last_action_and_reward_reach_the_memory_and_end_with_the_episode():
 
 
 def test_a_core_without_memory_and_real_actions_are_refused():
-    with pytest.raises(errors.UsageError, match="network.core=identity.*valid: lstm"):
+    with conftest.refused("--network.core=identity", "lstm"):
         r2d2.make(r2d2.Config(), SPEC, networks.Config(torso="mlp"))
     box = SPEC._replace(action=types.BoxSpace((1,), -np.ones(1), np.ones(1)))
-    with pytest.raises(errors.UsageError, match="needs discrete ones"):
+    with pytest.raises(errors.UnfitError) as caught:
         r2d2.make(r2d2.Config(), box, NETWORK)
+    assert caught.value.actions == box.action.kind

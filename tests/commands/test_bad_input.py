@@ -1,7 +1,9 @@
 """Wrong commands: one line with the valid values and the nearest match, exit code 2, before a device is touched."""
 
 import contextlib
+import errno
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -20,79 +22,80 @@ from jaxrl_dist.training import resume
 SCRIPT = conftest.PACKAGE.parent / "scripts" / "train.py"
 
 WRONG = [
-    ("--system=ppoo", r"--system=ppoo: expected one of .*; did you mean ppo\?"),
-    ("--system=PPO", r"did you mean ppo\?"),
-    ("--sytem=ppo", r"--sytem: ppo has no such flag; did you mean --system\?"),
-    ("--layout=anakim", r"--layout=anakim: ppo runs in .*; did you mean anakin\?"),
-    ("--dry_run=maybe", r"--dry_run=maybe: expected true or false"),
-    ("--layout=atuo", r"--layout=atuo: ppo runs in .* or auto; did you mean auto\?"),
-    ("--env=CartPole-v1", r"expected suite:name.*; did you mean gymnax:CartPole-v1\?"),
-    ("--env=gymnax:CartPol-v1", r"gymnax has .*; did you mean CartPole-v1\?"),
-    ("--env=gymnax:cartpole-v1", r"did you mean CartPole-v1\?"),
-    ("--env=gynmax:CartPole-v1", r"no suite gynmax, expected one of .*; did you mean gymnax:CartPole-v1\?"),
-    ("--env=gymnax:", r"expected suite:name"),
-    ("--env=", r"expected suite:name"),
-    ("--env=brax:antt", r"did you mean ant\?"),
-    ("--agent.discont=0.9", r"did you mean --agent\.discount\?"),
-    ("--discount=0.9", r"did you mean --agent\.discount\?"),
-    ("--learner.discount=0.9", r"did you mean --agent\.discount\?"),
-    ("--agent.discount=2", r"--agent\.discount=2: expected a number >= 0 and <= 1"),
-    ("--agent.discount=-0.1", r">= 0 and <= 1"),
-    ("--agent.discount=nan", r"expected a number"),
-    ("--agent.discount=high", r"expected a number"),
-    ("--agent.discount=", r"expected a number"),
-    ("--agent.clip_epsilon=-1", r"expected a number >= 0"),
-    ("--agent.normalise_advantage=minibach", r"none, batch, minibatch; did you mean minibatch\?"),
-    ("--agent.scale_rewards=maybe", r"expected true or false"),
-    ("--agent.scale_rewards true", r"unexpected argument 'true': flags are given as --flag=value"),
-    ("--noagent.discount", r"no such flag"),
-    ("--noagent.scale_rewards=1", r"does not take an argument"),
-    ("--learner.learning_rate=0", r"expected a number > 0"),
-    ("--learner.learning_rate=inf", r"expected a number > 0"),
-    ("--learner.optimizer=adan", r"did you mean adam\?"),
-    ("--learner.decay=1", r"expected a number >= 0 and < 1"),
-    ("--learner.momentum=1", r"expected a number >= 0 and < 1"),
-    ("--learner.minibatches=four", r"expected a whole number >= 1"),
-    ("--learner.epochs=1.5", r"expected a whole number >= 1"),
-    ("--steps=0", r"expected a whole number >= 1"),
-    ("--steps=1e400000000", r"expected a whole number"),
-    ("--steps", r"--steps: its value is missing; expected --steps=VALUE \(--help"),
-    ("--seed=1 --learner.learning_rate", r"--learner\.learning_rate: its value is missing"),
-    ("--system", r"--system: its value is missing"),
-    ("-x", r"--x: ppo has no such flag \(--help"),
-    ("--foo=1", r"--foo: ppo has no such flag \(--help"),
-    ("--seed=-1", r"expected a whole number >= 0"),
-    ("--seed=5e9", r"expected a whole number >= 0 and <= 2147483647"),
-    ("--num_seeds=0", r"expected a whole number >= 1"),
-    ("--env.num_envs=0", r"expected a whole number >= 1"),
-    ("--env.params.=3", r"no such flag"),
-    ("--layout.unroll_length=0", r"expected a whole number >= 1"),
-    ("--network.core=lstn", r"identity, lstm, frame_stack, frame_stack_lstm; did you mean lstm\?"),
-    ("--network=nature_cn", r"did you mean nature_cnn\?"),
-    ("--network=my_module", r"module:Class"),
-    ("--network=mlp --network.torso=mlp", r"--network is short for --network\.torso"),
-    ("--network.hidden_sizes=64,0", r"whole numbers separated by commas, each >= 1"),
-    ("--network.hidden_sizes=64;64", r"whole numbers separated by commas"),
-    ("--precision=float8", r"expected one of"),
-    ("--replay.capacity=100", r"ppo has no such flag; --system=.*dqn, .*r2d2.* have it"),
-    ("--env=gymnasium", r"expected suite:name.*; did you mean gymnasium:NAME\?"),
-    ("--system=dqn --agent.clip_epsilon=0.2", r"dqn has no such flag"),
-    ("--system=dqn --replay.batch_size=0", r"expected a whole number >= 1"),
-    ("--system=dqn --agent.epsilon_start=1.5", r">= 0 and <= 1"),
-    ("--init_from=/no/such/run", r"--init_from=/no/such/run is not the folder of a run"),
-    ("train", r"unexpected argument 'train'"),
-    ("--flagfile=/no/such/file", r"--flagfile=/no/such/file cannot be read: No such file"),
-    ("--flagfile=/", r"--flagfile=/ cannot be read: Is a directory"),
-    (f"--flagfile={sys.executable}", rf"--flagfile={sys.executable} cannot be read: it is no text"),
-    ("--undefok=nonsense --nonsense=1", r"--undefok: ppo has no such flag"),
+    ("--system=ppoo", "--system=ppoo: ", " ppo?"),
+    ("--system=PPO", "--system=PPO: ", " ppo?"),
+    ("--sytem=ppo", "--sytem: ", "--system?"),
+    ("--layout=anakim", "--layout=anakim: ", " anakin?"),
+    ("--dry_run=maybe", "--dry_run=maybe: ", "true", "false"),
+    ("--layout=atuo", "--layout=atuo: ", " auto?"),
+    ("--env=CartPole-v1", "--env=CartPole-v1: ", "suite:name", " gymnax:CartPole-v1?"),
+    ("--env=gymnax:CartPol-v1", "--env=gymnax:CartPol-v1: ", " CartPole-v1?"),
+    ("--env=gymnax:cartpole-v1", "--env=gymnax:cartpole-v1: ", " CartPole-v1?"),
+    ("--env=gynmax:CartPole-v1", "--env=gynmax:CartPole-v1: ", " gynmax,", " gymnax:CartPole-v1?"),
+    ("--env=gymnax:", "--env=gymnax:", "suite:name"),
+    ("--env=", "--env=", "suite:name"),
+    ("--env=brax:antt", "--env=brax:antt: ", " ant?"),
+    ("--agent.discont=0.9", "--agent.discont: ", " --agent.discount?"),
+    ("--discount=0.9", "--discount: ", " --agent.discount?"),
+    ("--learner.discount=0.9", "--learner.discount: ", " --agent.discount?"),
+    ("--agent.discount=2", "--agent.discount=2: ", ">= 0", "<= 1"),
+    ("--agent.discount=-0.1", "--agent.discount=-0.1: ", ">= 0", "<= 1"),
+    ("--agent.discount=nan", "--agent.discount=nan: ", ">= 0", "<= 1"),
+    ("--agent.discount=high", "--agent.discount=high: ", ">= 0", "<= 1"),
+    ("--agent.discount=", "--agent.discount=: ", ">= 0", "<= 1"),
+    ("--agent.clip_epsilon=-1", "--agent.clip_epsilon=-1: ", ">= 0"),
+    ("--agent.normalise_advantage=minibach", "=minibach: ", "none, batch, minibatch", " minibatch?"),
+    ("--agent.scale_rewards=maybe", "--agent.scale_rewards=maybe: ", "true", "false"),
+    ("--agent.scale_rewards true", "'true'", "--flag=value"),
+    ("--noagent.discount", "--noagent.discount: "),
+    ("--noagent.scale_rewards=1", "scale_rewards"),
+    ("--learner.learning_rate=0", "--learner.learning_rate=0: ", "> 0"),
+    ("--learner.learning_rate=inf", "--learner.learning_rate=inf: ", "> 0"),
+    ("--learner.optimizer=adan", "--learner.optimizer=adan: ", " adam?"),
+    ("--learner.decay=1", "--learner.decay=1: ", ">= 0", "< 1"),
+    ("--learner.momentum=1", "--learner.momentum=1: ", ">= 0", "< 1"),
+    ("--learner.minibatches=four", "--learner.minibatches=four: ", ">= 1"),
+    ("--learner.epochs=1.5", "--learner.epochs=1.5: ", ">= 1"),
+    ("--steps=0", "--steps=0: ", ">= 1"),
+    ("--steps=1e400000000", "--steps=1e400000000: ", ">= 1"),
+    ("--steps", "--steps: ", "--steps=VALUE", "--help"),
+    ("--seed=1 --learner.learning_rate", "--learner.learning_rate: ", "--learner.learning_rate=VALUE"),
+    ("--system", "--system: ", "--system=VALUE"),
+    ("-x", "--x: ", "--help"),
+    ("--foo=1", "--foo: ", "--help"),
+    ("--seed=-1", "--seed=-1: ", ">= 0"),
+    ("--seed=5e9", "--seed=5e9: ", ">= 0", "<= 2147483647"),
+    ("--num_seeds=0", "--num_seeds=0: ", ">= 1"),
+    ("--env.num_envs=0", "--env.num_envs=0: ", ">= 1"),
+    ("--env.params.=3", "--env.params.: "),
+    ("--layout.unroll_length=0", "--layout.unroll_length=0: ", ">= 1"),
+    ("--network.core=lstn", "=lstn: ", "identity, lstm, frame_stack, frame_stack_lstm", " lstm?"),
+    ("--network=nature_cn", "--network=nature_cn: ", " nature_cnn?"),
+    ("--network=my_module", "--network=my_module: ", "module:Class"),
+    ("--network=mlp --network.torso=mlp", "--network ", "--network.torso"),
+    ("--network.hidden_sizes=64,0", "--network.hidden_sizes=64,0: ", ">= 1"),
+    ("--network.hidden_sizes=64;64", "--network.hidden_sizes=64;64: ", ">= 1"),
+    ("--precision=float8", "--precision=float8: "),
+    ("--replay.capacity=100", "--replay.capacity: ", "--system=", "dqn, ", "r2d2"),
+    ("--env=gymnasium", "--env=gymnasium: ", "suite:name", " gymnasium:NAME?"),
+    ("--system=dqn --agent.clip_epsilon=0.2", "--agent.clip_epsilon: ", "dqn "),
+    ("--system=dqn --replay.batch_size=0", "--replay.batch_size=0: ", ">= 1"),
+    ("--system=dqn --agent.epsilon_start=1.5", "--agent.epsilon_start=1.5: ", ">= 0", "<= 1"),
+    ("--init_from=/no/such/run", "--init_from=/no/such/run "),
+    ("train", "'train'", "--flag=value"),
+    ("--flagfile=/no/such/file", "--flagfile=/no/such/file ", os.strerror(errno.ENOENT)),
+    ("--flagfile=/", "--flagfile=/ ", os.strerror(errno.EISDIR)),
+    (f"--flagfile={sys.executable}", f"--flagfile={sys.executable} "),
+    ("--undefok=nonsense --nonsense=1", "--undefok: "),
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), WRONG, ids=[command for command, _ in WRONG])
-def test_a_wrong_command_is_refused_in_one_line(command: str, message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+@pytest.mark.parametrize(
+    ("command", "named"), [(command, named) for command, *named in WRONG], ids=[command for command, *_ in WRONG]
+)
+def test_a_wrong_command_is_refused_in_one_line(command: str, named: list[str]) -> None:
+    with conftest.refused(*named):
         training_flags.parse(command.split())
-    assert "\n" not in str(error.value)
 
 
 def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:
@@ -183,7 +186,7 @@ def test_folders_that_cannot_be_written_are_refused(tmp_path: pathlib.Path) -> N
     file = tmp_path / "file"
     file.touch()
     for folder in (file, file / "run", pathlib.Path("/proc/run")):
-        with pytest.raises(errors.UsageError, match="cannot be written"):
+        with conftest.refused(f"--out={folder}"):
             opened(command_of(folder))
 
 
@@ -193,11 +196,9 @@ def test_a_folder_of_another_configuration_is_refused_with_the_difference(tmp_pa
     hold(tmp_path, json.dumps(contents))
     opened(earlier)
     opened(command_of(tmp_path, "--agent.discount=0.9", "--steps=2e4"))
-    with pytest.raises(
-        errors.UsageError, match=r"another configuration \(seed 0 -> 1, agent\.discount 0\.9 -> 0\.99\)"
-    ):
+    with conftest.refused(f"--out={tmp_path}", "(seed 0 -> 1, agent.discount 0.9 -> 0.99)"):
         opened(command_of(tmp_path, "--steps=1e4", "--seed=1"))
-    with pytest.raises(errors.UsageError, match="system ppo -> dqn"):
+    with conftest.refused(f"--out={tmp_path}", "system ppo -> dqn"):
         opened(command_of(tmp_path, "--system=dqn"))
 
 
@@ -210,19 +211,19 @@ def test_a_start_that_failed_leaves_the_folder_to_any_other(tmp_path: pathlib.Pa
     opened(command_of(tmp_path, "--seed=1"))
     # One that was killed before its first checkpoint has recorded something.
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "env_steps": 128}\n')
-    with pytest.raises(errors.UsageError, match="another configuration|cannot be read"):
+    with conftest.refused("seed 0 -> 1" if left == "valid" else "config.json"):
         opened(command_of(tmp_path, "--seed=1"))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"family": "classic"}', '{"family": null, "settings": 3}'])
 def test_a_folder_with_a_broken_config_is_refused(tmp_path: pathlib.Path, text: str) -> None:
     hold(tmp_path, text)
-    with pytest.raises(errors.UsageError, match=r"config\.json"):
+    with conftest.refused("config.json"):
         opened(command_of(tmp_path))
 
 
 def test_a_folder_in_use_is_refused(tmp_path: pathlib.Path) -> None:
-    with folders.lock(tmp_path), pytest.raises(errors.UsageError, match="in use"):
+    with folders.lock(tmp_path), conftest.refused(f"--out={tmp_path}", f"process {os.getpid()} "):
         opened(command_of(tmp_path))
     opened(command_of(tmp_path))
 

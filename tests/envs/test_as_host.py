@@ -1,5 +1,6 @@
 """Tests of device environments behind the interface of host environments."""
 
+import re
 from typing import Any
 
 import jax
@@ -85,22 +86,22 @@ def test_reset_starts_from_the_beginning() -> None:
 
 def test_misuse_is_refused() -> None:
     host = make()
-    with pytest.raises(RuntimeError, match="reset or load"):
+    with pytest.raises(RuntimeError, match="reset .*load"):
         host.step(np.zeros(NUM_ENVS, np.int32))
     host.reset()
-    with pytest.raises(RuntimeError, match="without a send"):
+    with pytest.raises(RuntimeError, match="recv .*send"):
         host.recv()
     for ids in ([4], [-1], [1, 1], []):
-        with pytest.raises(ValueError, match="env_ids"):
+        with pytest.raises(ValueError, match=re.escape(f"env_ids={ids} ")):
             host.send(np.zeros(len(ids), np.int32), np.array(ids))
     host.send(np.zeros(1, np.int32), np.array([0]))
-    with pytest.raises(RuntimeError, match="1 results wait"):
+    with pytest.raises(RuntimeError, match="^1 .*recv"):
         host.state()
     host.recv()
-    with pytest.raises(ValueError, match="with 2 environments"):
+    with pytest.raises(ValueError, match=r"\[4\] .*toy:walk .*\b2 .*\[2\]"):
         make(num_envs=2).load(host.state())
     with pytest.raises(ValueError, match="num_envs=0"):
         make(num_envs=0)
     host.close()
-    with pytest.raises(RuntimeError, match="reset or load"):
+    with pytest.raises(RuntimeError, match="reset .*load"):
         host.state()

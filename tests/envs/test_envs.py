@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import conftest
 import jax
 import jax.numpy as jnp
 import marks
@@ -291,7 +292,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         return real_import(name, package)
 
     monkeypatch.setattr("importlib.import_module", without_brax)
-    with pytest.raises(errors.UsageError, match=r'needs the package brax: pip install -e "\.\[brax\]"'):
+    with conftest.refused("--env=brax:ant ", 'pip install -e ".[brax]"'):
         environments.make("brax:ant")
 
 
@@ -316,7 +317,7 @@ def test_trees_that_change_are_refused_by_name() -> None:
         transition = good.step(key, state, action)
         return transition._replace(observation=jnp.zeros(3))
 
-    with pytest.raises(ValueError, match=r"toy:episode: reset returns shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"toy:episode: .*\(2,\).*\(3,\)"):
         wrappers.auto_reset(good._replace(step=longer))
-    with pytest.raises(ValueError, match="toy:episode: reset returns the tree"):
+    with pytest.raises(ValueError, match="toy:episode: .*PyTreeDef"):
         wrappers.auto_reset(good._replace(reset=lambda key: (good.reset(key)[0], [jnp.zeros(2)])))

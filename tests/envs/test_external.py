@@ -66,7 +66,7 @@ def test_actions_reach_the_simulator_as_they_were_chosen(make: Any) -> None:
     environment.reset()
     for action in (2, 0, 1):
         environment.step(np.array([action]))
-    with pytest.raises(ValueError, match="action 3 for environment 0; valid: 0 to 2"):
+    with pytest.raises(ValueError, match=r"action 3 .*environment 0\b.*\b0 to 2\b"):
         environment.step(np.array([3]))
     environment.close()
     thread.join(conftest.SOON_S)
@@ -190,52 +190,52 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "message"),
+    ("name", "params", "named"),
     [
-        ("game", {"actions": "2", "listen": "5555"}, "needs --env.params.observation, such as float32"),
-        ("game", {"observation": "float32[4]", "listen": "5555"}, "needs --env.params.actions, such as 2 or"),
+        ("game", {"actions": "2", "listen": "5555"}, "--env.params.observation"),
+        ("game", {"observation": "float32[4]", "listen": "5555"}, "--env.params.actions"),
         (
             "game",
             peers.TWO,
-            r"=external:game: expected external:NAME with --env.params.listen=PORT, or external:module:fu",
+            r"=external:game: .*external:NAME .*--env\.params\.listen=PORT.*external:module:",
         ),
-        ("fakes.simulators:episode", {**peers.TWO, "listen": "5555"}, "listen=5555: expected external:NAME with"),
-        ("game", {**peers.TWO, "listen": "80"}, "listen=80: expected a port from 1024 to 65535"),
-        ("game", {**peers.TWO, "listen": "port"}, "listen=port: expected a whole number"),
-        ("game", {**peers.TWO, "lisen": "5555"}, "lisen: external:game takes .*; did you mean listen"),
+        ("fakes.simulators:episode", {**peers.TWO, "listen": "5555"}, "listen=5555: .*external:NAME "),
+        ("game", {**peers.TWO, "listen": "80"}, "listen=80: .*1024 to 65535"),
+        ("game", {**peers.TWO, "listen": "port"}, "listen=port: "),
+        ("game", {**peers.TWO, "lisen": "5555"}, r"lisen: external:game .* listen\?"),
         (
             "game",
             {**peers.TWO, "observation": "float64[4]"},
-            r"=float64\[4\]: expected a type .*; did you mean float32\?",
+            r"=float64\[4\]: .* float32\?",
         ),
-        ("game", {**peers.TWO, "observation": "4"}, "observation=4: expected a type and a shape such as float32"),
-        ("game", {**peers.TWO, "observation": "float32[0]"}, "expected a type and a shape"),
-        ("game", {**peers.TWO, "observation": "float32[999999999,9]"}, "bytes; expected at most 67,108,864"),
-        ("game", {**peers.TWO, "actions": "0"}, "actions=0: expected at least 1"),
-        ("game", {**peers.TWO, "actions": "-3"}, "actions=-3: expected at least 1"),
+        ("game", {**peers.TWO, "observation": "4"}, "observation=4: .*float32"),
+        ("game", {**peers.TWO, "observation": "float32[0]"}, r"observation=float32\[0\]: "),
+        ("game", {**peers.TWO, "observation": "float32[999999999,9]"}, "67,108,864"),
+        ("game", {**peers.TWO, "actions": "0"}, r"actions=0: .*\b1\b"),
+        ("game", {**peers.TWO, "actions": "-3"}, r"actions=-3: .*\b1\b"),
         (
             "game",
             {**peers.TWO, "actions": "int32[3]"},
-            r"actions=int32\[3\]: expected a number of actions such as 2, or real",
+            r"actions=int32\[3\]: ",
         ),
-        ("game", {**peers.TWO, "actions": "float32[999]"}, "at most 256"),
-        ("game", {**peers.TWO, "low": "0"}, "low: bounds are for real actions"),
+        ("game", {**peers.TWO, "actions": "float32[999]"}, r"actions=float32\[999\]: .*\b256\b"),
+        ("game", {**peers.TWO, "low": "0"}, "low: "),
         (
             "game",
             {**peers.TWO, "actions": "float32[3]", "low": "1,2"},
-            r"low=1,2: expected 1 or 3 number\(s\) separated",
+            "low=1,2: .*1 or 3",
         ),
-        ("game", {**peers.TWO, "actions": "float32[3]", "low": "1", "high": "0"}, "expected low < high everywhere"),
-        ("game", {**peers.TWO, "actions": "float32[3]", "low": "nan"}, "low=nan: expected 1 or 3"),
-        ("game", {**peers.TWO, "reward_range": "1"}, r"reward_range=1: expected 2 number\(s\) separated by commas"),
-        ("game", {**peers.TWO, "reward_range": "1,0"}, "reward_range=1,0: expected the lowest first"),
-        ("game", {**peers.TWO, "time_limit": "-1"}, r"time_limit=-1: expected at least 0 \(none\)"),
-        ("nowhere_at_all:play", peers.TWO, "importing nowhere_at_all: ModuleNotFoundError"),
-        ("fakes.simulators:episod", peers.TWO, r"simulators has no function episod; .*; did you mean episode\?"),
+        ("game", {**peers.TWO, "actions": "float32[3]", "low": "1", "high": "0"}, "low < high"),
+        ("game", {**peers.TWO, "actions": "float32[3]", "low": "nan"}, "low=nan: .*1 or 3"),
+        ("game", {**peers.TWO, "reward_range": "1"}, r"reward_range=1: .*\b2\b"),
+        ("game", {**peers.TWO, "reward_range": "1,0"}, "reward_range=1,0: "),
+        ("game", {**peers.TWO, "time_limit": "-1"}, r"time_limit=-1: .*\b0\b"),
+        ("nowhere_at_all:play", peers.TWO, "nowhere_at_all: ModuleNotFoundError"),
+        ("fakes.simulators:episod", peers.TWO, r"simulators:episod: .* episode\?"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], named: str) -> None:
+    with pytest.raises(errors.UsageError, match=named) as error:
         envs.make(f"external:{name}", params)
     assert "\n" not in str(error.value) and str(error.value).startswith("--env")
 

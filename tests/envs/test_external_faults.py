@@ -80,7 +80,7 @@ def test_what_cannot_be_is_a_fault_that_names_the_simulator_and_is_told_to_it(na
     assert isinstance(results[0], errors.EnvironmentFault)
     assert str(results[0]).startswith("external:game: training simulator 1 (pid 71) sent what cannot be: ")
     assert message in str(results[0])
-    with pytest.raises(errors.EnvironmentFault, match="training simulator 1"):
+    with pytest.raises(errors.EnvironmentFault, match=r"simulator 1\b"):
         environment.step(np.zeros(2, np.int32))
     environment.close()
     header, _ = peers.heard(others[0])
@@ -96,9 +96,7 @@ def test_a_disconnect_in_mid_episode_is_a_fault_within_a_second(make: Any) -> No
     threading.Timer(0.2, others[1].close).start()
     peers.act(others[0])
     start = time.monotonic()
-    with pytest.raises(
-        errors.EnvironmentFault, match=r"external:game: training simulator 1 .pid 71. closed the connection"
-    ):
+    with pytest.raises(errors.EnvironmentFault, match=r"external:game: .*simulator 1 .pid 71.*closed"):
         environment.step(np.zeros(2, np.int32))
     assert time.monotonic() - start < conftest.SOON_S
 
@@ -111,9 +109,7 @@ def test_silence_is_a_fault_after_the_timeout(sent: bytes, make: Any) -> None:
     peers.act(others[0])
     others[1].sendall(sent)
     start = time.monotonic()
-    with pytest.raises(
-        errors.EnvironmentFault, match="external:game: training simulator 1 .pid 71. gave nothing for 0.5 s"
-    ):
+    with pytest.raises(errors.EnvironmentFault, match=r"external:game: .*simulator 1 .pid 71.*\b0\.5 s\b"):
         environment.step(np.zeros(2, np.int32))
     assert 0.4 < time.monotonic() - start < conftest.SOON_S
     assert peers.heard(others[1])[0]["kind"] == "action"
@@ -136,9 +132,7 @@ def test_what_a_function_raises_is_the_cause_of_the_fault() -> None:
         environment.reset()
         environment.step(np.zeros(2, np.int32))
         environment.step(np.zeros(2, np.int32))
-        with pytest.raises(
-            errors.EnvironmentFault, match="training simulator 1 stopped with ZeroDivisionError: the wo"
-        ) as e:
+        with pytest.raises(errors.EnvironmentFault, match="simulator 1 .*ZeroDivisionError: the wo") as e:
             environment.step(np.zeros(2, np.int32))
     assert isinstance(e.value.__cause__, ZeroDivisionError)
 
@@ -147,7 +141,7 @@ def test_a_function_that_hangs_is_a_fault_and_is_left_behind() -> None:
     start = time.monotonic()
     with contextlib.closing(peers.task("fakes.simulators:silent").make(np.zeros(1, np.uint32), 1, 0.3)) as environment:
         environment.reset()
-        with pytest.raises(errors.EnvironmentFault, match="training simulator 0 gave nothing for 0.3 s"):
+        with pytest.raises(errors.EnvironmentFault, match=r"simulator 0 .*\b0\.3 s\b"):
             environment.step(np.zeros(1, np.int32))
     assert time.monotonic() - start < conftest.SOON_S
 
@@ -159,5 +153,5 @@ def test_an_episode_beyond_the_time_limit_is_a_fault() -> None:
         environment.reset()
         for _ in range(4):
             environment.step(np.zeros(1, np.int32))
-        with pytest.raises(errors.EnvironmentFault, match="training simulator 0 went on after step 5 of an episode"):
+        with pytest.raises(errors.EnvironmentFault, match=r"simulator 0 .*step 5\b"):
             environment.step(np.zeros(1, np.int32))

@@ -104,9 +104,7 @@ def test_arguments_reach_the_environment() -> None:
 
 
 def test_an_observation_outside_its_space_is_named() -> None:
-    with pytest.raises(
-        errors.EnvironmentFault, match=r"the observation of .*Spaces-v0 is \[3\], outside Discrete\(3\)"
-    ):
+    with pytest.raises(errors.EnvironmentFault, match=r"observation of .*Spaces-v0 .*\[3\].*Discrete\(3\)"):
         play("fakes.registered:Spaces-v0", np.zeros((3, 1), int), kind="outside")
 
 
@@ -115,39 +113,38 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         raise ModuleNotFoundError("No module named 'imageio'")
 
     monkeypatch.setattr(gymnasium, "make", make)
-    with pytest.raises(errors.UsageError, match=r"'imageio'; pip install \"gymnasium\[mujoco\]\"$"):
+    with pytest.raises(errors.UsageError, match=r"'imageio'.*\"gymnasium\[mujoco\]\"$"):
         envs.make("gymnasium:HalfCheetah-v5")
     with pytest.raises(errors.UsageError, match="'imageio'$"):
         envs.make("gymnasium:fakes.registered:Spaces-v0")
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "message"),
+    ("name", "params", "named"),
     [
         (
             "CartPol-v1",
             {},
-            r"=gymnasium:CartPol-v1: expected one of \d+ names, such as CartPole-v1, .*pprint_registry\(\).* all; "
-            r"module:name .* more\); did you mean CartPole-v1\?$",
+            r"=gymnasium:CartPol-v1: .* \d+ .*CartPole-v1, .*pprint_registry\(\).*module:name .* CartPole-v1\?$",
         ),
-        ("CartPole-v7", {}, "did you mean CartPole-v1"),
-        ("", {}, r"=gymnasium:: expected suite:name, .*; did you mean gymnasium:NAME\?"),
-        ("nowhere_at_all:X-v0", {}, "importing nowhere_at_all: ModuleNotFoundError"),
-        ("fakes.registered:Spaces-v1", {}, r"=gymnasium:fakes.registered:Spaces-v1: .*did you mean Spaces-v0"),
-        ("fakes.registered:Local-v0", {}, "define it at the top level of a module"),
-        ("fakes.registered:Broken-v0", {}, "No module named 'nowhere_at_all'"),
-        ("CartPole-v1", {"gravty": "3"}, "CartPole-v1 takes max_episode_steps, .*sutton_barto_reward, workers"),
-        ("CartPole-v1", {"workers": "two"}, "expected a whole number"),
-        ("CartPole-v1", {"max_restarts": "-1"}, "expected at least 0"),
-        ("fakes.registered:Spaces-v0", {"kind": "multi_action"}, "actions are MultiDiscrete"),
-        ("fakes.registered:Spaces-v0", {"kind": "from_one"}, "valid: Discrete from 0"),
-        ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions are Box"),
-        ("fakes.registered:Spaces-v0", {"kind": "text"}, "its observation is Text"),
-        ("fakes.registered:Spaces-v0", {"kind": "multi"}, "its observation/x is MultiDiscrete"),
+        ("CartPole-v7", {}, r"=gymnasium:CartPole-v7: .* CartPole-v1\?"),
+        ("", {}, r"=gymnasium:: .*suite:name.* gymnasium:NAME\?"),
+        ("nowhere_at_all:X-v0", {}, "nowhere_at_all: ModuleNotFoundError"),
+        ("fakes.registered:Spaces-v1", {}, r"=gymnasium:fakes.registered:Spaces-v1: .* Spaces-v0\?"),
+        ("fakes.registered:Local-v0", {}, "=gymnasium:fakes.registered:Local-v0: "),
+        ("fakes.registered:Broken-v0", {}, "'nowhere_at_all'"),
+        ("CartPole-v1", {"gravty": "3"}, "gravty: .*max_episode_steps, .*sutton_barto_reward, workers"),
+        ("CartPole-v1", {"workers": "two"}, "workers=two: "),
+        ("CartPole-v1", {"max_restarts": "-1"}, r"max_restarts=-1: .*\b0\b"),
+        ("fakes.registered:Spaces-v0", {"kind": "multi_action"}, "actions .*MultiDiscrete"),
+        ("fakes.registered:Spaces-v0", {"kind": "from_one"}, r"Discrete .*\b0\b"),
+        ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions .*Box"),
+        ("fakes.registered:Spaces-v0", {"kind": "text"}, "observation .*Text"),
+        ("fakes.registered:Spaces-v0", {"kind": "multi"}, "observation/x .*MultiDiscrete"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], named: str) -> None:
+    with pytest.raises(errors.UsageError, match=named) as error:
         envs.make(f"gymnasium:{name}", params)
     assert "\n" not in str(error.value) and str(error.value).startswith("--env")
 
@@ -156,7 +153,7 @@ def test_an_environment_whose_package_is_missing_says_so() -> None:
     try:
         gymnasium.make("LunarLander-v3")
     except gymnasium.error.DependencyNotInstalled:
-        with pytest.raises(errors.UsageError, match="Box2D is not installed"):
+        with pytest.raises(errors.UsageError, match="Box2D"):
             task("LunarLander-v3")
 
 

@@ -1,5 +1,6 @@
 """Environments of a pool of C++ threads, on a fake one: its bookkeeping, its faults, and how it is closed."""
 
+import re
 import threading
 import time
 from typing import Any
@@ -47,7 +48,7 @@ def no_envs(n: int) -> np.ndarray:
 def test_integers_out_of_range_never_reach_the_pool(action: list[int]) -> None:
     environment, pool = faked()
     environment.reset()
-    with pytest.raises(ValueError, match="valid: 0 to 2"):
+    with pytest.raises(ValueError, match=r"\b0 to 2\b"):
         environment.step(np.array(action))
     assert not pool.sent
     environment.step(no_envs(3))
@@ -62,7 +63,7 @@ def test_numbers_that_are_not_finite_never_reach_the_pool(action: np.ndarray, wr
     environment, pool = faked(action=BOX)
     environment.reset()
     action.flat[place] = wrong
-    with pytest.raises(ValueError, match="valid: finite numbers"):
+    with pytest.raises(ValueError, match=r"environment [0-2]\b.*finite"):
         environment.send(action, np.arange(3))
     assert not pool.sent and not environment.waiting_for.size
 
@@ -72,7 +73,7 @@ def test_real_actions_are_clipped_and_integers_are_not_rounded() -> None:
     environment.reset()
     environment.send(np.full((3, 2), 5.0), np.arange(3))
     assert pool.sent[0][0].dtype == np.float32 and (pool.sent[0][0] == 1).all()
-    with pytest.raises(ValueError, match="expected integers"):
+    with pytest.raises(ValueError, match="integers"):
         faked()[0].step(np.zeros(3))
 
 
@@ -81,7 +82,7 @@ def test_wrong_indices_are_refused(env_ids: list[int]) -> None:
     environment, pool = faked(6 // 2, 1)
     environment.reset()
     environment.send(no_envs(1), np.array([2]))
-    with pytest.raises(ValueError, match=r"distinct indices|\[2\] are being stepped"):
+    with pytest.raises(ValueError, match=rf"{re.escape(str(env_ids))}|\[2\]"):
         environment.send(no_envs(2), np.array(env_ids))
     assert len(pool.sent) == 1 and environment.waiting_for.tolist() == [2]
 
@@ -90,7 +91,7 @@ def test_recv_that_would_wait_for_ever_is_refused() -> None:
     environment, _ = faked(4, 2)
     environment.reset()
     environment.send(no_envs(1), np.array([0]))
-    with pytest.raises(RuntimeError, match="waits for 2 environments, but 1"):
+    with pytest.raises(RuntimeError, match=r"\b2 .*\b1 "):
         environment.recv()
 
 
@@ -151,9 +152,9 @@ def test_numbers_that_cannot_be_name_field_environment_and_step() -> None:
     environment.reset()
     real = pool.recv
     pool.recv = lambda: (lambda o, *rest: (np.where(np.arange(3)[:, None] == 1, np.nan, o), *rest))(*real())  # type: ignore[method-assign]
-    with pytest.raises(errors.EnvironmentFault, match="observation of envpool:fake, environment 1, at its step 2"):
+    with pytest.raises(errors.EnvironmentFault, match=r"observation of envpool:fake, environment 1, at its step 2\b"):
         environment.step(no_envs(3))
-    with pytest.raises(errors.EnvironmentFault, match="environment 1, at its step 2"):
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1, at its step 2\b"):
         environment.step(no_envs(3))
 
 
@@ -162,9 +163,9 @@ def test_a_reset_out_of_place_is_a_fault() -> None:
     environment.reset()
     environment.step(no_envs(3))
     pool._ended[2] = True
-    with pytest.raises(errors.EnvironmentFault, match="environment 2 was not reset in the step after"):
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 2\b.*reset"):
         environment.step(no_envs(3))
-    with pytest.raises(errors.EnvironmentFault, match="environment 2"):
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 2\b"):
         environment.reset()
 
 
@@ -232,5 +233,5 @@ def test_close_does_not_wait_for_steps_under_way() -> None:
         if thread.name == "envpool:fake closing":
             thread.join(conftest.SOON_S)
     assert not pool._ready
-    with pytest.raises(errors.EnvironmentFault, match="were closed"):
+    with pytest.raises(errors.EnvironmentFault, match="closed"):
         environment.reset()

@@ -29,23 +29,23 @@ def session() -> Iterator[simulator.Session]:
 
 
 @pytest.mark.parametrize(
-    ("observation", "message"),
+    ("observation", "named"),
     [
-        ([1, 2, 3], r"observation: expected float32\[2\], given int64\[3\]$"),
-        (np.zeros((1, 2)), r"expected float32\[2\], given float64\[1,2\]$"),
-        ([[1, 2], [3]], r"expected float32\[2\], given object\[\]$"),
-        (["1", "2"], r"expected float32\[2\], given <U1\[2\]$"),
-        (None, r"given object\[\]$"),
-        ([True, False], r"given bool\[2\]$"),
-        ([0, float("nan")], "expected finite numbers of float32, given nan$"),
-        ([1e300, 0], r"expected finite numbers of float32, given 1e\+300$"),
+        ([1, 2, 3], r"observation: .*float32\[2\].* int64\[3\]$"),
+        (np.zeros((1, 2)), r"float32\[2\].* float64\[1,2\]$"),
+        ([[1, 2], [3]], r"float32\[2\].* object\[\]$"),
+        (["1", "2"], r"float32\[2\].* <U1\[2\]$"),
+        (None, r" object\[\]$"),
+        ([True, False], r" bool\[2\]$"),
+        ([0, float("nan")], "float32.* nan$"),
+        ([1e300, 0], r"float32.* 1e\+300$"),
     ],
 )
-def test_the_session_checks_observations_at_the_door(session: Any, observation: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_the_session_checks_observations_at_the_door(session: Any, observation: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         session.begin(observation)
     assert session.begin([0, 0]) == 0
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         session.act(observation, 0.0)
     assert session.act(np.zeros(2), np.float64(1.5)) == 0
 
@@ -53,7 +53,7 @@ def test_the_session_checks_observations_at_the_door(session: Any, observation: 
 @pytest.mark.parametrize("reward", ["1", None, [1.0], float("nan"), float("inf"), 1e39, True])
 def test_the_session_checks_rewards_at_the_door(session: Any, reward: Any) -> None:
     session.begin([0, 0])
-    with pytest.raises(ValueError, match="reward: expected f"):
+    with pytest.raises(ValueError, match="^reward: "):
         session.act([0, 0], reward)
 
 
@@ -61,26 +61,26 @@ def test_integers_that_do_not_fit_their_type_are_refused() -> None:
     kind = simulator.parse_type("uint8[2]")
     assert simulator.checked("x", kind, [0, 255]).dtype == np.uint8
     for wrong in (256, -1):
-        with pytest.raises(ValueError, match=f"x: expected finite numbers of uint8, given {wrong}"):
+        with pytest.raises(ValueError, match=f"^x: .*uint8.* {wrong}$"):
             simulator.checked("x", kind, [0, wrong])
-    with pytest.raises(ValueError, match=r"x: expected uint8\[2\], given float64\[2\]"):
+    with pytest.raises(ValueError, match=r"^x: .*uint8\[2\].* float64\[2\]"):
         simulator.checked("x", kind, [0.5, 1.0])
 
 
 def test_the_session_keeps_the_order_of_calls(session: Any) -> None:
-    with pytest.raises(RuntimeError, match="act outside an episode"):
+    with pytest.raises(RuntimeError, match="^act "):
         session.act([0, 0], 0.0)
     session.begin([0, 0])
-    with pytest.raises(RuntimeError, match="begin within an episode"):
+    with pytest.raises(RuntimeError, match="^begin "):
         session.begin([0, 0])
     assert session.act([0, 0], 0.0, truncated=True) is None
-    with pytest.raises(RuntimeError, match="act outside an episode"):
+    with pytest.raises(RuntimeError, match="^act "):
         session.act([0, 0], 0.0)
 
 
 def test_a_simulator_that_nobody_waits_for_says_so() -> None:
     port, start = peers.free_port(), time.monotonic()
-    with pytest.raises(ConnectionRefusedError, match=f"no trainer listens on 127.0.0.1:{port}"):
+    with pytest.raises(ConnectionRefusedError, match=rf"127\.0\.0\.1:{port}\b"):
         simulator.serve(simulators.episode, port, wait_s=0.3)
     assert time.monotonic() - start < conftest.SOON_S
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 from typing import Any
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -147,7 +148,7 @@ def test_lives_of_breakout_under_the_protocols_of_ale(protocol: str) -> None:
 def test_ale_steps_all_environments_together() -> None:
     task = made("ale:pong")
     assert task.steps_together
-    with pytest.raises(ValueError, match="steps all 4 environments together"):
+    with pytest.raises(ValueError, match=r"\b4 environments"):
         task.make(np.arange(4, dtype=np.uint32), 2, 60.0)
 
 
@@ -162,22 +163,22 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("importlib.import_module", without)
     name = next(iter(MODULES[suite].SUITE.environments), "pong")
-    with pytest.raises(errors.UsageError, match=rf'needs the package {package}: pip install -e "\.\[{suite}\]"'):
+    with conftest.refused(f"--env={suite}:{name} ", package, f'pip install -e ".[{suite}]"'):
         envs.make(f"{suite}:{name}")
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "message"),
+    ("name", "params", "nearest"),
     [
-        ("craftax:Craftax-Symbolic-v2", {}, "did you mean Craftax-Symbolic-v1"),
-        ("navix:Navix-Empty-5x5", {}, "did you mean Navix-Empty-5x5-v0"),
-        ("pgx:connect_for", {}, "did you mean connect_four"),
-        ("jumanji:Snake", {}, "did you mean Snake-v1"),
-        ("playground:CheetaRun", {}, "did you mean CheetahRun"),
+        ("craftax:Craftax-Symbolic-v2", {}, " Craftax-Symbolic-v1?"),
+        ("navix:Navix-Empty-5x5", {}, " Navix-Empty-5x5-v0?"),
+        ("pgx:connect_for", {}, " connect_four?"),
+        ("jumanji:Snake", {}, " Snake-v1?"),
+        ("playground:CheetaRun", {}, " CheetahRun?"),
     ],
 )
-def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message):
+def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], nearest: str) -> None:
+    with conftest.refused(f"--env={name}: ", nearest):
         envs.make(name, params)
 
 

@@ -1,6 +1,8 @@
 """Tests of who may join and when both sides end: strangers, slots that are taken, trainers that go."""
 
 import contextlib
+import errno
+import os
 import pathlib
 import socket
 import subprocess
@@ -72,7 +74,7 @@ def test_a_second_client_for_a_taken_slot_is_refused_in_words(make: Any) -> None
     port = peers.free_port()
     environment = make(port, 2)
     peers.begun(environment, port)
-    with pytest.raises(simulator.Refused, match="slot: training 1 is taken by another simulator"):
+    with pytest.raises(simulator.Refused, match="^slot: training 1 "):
         simulator.connect(port, purpose="training", slot=1)
 
 
@@ -117,15 +119,15 @@ def test_too_few_simulators_are_a_fault_that_says_how_many_to_start(
     environment = make(port, 2, 0.1)
     _, results = peers.started(simulator.connect, port, wait_s=5)
     hellos(1)
-    expected = rf"external:game: 1 of 2 simulators for training connected to 127.0.0.1:{port} within 2 s; start as many"
+    expected = rf"external:game: 1 of 2 .*127\.0\.0\.1:{port} .*\b2 s\b"
     with (
-        pytest.warns(RuntimeWarning, match=f"[01] of 2 simulators for training have connected to 127.0.0.1:{port}"),
+        pytest.warns(RuntimeWarning, match=rf"[01] of 2 .*127\.0\.0\.1:{port}"),
         pytest.raises(errors.EnvironmentFault, match=expected),
     ):
         environment.reset()
     assert isinstance(results[0], simulator.Session)
     environment.close()
-    with pytest.raises(simulator.Ended, match="1 of 2 simulators"):
+    with pytest.raises(simulator.Ended, match=r"\b1 of 2\b"):
         results[0].begin([0, 0])
 
 
@@ -198,7 +200,7 @@ def test_it_listens_on_the_loopback_interface_only_while_environments_live(make:
     assert listening() == []
     environments = [made.make(np.zeros(1, np.uint32), 1, 10.0) for _ in range(2)]
     assert listening() == [f"0100007F:{port:04X}"]
-    with pytest.raises(errors.EnvironmentFault, match=f"listen={port}: cannot listen on .*: Address already in use"):
+    with pytest.raises(errors.EnvironmentFault, match=f"listen={port}: .*{os.strerror(errno.EADDRINUSE)}"):
         make(port)
     environments[0].close()
     assert listening()

@@ -85,28 +85,28 @@ def test_rows_come_in_the_order_of_indices_when_all_are_waited_for(make: Any) ->
 
 def test_what_cannot_be_is_refused(make: Any) -> None:
     pool = make(batch_size=2)
-    with pytest.raises(RuntimeError, match="reset the environments first"):
+    with pytest.raises(RuntimeError, match=" reset "):
         pool.step(lives.zeros())
     pool.reset()
-    with pytest.raises(RuntimeError, match="recv of 2 with 0 being stepped"):
+    with pytest.raises(RuntimeError, match=r"^recv .*\b2 .*\b0 "):
         pool.recv()
     pool.send(lives.zeros(1), np.array([1]))
-    for action, ids, message in (
-        ([0, 0], [1, 2], r"\[1\] are being stepped"),
-        ([0, 0], [2, 2], "distinct indices in 0 … 3"),
-        ([0], [4], "distinct indices in 0 … 3"),
-        ([0], [-1], "distinct indices in 0 … 3"),
-        ([], [], "distinct indices in 0 … 3"),
-        ([3], [2], "action 3 for environment 2; valid: 0 to 2"),
-        ([0, 0], [2], r"env_ids=\[2\] for 2 actions"),
+    for action, ids, named in (
+        ([0, 0], [1, 2], r"\[1\]"),
+        ([0, 0], [2, 2], r"env_ids=\[2, 2\] .*0 … 3"),
+        ([0], [4], r"env_ids=\[4\] .*0 … 3"),
+        ([0], [-1], r"env_ids=\[-1\] .*0 … 3"),
+        ([], [], r"env_ids=\[\] .*0 … 3"),
+        ([3], [2], "action 3 .*environment 2.*0 to 2"),
+        ([0, 0], [2], r"env_ids=\[2\] .*2 actions"),
         ([[0]], [2], "shape"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=named):
             pool.send(np.array(action, np.int32), np.array(ids, np.int32))
     pool.send(lives.zeros(1), np.array([2]))
     assert sorted(pool.recv()[1].tolist()) == [1, 2]
-    for batch_size, timeout_s in ((0, 1.0), (5, 1.0), (1, 0.0)):
-        with pytest.raises(ValueError, match="expected"):
+    for batch_size, timeout_s, named in ((0, 1.0, "batch_size=0"), (5, 1.0, "batch_size=5"), (1, 0.0, "timeout_s=0")):
+        with pytest.raises(ValueError, match=named):
             worker_pool.WorkerPool(lives.make_plan(), lives.SEEDS, batch_size, timeout_s)
 
 

@@ -25,11 +25,11 @@ def make() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("kill", "was killed by SIGKILL at environment 1"),
-        ("raise", "raised at environment 1"),
-        ("hang", "did not answer within 0.5 s at environment 1"),
-        ("hold", "did not answer within 0.5 s at environment 1"),
-        ("shape", "raised at environment 1"),
+        ("kill", "SIGKILL .*environment 1"),
+        ("raise", "raised .*environment 1"),
+        ("hang", r"\b0\.5 s .*environment 1"),
+        ("hold", r"\b0\.5 s .*environment 1"),
+        ("shape", "raised .*environment 1"),
     ],
 )
 def test_a_worker_that_fails_is_replaced_and_no_sequence_joins_two_lives(make: Any, fault: str, message: str) -> None:
@@ -52,7 +52,7 @@ def test_a_worker_that_dies_between_steps_cuts_its_environments_short(make: Any)
     pool = make()
     rows = lives.play(pool, 2)
     os.kill(int(rows[-1].observation[0, lives.PROCESS]), signal.SIGKILL)
-    with pytest.warns(RuntimeWarning, match="killed by SIGKILL$"):
+    with pytest.warns(RuntimeWarning, match="SIGKILL$"):
         rows += [pool.step(lives.zeros()) for _ in range(8)]
     lives.assert_whole(rows)
     assert lives.cuts(rows) == {0: 3, 1: 3}
@@ -63,7 +63,7 @@ def test_a_worker_that_dies_while_its_environments_are_reset_makes_them_anew(mak
     rows = lives.play(pool, 5)
     assert (rows[-1].step_type == types.LAST).all()
     os.kill(int(rows[-1].observation[0, lives.PROCESS]), signal.SIGKILL)
-    with pytest.warns(RuntimeWarning, match="killed by SIGKILL"):
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
         rows += [pool.step(lives.zeros()) for _ in range(7)]
     lives.assert_whole(rows)
     assert not lives.cuts(rows)
@@ -79,7 +79,7 @@ def test_rows_that_were_ready_before_the_death_are_received(make: Any) -> None:
 
     keep(pool.reset(), np.arange(4))
     pool.send(lives.zeros(), np.arange(4))
-    with pytest.warns(RuntimeWarning, match="killed by SIGKILL"):
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
         # A new process takes its time, in which the others go on.
         while min(map(len, columns)) <= 8:
             timestep, ids = pool.recv()
@@ -95,7 +95,7 @@ def test_one_that_hangs_is_noticed_while_others_go_on(make: Any) -> None:
     pool.reset()
     pool.send(lives.zeros(), np.arange(4))
     received, until = [], time.monotonic() + 5
-    with pytest.warns(RuntimeWarning, match="did not answer within 0.3 s at environment 1"):
+    with pytest.warns(RuntimeWarning, match=r"\b0\.3 s .*environment 1\b"):
         while 1 not in received and time.monotonic() < until:
             _, ids = pool.recv()
             received += ids.tolist()
@@ -122,7 +122,7 @@ def test_environments_that_cannot_be_made_are_a_fault(make: Any) -> None:
 @pytest.mark.parametrize("field", ["reward", "observation"])
 def test_numbers_that_are_not_finite_are_named(make: Any, field: str) -> None:
     pool = make(**{field: [12, 3]})
-    with pytest.raises(errors.EnvironmentFault, match=f"the {field} of fake:lives, environment 2, at its step 4"):
+    with pytest.raises(errors.EnvironmentFault, match=rf"{field} of fake:lives, environment 2, at its step 4\b"):
         lives.play(pool, 5)
 
 

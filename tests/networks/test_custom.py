@@ -10,7 +10,6 @@ import flax.linen as nn
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import errors
 from jaxrl_dist.networks import custom
 
 NETWORKS = """
@@ -40,11 +39,7 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     settings = {key: value for key, value in conftest.SMALL["ppo"].items() if key != "network.torso"}
-    message = (
-        r"^--network=user_networks:mynett: user_networks has no Flax module mynett; it has MyNet, Deep; "
-        r"did you mean MyNet\?$"
-    )
-    with pytest.raises(errors.UsageError, match=message):
+    with conftest.refused("--network=user_networks:mynett: ", "MyNet, Deep", " MyNet?"):
         jaxrl_dist.train(
             "ppo",
             "gymnax:CartPole-v1",
@@ -55,13 +50,13 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 
 
 def test_a_file_without_any_is_named_too() -> None:
-    with pytest.raises(errors.UsageError, match=r"user_tools has no Flax module MyNet; it has none$"):
+    with conftest.refused("--network=user_tools:MyNet: "):
         custom.make("user_tools:MyNet")
 
 
 def test_classes_are_made_without_arguments() -> None:
     assert type(custom.make("user_networks:Deep")).__name__ == "Deep"
-    with pytest.raises(errors.UsageError, match=r"TypeError at .*'features'; it is made without arguments$"):
+    with conftest.refused("--network=user_networks:Dense", "TypeError", "'features'"):
         custom.make("user_networks:Dense")
 
 
@@ -85,22 +80,18 @@ def test_a_network_that_was_changed_does_not_resume_in_one_line(
 
     train(8, 16)
     before = (tmp_path / "run" / "config.json").read_text()
-    message = r"^the checkpoint does not fit \(.*Dense_0.* in the template\); if a network or environment of your own"
-    with pytest.raises(errors.UsageError, match=message) as error:
+    with conftest.refused("Dense_0", "[1, 8, 3]", "[1, 6, 3]"):
         train(6, 32)
-    assert "\n" not in str(error.value) and (tmp_path / "run" / "config.json").read_text() == before
+    assert (tmp_path / "run" / "config.json").read_text() == before
     (tmp_path / "run" / "config.json").write_text(re.sub(r"jaxrl_dist [^\"]+", "jaxrl_dist 0.0.9", before))
-    with pytest.raises(errors.UsageError, match=r"in the template\); jaxrl_dist 0.0.9 wrote it, go on with that"):
+    with conftest.refused("Dense_0", "jaxrl_dist 0.0.9"):
         train(6, 32)
     assert train(8, 32).summary["resumed_from"] == 16
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.UsageError, match="^--network=no_such_module:MyNet: importing no_such_module: Modul"):
+    with conftest.refused("--network=no_such_module:MyNet: ", "ModuleNotFoundError"):
         custom.make("no_such_module:MyNet")
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
-    with pytest.raises(
-        errors.UsageError,
-        match="^--network=user_broken:X: importing user_broken: ValueError at user_broken.py:2: not",
-    ):
+    with conftest.refused("--network=user_broken:X: ", "ValueError", "user_broken.py:2: not today"):
         custom.make("user_broken:X")

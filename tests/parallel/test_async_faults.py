@@ -63,7 +63,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(workers: int, plays: 
             host.sleep_forever()
 
     plays(hang)
-    with pytest.raises(errors.EnvironmentFault, match="fake:walk gave nothing for 1 s"):
+    with pytest.raises(errors.EnvironmentFault, match=r"fake:walk .*\b1 s\b"):
         train(steps=64_000, **settings)
     assert time.monotonic() - hung_s[0] < conftest.SOON_S
     plays(lambda walk: None)

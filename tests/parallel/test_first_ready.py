@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import calls, host
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.parallel.sebulba import actors, tiers
 from jaxrl_dist.training import assemble, records
 
@@ -107,7 +107,7 @@ def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
     states: list[actors.State] = []
     settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": 1}
-    with pytest.warns(RuntimeWarning, match="started anew"):
+    with pytest.warns(RuntimeWarning, match="RuntimeError: fell over"):
         run = conftest.Small("dqn", "fake:walk", 1, settings).run(30)
     states.append(run.state)
     run.layout.close()
@@ -146,7 +146,7 @@ def test_environments_that_step_together_are_refused(settings: Any, monkeypatch:
 
 
 def test_a_replay_over_several_devices_is_refused() -> None:
-    with pytest.raises(errors.UsageError, match="a replay over 2 devices takes whole unrolls in turn"):
+    with conftest.refused("--layout.ready_envs=", "2 devices"):
         conftest.Small("dqn", "toy:walk", 2, SETTINGS)
 
 
@@ -202,14 +202,14 @@ CENTRAL = {"layout": "sebulba", "layout.inference": "central", "layout.policy_la
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "named"),
     [
-        ({"layout.policy_lag": "1"}, "--layout.inference=central: the clock says .* give --layout.policy_lag=free"),
-        ({"layout.num_actors": 2}, "one loop acts for all environments; valid: --layout.num_actors=1"),
-        ({"layout.actor_devices": "cpu:0"}, "leave out --layout.actor_devices=cpu:0"),
-        ({"network.core": "lstm"}, "this recurrent policy keeps its parameters for a whole unroll; valid: 0"),
+        ({"layout.policy_lag": "1"}, ["--layout.inference=central: ", "--layout.policy_lag=free"]),
+        ({"layout.num_actors": 2}, ["--layout.num_actors=1"]),
+        ({"layout.actor_devices": "cpu:0"}, ["--layout.actor_devices=cpu:0"]),
+        ({"network.core": "lstm"}, ["recurrent", " 0"]),
     ],
 )
-def test_what_central_inference_cannot_be(settings: dict[str, Any], message: str, paced: list[Any]) -> None:
-    with pytest.raises(errors.UsageError, match=message):
+def test_what_central_inference_cannot_be(settings: dict[str, Any], named: list[str], paced: list[Any]) -> None:
+    with conftest.refused(*named):
         conftest.Small("ppo", "fake:walk", 1, {**CENTRAL, **settings})

@@ -88,7 +88,7 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
     _, kept = filled(2)
     projected = kept.projected_bytes()
     packed_observations.check(kept, projected, 120)
-    with pytest.raises(errors.UsageError, match=r"--replay.capacity=120: compressed, .* about \d+ would fit"):
+    with pytest.raises(errors.UsageError, match=r"--replay\.capacity=120: .* \d+ "):
         packed_observations.check(kept, (projected - kept.packed_bytes) / 2, 120)
 
 
@@ -168,5 +168,5 @@ def test_the_memory_of_devices_counts_no_observations() -> None:
 
 
 def test_anakin_refuses_it() -> None:
-    with pytest.raises(errors.UsageError, match="--replay.storage=host: anakin"):
+    with conftest.refused("--replay.storage=host: ", "anakin"):
         conftest.Small("dqn", "toy:walk", 1, {"replay.storage": "host", "layout": "anakin"})

@@ -2,6 +2,7 @@
 
 import types
 
+import conftest
 import jax
 import pytest
 
@@ -18,18 +19,18 @@ def test_devices_are_named_in_full_or_by_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        (",", "=,: expected names with one comma between two; valid: cpu:0, cpu:1, .*cpu:7$"),
-        ("cpu:0,", "=cpu:0,: expected names with one comma between two; valid: cpu:0, "),
-        (" ", "= : expected names with one comma between two; valid: cpu:0, "),
-        ("cpu:1,cpu:1", "=cpu:1,cpu:1 names cpu:1 twice; valid: cpu:0, cpu:1, .*cpu:7, each once"),
-        ("cpu:1,1", "=cpu:1,1 names cpu:1 twice; valid: cpu:0, "),
-        ("gpu:0", r"=gpu:0: no device gpu:0; valid: cpu:0, .*; did you mean cpu:0\?"),
+        (",", "=,: .*cpu:0, cpu:1, .*cpu:7$"),
+        ("cpu:0,", "=cpu:0,: .*cpu:0, cpu:1, "),
+        (" ", "= : .*cpu:0, cpu:1, "),
+        ("cpu:1,cpu:1", "=cpu:1,cpu:1 .* cpu:1 .*cpu:0, cpu:1, .*cpu:7"),
+        ("cpu:1,1", "=cpu:1,1 .* cpu:1 .*cpu:0, cpu:1, "),
+        ("gpu:0", r"=gpu:0: .* gpu:0.*cpu:0, .* cpu:0\?"),
     ],
 )
-def test_wrong_names_are_refused_in_one_line(text: str, message: str) -> None:
-    with pytest.raises(errors.UsageError, match=f"^{FLAG}{message}") as error:
+def test_wrong_names_are_refused_in_one_line(text: str, named: str) -> None:
+    with pytest.raises(errors.UsageError, match=f"^{FLAG}{named}") as error:
         placement.parse(FLAG, text, jax.devices())
     assert "\n" not in str(error.value)
 
@@ -45,7 +46,7 @@ def test_actors_may_have_devices_that_the_learner_has_not(monkeypatch: pytest.Mo
     assert choose("", gpus[1:]) == gpus[1:]
     assert choose("cpu:3", cpus[:1]) == [cpus[3]]
     assert choose("", cpus[:1]) == cpus
-    with pytest.raises(errors.UsageError, match="no device gpu:4; valid: gpu:0, gpu:1, gpu:2, gpu:3, cpu:0"):
+    with conftest.refused(" gpu:4;", "gpu:0, gpu:1, gpu:2, gpu:3, cpu:0"):
         choose("gpu:4", gpus[1:])
 
 

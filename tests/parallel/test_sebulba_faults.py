@@ -117,7 +117,7 @@ def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
         return state
 
     monkeypatch.setattr(layouts._Sebulba, "_iterate", spied)
-    with pytest.warns(RuntimeWarning, match="actor 2 is started anew .1 of 1. after Broken: the simulator fell over"):
+    with pytest.warns(RuntimeWarning, match=r"actor 2 .*1 of 1\b.*Broken: the simulator fell over"):
         run = train(steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
     training = [walk for walk in made if walk.num_envs == 2]
     assert run.reason == "finished" and len(training) == 5
@@ -145,7 +145,7 @@ def check_ring(ring: Any) -> None:
 
 def test_one_fault_more_than_allowed_ends_the_run(plays: Any, train: conftest.Train) -> None:
     plays(raise_always)
-    with pytest.warns(RuntimeWarning, match="started anew"), pytest.raises(host.Broken):
+    with pytest.warns(RuntimeWarning, match=r"\b1 of 2\b"), pytest.raises(host.Broken):
         train(steps=64_000, **{"layout.max_actor_restarts": 2})
 
 
@@ -158,7 +158,7 @@ def test_a_hanging_environment_is_named_within_its_timeout(
 
     plays(hang)
     started_s = time.monotonic()
-    message = "actor 1, whose environments begin at 2: fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
+    message = r"actor 1\b.*\b2: .*fake:walk .*\b1 s\b.*\b0, 1\b"
     with pytest.raises(errors.EnvironmentFault, match=message):
         train(steps=64_000, **{"layout.timeout_s": 1.0})
     assert time.monotonic() - started_s < conftest.SOON_S
@@ -176,9 +176,7 @@ def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_i
     plays(hang)
     started_s = time.monotonic()
     settings = {"layout.timeout_s": 1.0, "evaluation.interval_steps": 640, "checkpoint.interval_s": 10_000.0}
-    with pytest.raises(
-        errors.EnvironmentFault, match="^fake:walk gave nothing for 1 s; it is stepping environments 0, 1"
-    ):
+    with pytest.raises(errors.EnvironmentFault, match=r"^fake:walk .*\b1 s\b.*\b0, 1\b"):
         train(steps=64_000, **settings)
     assert time.monotonic() - started_s < conftest.SOON_S
     assert policy.load(tmp_path).env_steps == 640
@@ -194,7 +192,7 @@ def test_a_hanging_environment_is_replaced(plays: Any, train: conftest.Train) ->
             host.sleep_forever()
 
     plays(hang)
-    with pytest.warns(RuntimeWarning, match="actor 1 is started anew .1 of 1. after EnvironmentFault"):
+    with pytest.warns(RuntimeWarning, match=r"actor 1 .*1 of 1\b.*EnvironmentFault"):
         run = train(system="ppo", steps=2560, **{"layout.timeout_s": 1.0, "layout.max_actor_restarts": 1})
     assert run.reason == "finished"
 
@@ -212,7 +210,7 @@ def test_a_number_that_cannot_be_names_environment_field_and_step(
         return rows
 
     monkeypatch.setattr(host.Walk, "_observation", observation)
-    with pytest.raises(errors.EnvironmentFault, match="the observation of fake:walk, environment 1, at its step 13"):
+    with pytest.raises(errors.EnvironmentFault, match=r"observation of fake:walk, environment 1, at its step 13\b"):
         train(steps=64_000)
 
 

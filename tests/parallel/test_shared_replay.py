@@ -11,7 +11,7 @@ import marks
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import types
 from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server, shared_replay, snapshot, worker
 from jaxrl_dist.runs import checkpoint, events
 from jaxrl_dist.training import event_replay
@@ -195,7 +195,7 @@ def test_gradients_that_go_on_being_broken_take_the_server_back() -> None:
 def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> None:
     """As between the ends of episodes, where workers exchange by these."""
     threads, _ = crowded([False, None, None] * 12, kept=kept)
-    with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
+    with pytest.raises(FloatingPointError, match=r"\b10 gradients"):
         for i in range(36):
             threads.iterate(i, 100, lambda: None)
             fault = None if kept else threads.take()[2]
@@ -205,7 +205,7 @@ def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> No
 
 def test_a_version_that_stays_broken_ends_the_run() -> None:
     threads, judge = crowded([True] * 4 + [False] * 20, kept=2, every=2)
-    with pytest.raises(FloatingPointError, match="10 gradients in a row were not finite"):
+    with pytest.raises(FloatingPointError, match=r"\b10 gradients"):
         for i in range(24):
             threads.iterate(i, 100, lambda: None)
     # Every second version is kept, 2 and 4.
@@ -222,7 +222,7 @@ def test_a_kept_version_comes_back_bit_for_bit() -> None:
     back = run.layout.roll_back(before, updates)
     for x, y in zip(early, jax.tree.leaves(back.learner.params), strict=True):
         np.testing.assert_array_equal(x, y)
-    with pytest.raises(errors.UsageError, match=f"version 99 is not kept; valid: {updates}, {updates + 1}, "):
+    with conftest.refused("version 99 ", f"{updates}, {updates + 1}, "):
         run.layout.roll_back(before, 99)
     run.state = back
     run.run(8)

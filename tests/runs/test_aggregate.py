@@ -1,6 +1,7 @@
 """Aggregate statistics against SciPy, exhaustive enumeration and slow loops."""
 
 import itertools
+import re
 
 import hypothesis
 import numpy as np
@@ -135,7 +136,7 @@ def test_interval_of_one_seed_is_its_score() -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 2), (2, 3, 4)])
 def test_interval_refuses_what_is_no_table_of_scores(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"\[S\] or \[S, K\]"):
+    with pytest.raises(ValueError, match=re.escape(str(shape).rstrip(",)"))):
         aggregate.interval(np.zeros(shape))
 
 
@@ -145,5 +146,5 @@ def test_final_window_mean() -> None:
     np.testing.assert_allclose(aggregate.final_window_mean(steps, returns), [4.0, 40.0])
     np.testing.assert_allclose(aggregate.final_window_mean(steps, returns[:, 0], fraction=0.6), 11 / 4)
     assert aggregate.final_window_mean(np.array([0]), np.array([7.0])) == 7.0
-    with pytest.raises(ValueError, match="at least one evaluation"):
+    with pytest.raises(ValueError, match="evaluation"):
         aggregate.final_window_mean(np.array([]), np.array([]))

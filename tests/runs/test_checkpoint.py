@@ -104,27 +104,27 @@ def test_donation_after_the_save_changes_nothing(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "named"),
     [
-        (lambda tree: {**tree, "a": np.zeros((5,), np.float32)}, r"'a' is float32\[4\] in the .*, float32\[5\] in the"),
-        (lambda tree: {**tree, "a": np.zeros((4,), np.int32)}, r"'a' is float32\[4\] in the .*, int32\[4\] in the"),
-        (lambda tree: {**tree, "a": jax.random.split(jax.random.key(0), 4)}, r"float32\[4\] in .*, key<fry>\[4\] in"),
-        (lambda tree: {"a": tree["a"]}, r"'b' is int32\[2, 2\] in the checkpoint, absent in the template"),
-        (lambda tree: {**tree, "c": tree["a"]}, r"'c' is absent in the checkpoint, float32\[4\] in the template"),
-        (lambda tree: {"a": tree["a"], "b": {"c": tree["b"]}}, r"'b/c' is absent in the checkpoint"),
+        (lambda tree: {**tree, "a": np.zeros((5,), np.float32)}, r"'a' .*float32\[4\] .*float32\[5\] "),
+        (lambda tree: {**tree, "a": np.zeros((4,), np.int32)}, r"'a' .*float32\[4\] .* int32\[4\] "),
+        (lambda tree: {**tree, "a": jax.random.split(jax.random.key(0), 4)}, r"'a' .*float32\[4\] .*key<fry>\[4\] "),
+        (lambda tree: {"a": tree["a"]}, r"'b' .*int32\[2, 2\] .*absent.*template"),
+        (lambda tree: {**tree, "c": tree["a"]}, r"'c' .*absent.* checkpoint.*float32\[4\] "),
+        (lambda tree: {"a": tree["a"], "b": {"c": tree["b"]}}, "'b/c' .*absent.* checkpoint"),
     ],
 )
-def test_another_template_is_refused(tmp_path: pathlib.Path, change: Callable[[Any], Any], message: str) -> None:
+def test_another_template_is_refused(tmp_path: pathlib.Path, change: Callable[[Any], Any], named: str) -> None:
     path = checkpoint.save(tmp_path, 1, checkpoints.small(1), {})
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         checkpoint.restore(path, change(checkpoints.small(1)))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=named):
         checkpoint.restore_latest(tmp_path, change(checkpoints.small(1)), checkpoints.no_warning)
 
 
 def test_another_generator_is_refused(tmp_path: pathlib.Path) -> None:
     path = checkpoint.save(tmp_path, 1, {"k": jax.random.key(0, impl="rbg")}, {})
-    with pytest.raises(ValueError, match=r"'k' is key<rbg>\[\] in the checkpoint, key<fry>\[\] in the template"):
+    with pytest.raises(ValueError, match=r"'k' .*key<rbg>\[\] .*key<fry>\[\] "):
         checkpoint.restore(path, {"k": jax.random.key(0)})
 
 

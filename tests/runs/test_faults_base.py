@@ -36,7 +36,7 @@ def test_import_is_light() -> None:
 def test_lock_is_exclusive_within_a_process_and_released(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "made" / "here"
     with run_folder.lock(folder):
-        with pytest.raises(errors.LockError, match=f"process {os.getpid()} on "), run_folder.lock(folder):
+        with pytest.raises(errors.LockError, match=rf"process {os.getpid()}\b"), run_folder.lock(folder):
             pass
         with run_folder.lock(tmp_path / "other"):
             pass

@@ -122,7 +122,7 @@ def test_a_full_disk_warns_once_and_training_goes_on(tmp_path: pathlib.Path, sma
 
 
 def test_a_half_written_line_is_taken_back(tmp_path: pathlib.Path, small_files: None) -> None:
-    with pytest.warns(RuntimeWarning, match=r"metrics\.jsonl failed"), loggers.Logger(tmp_path, QUIET) as logger:
+    with pytest.warns(RuntimeWarning, match=r"^metrics\.jsonl "), loggers.Logger(tmp_path, QUIET) as logger:
         logger.log(train(0, text="x" * 3000))
         logger.log(train(1, text="x" * 3000))
         logger.log(train(2))
@@ -145,7 +145,7 @@ def test_tensorboard_on_a_full_disk_neither_stops_nor_hangs(tmp_path: pathlib.Pa
 def test_a_missing_tensorboard_warns_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.setitem(sys.modules, "tensorboardX.proto", None)
-    with pytest.warns(RuntimeWarning, match="TensorBoard events failed") as caught:
+    with pytest.warns(RuntimeWarning, match="TensorBoard .*ModuleNotFoundError") as caught:
         write(tmp_path, train(0), train(1), settings=loggers.Config())
     assert len(caught) == 1
     assert metrics.read(tmp_path) == [train(0), train(1)]
@@ -209,7 +209,7 @@ def test_without_progress_only_what_is_said_is_shown(
 def test_a_reader_that_left_does_not_stop_training(tmp_path: pathlib.Path) -> None:
     settings = loggers.Config(tensorboard=False)
     with (
-        pytest.warns(RuntimeWarning, match="the live display failed") as caught,
+        pytest.warns(RuntimeWarning, match="display .*BrokenPipeError") as caught,
         loggers.Logger(tmp_path, settings, stream=_ClosedPipe()) as logger,
     ):
         logger.log(train(1))

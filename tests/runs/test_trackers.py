@@ -119,7 +119,7 @@ def test_a_tracker_that_fails_warns_once_and_the_other_goes_on(
     tmp_path: pathlib.Path, wandb: Any, mlflow: list[Call]
 ) -> None:
     wandb.broken = True
-    with pytest.warns(RuntimeWarning, match=r"Weights & Biases failed \(ConnectionError: no route\)") as caught:
+    with pytest.warns(RuntimeWarning, match=r"Weights & Biases .*ConnectionError: no route\b") as caught:
         write(tmp_path, 10, 20, wandb="shop", mlflow="shop")
     assert len(caught) == 1
     assert [record["env_steps"] for record in run_metrics.read(tmp_path)] == [10, 20]
@@ -135,7 +135,7 @@ def test_a_tracker_that_hangs_delays_nothing(
     released = threading.Event()
     monkeypatch.setattr(wandb, "login", lambda prompt: released.wait(60))
     monkeypatch.setattr(trackers, "_CLOSE_TIMEOUT_S", 0.2)
-    with pytest.warns(RuntimeWarning, match="Weights & Biases failed .*no answer.* 2 records not sent") as caught:
+    with pytest.warns(RuntimeWarning, match="Weights & Biases .*TimeoutError: .*2 records") as caught:
         write(tmp_path, 10, 20, wandb="shop")
     released.set()
     assert len(caught) == 1
@@ -144,7 +144,7 @@ def test_a_tracker_that_hangs_delays_nothing(
 
 def test_nobody_is_asked_for_a_password(tmp_path: pathlib.Path, wandb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wandb, "login", lambda prompt: prompt)
-    with pytest.warns(RuntimeWarning, match="not logged in: run `wandb login`, or set WANDB_MODE=offline"):
+    with pytest.warns(RuntimeWarning, match="`wandb login`.*WANDB_MODE=offline"):
         write(tmp_path, 10, wandb="shop")
     monkeypatch.setenv("WANDB_MODE", "offline")
     write(tmp_path, 20, wandb="shop")

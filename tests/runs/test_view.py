@@ -3,11 +3,11 @@
 import json
 import pathlib
 
+import conftest
 import numpy as np
 import pytest
 from fakes import written_runs
 
-from jaxrl_dist import errors
 from jaxrl_dist.analysis import plots, published
 from jaxrl_dist.runs import view as run_view
 
@@ -55,27 +55,26 @@ def test_marks_are_of_runs_of_one_task_only(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contents", "message"),
+    ("contents", "named"),
     [
-        (None, "it has no config.json$"),
-        ("{", "config.json cannot be read: Expecting property name.*"),
-        ("[]", "is not what a run writes: no JSON object"),
-        ("{}", "config.json is not what a run writes: it lists no settings"),
-        ('{"settings": []}', "is not what a run writes: it lists no settings"),
-        ('{"settings": {"env": {"value": "x", "origin": "flag"}}}', "it lists no settings"),
+        (None, ["config.json"]),
+        ("{", ["config.json", "Expecting property name", "line 1 column 2"]),
+        ("[]", ["config.json", "JSON"]),
+        ("{}", ["config.json", "settings"]),
+        ('{"settings": []}', ["config.json", "settings"]),
+        ('{"settings": {"env": {"value": "x", "origin": "flag"}}}', ["config.json", "settings"]),
     ],
 )
-def test_what_is_no_run_is_refused_in_one_line(tmp_path: pathlib.Path, contents: str | None, message: str) -> None:
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: pathlib.Path, contents: str | None, named: list[str]) -> None:
     if contents is not None:
         (tmp_path / "config.json").write_text(contents)
-    with pytest.raises(errors.UsageError, match=message) as caught:
+    with conftest.refused(str(tmp_path), *named):
         run_view.read(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_of_runs_names_them(tmp_path: pathlib.Path) -> None:
     written_runs.write(tmp_path / "study" / "lstm", written_runs.rising(1))
-    with pytest.raises(errors.UsageError, match=r"it has no config.json; it holds runs: .*study/lstm"):
+    with conftest.refused("config.json", str(tmp_path / "study" / "lstm")):
         run_view.read(tmp_path / "study")
 
 

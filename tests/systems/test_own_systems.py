@@ -9,6 +9,7 @@ import shutil
 import sys
 import types
 
+import conftest
 import numpy as np
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tm
     shutil.rmtree(reinforce)
     sys.modules.pop("reinforce")
     catalogue._own_system.cache_clear()
-    with pytest.raises(errors.UsageError, match="^--system=reinforce:SYSTEM: importing reinforce: ModuleNotFoundError"):
+    with conftest.refused("--system=reinforce:SYSTEM: ", "ModuleNotFoundError", "'reinforce'"):
         jaxrl_dist.load(out)
 
 
@@ -66,40 +67,39 @@ def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tm
 def test_its_flags_are_checked_and_described_like_ours() -> None:
     parsed = training_flags.parse([f"--system={NAME}", "--agent.discount=0.9"])
     assert parsed.settings is not None and parsed.settings["agent.discount"] == 0.9
-    with pytest.raises(errors.UsageError, match="--agent.discount=1.5"):
+    with conftest.refused("--agent.discount=1.5: "):
         training_flags.parse([f"--system={NAME}", "--agent.discount=1.5"])
-    with pytest.raises(errors.UsageError, match=f"--agent.discont: {NAME} has no such flag; did you mean --agent.disc"):
+    with conftest.refused("--agent.discont: ", NAME, " --agent.discount?"):
         training_flags.parse([f"--system={NAME}", "--agent.discont=0.5"])
     assert "--agent.discount" in training_flags.parse([f"--system={NAME}", "--help"]).text
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "message"),
+    ("name", "code", "named"),
     [
-        ("own_row:SISTEM", "from jaxrl_dist.systems import SYSTEMS\nSYSTEM = SYSTEMS['ppo']", "it has SYSTEM; did you"),
-        ("own_row:SYSTEM", "SYSTEM = 3", "own_row has no System SYSTEM; it has none"),
-        ("own_row:SYSTEM", "import no_such_library", "ModuleNotFoundError at own_row.py:1: No module named"),
-        ("nowhere:SYSTEM", "", "importing nowhere: ModuleNotFoundError: No module named 'nowhere'"),
-        ("own_row:", "", "expected module:NAME of a System"),
+        ("own_row:SISTEM", "from jaxrl_dist.systems import SYSTEMS\nSYSTEM = SYSTEMS['ppo']", [" SYSTEM?"]),
+        ("own_row:SYSTEM", "SYSTEM = 3", ["own_row "]),
+        ("own_row:SYSTEM", "import no_such_library", ["ModuleNotFoundError", "own_row.py:1: ", "'no_such_library'"]),
+        ("nowhere:SYSTEM", "", ["ModuleNotFoundError", "'nowhere'"]),
+        ("own_row:", "", ["module:NAME"]),
         (
             "own_row:SYSTEM",
             "import dataclasses\nfrom jaxrl_dist.systems import SYSTEMS\n"
             "@dataclasses.dataclass\nclass Config:\n    size: int = 3\n"
             "SYSTEM = dataclasses.replace(SYSTEMS['ppo'], config=Config)",
-            "Config.size must be a .* declared with setting",
+            ["Config.size "],
         ),
     ],
 )
 def test_what_is_no_system_is_refused_in_one_line(
-    name: str, code: str, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    name: str, code: str, named: list[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_row.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_row", raising=False)
     catalogue._own_system.cache_clear()
-    with pytest.raises(errors.UsageError, match=message) as error:
+    with conftest.refused(f"--system={name}: ", *named):
         training_flags.parse([f"--system={name}"])
-    assert str(error.value).startswith(f"--system={name}: ") and "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_an_installed_package_offers_systems_and_suites(tmp_path: pathlib.Path) 
         run = jaxrl_dist.train("mine", "my_suite:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
         assert run.reason == "finished" and run.summary["system"] == "mine"
         assert "mine: reinforce:SYSTEM" in catalogue.list_text() and "my_suite: " in catalogue.list_text()
-        with pytest.raises(errors.UsageError, match="--system=min: expected one of .*did you mean mine"):
+        with conftest.refused("--system=min: ", " mine?"):
             training_flags.parse(["--system=min"])
     finally:
         for cached in (user_code.installed, envs.registry):
@@ -147,12 +147,12 @@ def test_a_row_that_a_program_made_trains_resumes_and_loads_with_it_alone(layout
     assert written["agent.discount"]["value"] == 0.8
     assert jaxrl_dist.train(_row(), "toy:walk", steps=128, **given).summary["resumed_from"] == 64
     assert jaxrl_dist.load(tmp_path / "run", system=_row()).env_steps == 128
-    with pytest.raises(errors.UsageError, match="^--system=own_ppo#.* no module has it; give that program"):
+    with conftest.refused(f"--system={written['system']['value']}: "):
         jaxrl_dist.load(tmp_path / "run")
     other = dataclasses.replace(_row(), settings={})
-    with pytest.raises(errors.UsageError, match="^system=own_ppo#.*: the run is of own_ppo#"):
+    with pytest.raises(errors.UsageError, match=f"^system=own_ppo#.*: .*{written['system']['value']}$"):
         jaxrl_dist.load(tmp_path / "run", system=other)
-    with pytest.raises(errors.UsageError, match="holds a run of another configuration .system own_ppo#"):
+    with conftest.refused("--out=", f"system {written['system']['value']} -> own_ppo#"):
         jaxrl_dist.train(other, "toy:walk", steps=128, **given)
 
 

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import errors, systems
+from jaxrl_dist import systems
 from jaxrl_dist.settings import fields, presets, resolve
 from jaxrl_dist.systems import catalogue, training_flags
 
@@ -83,17 +83,16 @@ OTHER = {
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["--preset=impala/pogn"], r"--preset=impala/pogn: expected one of .*; did you mean impala/pong\?"),
-        (["--preset=ppo"], r"expected one of .*; did you mean ppo/"),
-        (["--preset=ppo/cartpole", "--system=dqn"], r"--system=dqn: --preset=ppo/cartpole is of ppo"),
+        (["--preset=impala/pogn"], ["--preset=impala/pogn: ", " impala/pong?"]),
+        (["--preset=ppo"], ["--preset=ppo: ", " ppo/"]),
+        (["--preset=ppo/cartpole", "--system=dqn"], ["--system=dqn: ", "--preset=ppo/cartpole "]),
     ],
 )
-def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], named: list[str]) -> None:
+    with conftest.refused(*named):
         training_flags.parse(arguments)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import jax
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import errors
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.systems import catalogue
@@ -113,7 +112,7 @@ def test_what_a_flag_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_simulators_that_come_by_themselves_are_refused() -> None:
     flags = {"system": "ppo", "env": "external:robot", "layout": "auto"}
-    with pytest.raises(errors.UsageError, match="--layout=auto: external:robot comes by itself"):
+    with conftest.refused("--layout=auto: ", "external:robot"):
         auto_layout.choose(flags, catalogue.resolved(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
 
 
@@ -154,7 +153,7 @@ def test_a_run_that_was_begun_without_it_goes_on_as_it_was(
     assert after == {**before, "steps": after["steps"]}
     assert train(steps=768, **begun).summary["resumed_from"] == 512
     # Whose layouts these are, and what serves them, is another matter.
-    with pytest.raises(errors.UsageError, match=r"another configuration \(system ppo -> dqn"):
+    with conftest.refused(f"--out={tmp_path}", "(system ppo -> dqn, "):
         jaxrl_dist.train("dqn", CARTPOLE, layout="auto", out=str(tmp_path))
 
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import assemble, dry_run
@@ -49,7 +48,7 @@ def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib
     command = command_of("ppo", tmp_path)
     (tmp_path / "config.json").write_text('{"family": "classic", "settings": {"seed": {"value": 3}}}')
     (tmp_path / "checkpoints" / "step_000000000128").mkdir(parents=True)
-    with pytest.raises(errors.UsageError, match="another configuration"):
+    with conftest.refused(f"--out={tmp_path}", "seed 3 -> 0"):
         told(command)
 
 

@@ -88,7 +88,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path,
 
     threading.Thread(target=kill_once_it_learns, daemon=True).start()
     settings = {"log.interval_steps": 32, "evaluation.interval_steps": 10_000_000}
-    with pytest.raises(errors.EnvironmentFault, match=rf"cartpole: training simulator \d \(pid {program.pid}\) closed"):
+    with pytest.raises(errors.EnvironmentFault, match=rf"external:cartpole: .*{program.pid}\b"):
         train("external:cartpole", steps=10_000_000, **at(port), **settings)
     assert time.monotonic() - killed_s[0] < conftest.SOON_S
     program.wait()
@@ -120,9 +120,7 @@ def test_an_actor_is_replaced_with_the_simulators_that_wait(example: None, train
     for thread in threads:
         thread.start()
     settings = {"layout.max_actor_restarts": 1}
-    with pytest.warns(
-        RuntimeWarning, match=r"actor 0 is started anew \(1 of 1\).*stopped with ZeroDivisionError: the wo"
-    ):
+    with pytest.warns(RuntimeWarning, match=r"actor 0 .*1 of 1\b.*ZeroDivisionError: the world fell over"):
         run = train("external:cartpole", **at(port), **settings)
     assert run.reason == "finished" and len(failures) == 1
     for thread in threads:

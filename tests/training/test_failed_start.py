@@ -32,7 +32,7 @@ def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once
     run = train()
     assert run.reason == "finished" and not (tmp_path / "failure").exists()
     assert view.read(tmp_path).state == "finished"
-    with pytest.raises(errors.UsageError, match="another configuration"):
+    with conftest.refused(f"--out={tmp_path}", "learner.learning_rate ", " -> 1e+38"):
         train(**{"learner.learning_rate": 1e38})
 
 
@@ -55,14 +55,15 @@ def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
 
     with monkeypatch.context() as patch:
         patch.setattr(session, "run", allocate)
-        with pytest.raises(memory_use.OutOfMemoryError, match=r"^out of memory: 4194304.00 GiB more were wanted; take"):
+        with pytest.raises(memory_use.OutOfMemoryError, match=r"4194304\.00 GiB"):
             train(**{"env.num_envs": 16})
     assert train().reason == "finished"
 
 
 def test_missing_memory_of_the_host_is_named_too_and_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(memory_use.OutOfMemoryError, match=r"^out of memory; take"), memory_use.named():
+    with pytest.raises(memory_use.OutOfMemoryError) as caught, memory_use.named():
         np.ones(2**60, np.uint8)
+    assert "GiB" not in str(caught.value)
     with pytest.raises(ZeroDivisionError), memory_use.named():
         raise ZeroDivisionError
 
@@ -93,6 +94,6 @@ def test_what_could_not_be_saved_is_said_beside_the_error(
 def test_more_rows_than_can_be_counted_are_refused(
     tmp_path: pathlib.Path, settings: dict[str, Any], train: conftest.Train
 ) -> None:
-    with pytest.raises(errors.UsageError, match=r"expected fewer than 2147483648 rows per iteration$"):
+    with conftest.refused("2147483648"):
         train(**settings)
     assert not list(tmp_path.iterdir())

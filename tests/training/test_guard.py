@@ -57,9 +57,8 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
 ) -> None:
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned(field, at_step))
     length = conftest.SMALL[system]["layout.unroll_length"]
-    source = rf"the {field} of toy:walk, environment [0-7] of seed 0, at its step {at_step}, is not finite or out"
-    message = f"not finite in iteration {(at_step - 1) // length}, after .* steps: {source}"
-    with pytest.raises(guard.NonFiniteError, match=message) as error:
+    named = rf"{field} of toy:walk, environment [0-7] of seed 0, at its step {at_step}\b"
+    with pytest.raises(guard.NonFiniteError, match=rf"iteration {(at_step - 1) // length}\b.*{named}") as error:
         # An evaluation on the way, of whole episodes, would come upon the reward before training does.
         train(system, env="toy:walk", **{"checkpoint.interval_s": 0, "evaluation.interval_steps": 1280})
     assert "\n" not in str(error.value)
@@ -74,12 +73,12 @@ def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_
 ) -> None:
     """Training plays 32 steps; a whole episode has 60."""
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
-    message = r"^the return of toy:walk is nan in episode [0-7] of an evaluation, seed 3: one of its rewards is not"
+    named = r"toy:walk .*nan\b.* episode [0-7] .*seed 3\b"
     for _ in range(2):
-        with pytest.raises(errors.EnvironmentFault, match=message) as error:
+        with pytest.raises(errors.EnvironmentFault, match=named) as error:
             train(env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
         assert "\n" not in str(error.value)
-    with pytest.raises(errors.EnvironmentFault, match=message):
+    with pytest.raises(errors.EnvironmentFault, match=named):
         policy.evaluate(tmp_path, 8, 0, "latest", {})
     assert policy.load(tmp_path).env_steps == 256
 
@@ -95,8 +94,7 @@ def test_a_reward_out_of_the_declared_range_is_named(monkeypatch: pytest.MonkeyP
     spec = types.EnvironmentSpec("toy:walk", (), types.DiscreteSpace(2), "classic", (-1.0, 1.0), time_limit=60)
     environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
     monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
-    source = "the reward of toy:walk, environment 0 of seed 0, at its step 37, is not finite or out of its range"
-    with pytest.raises(guard.NonFiniteError, match=source):
+    with pytest.raises(guard.NonFiniteError, match=r"reward of toy:walk, environment 0 of seed 0, at its step 37\b"):
         train(env="toy:walk")
 
 
@@ -124,7 +122,7 @@ def test_diverging_parameters_are_found_and_the_iteration_runs_again(
     tmp_path: pathlib.Path, train: conftest.Train
 ) -> None:
     settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "checkpoint.interval_s": 0}
-    with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update; jaxrl_dist.replay_f"):
+    with pytest.raises(guard.NonFiniteError, match=r"gradient.*jaxrl_dist\.replay_failure"):
         train(devices=jax.devices()[:2], **{"layout.num_devices": 2}, **settings)
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(str(tmp_path))
@@ -163,7 +161,7 @@ def test_parameters_are_looked_at_although_every_metric_is_finite(
         return parts._replace(layout=parts.layout._replace(run=run))
 
     monkeypatch.setattr(assembles, "assemble", assemble)
-    with pytest.raises(guard.NonFiniteError, match="not finite in iteration 6, after 768 steps"):
+    with pytest.raises(guard.NonFiniteError, match=r"iteration 6\b.* 768 steps"):
         train(**{"checkpoint.interval_s": 0})
     assert_all_checkpoints_are_finite(tmp_path)
 
@@ -178,7 +176,7 @@ def test_what_is_finite_when_run_again_blames_the_hardware(
         return original(*args) and calls[0] != 5
 
     monkeypatch.setattr(guard, "is_sound", is_sound)
-    with pytest.raises(guard.NonFiniteError, match="finite when run again: suspect the hardware"):
+    with pytest.raises(guard.NonFiniteError, match="hardware"):
         train()
 
 

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_dist import errors
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import resume
 
@@ -72,5 +71,5 @@ def test_a_run_goes_on_where_the_other_is_gone(tmp_path: pathlib.Path) -> None:
         ["--system=ppo", f"--env={CARTPOLE}", origin, f"--out={folder}"] for folder in (held, tmp_path / "new")
     )
     assert training_flags.parse(begun).settings is not None
-    with pytest.raises(errors.UsageError, match="is not the folder of a run"):
+    with conftest.refused(origin):
         training_flags.parse(fresh)

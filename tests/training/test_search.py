@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-import re
 import subprocess
 import sys
 import types
@@ -13,7 +12,6 @@ import conftest
 import pytest
 from test_study import COMMON, STAND_IN, starts
 
-from jaxrl_dist import errors
 from jaxrl_dist.training import search, study
 
 RATE, DISCOUNT = "learner.learning_rate=log:1e-4..1e-2", "agent.discount=0.8..0.9"
@@ -111,9 +109,9 @@ def test_lists_of_several_widths_are_values() -> None:
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     run(made(tmp_path, DISCOUNT, trials=1), train_command)
     for other in (made(tmp_path, RATE), made(tmp_path, DISCOUNT, first_seed=5)):
-        with pytest.raises(errors.UsageError, match="holds another search"):
+        with conftest.refused(f"--out={tmp_path / 'out'} "):
             run(other, train_command)
-    with pytest.raises(errors.UsageError, match="each setting once"):
+    with conftest.refused("--search: ", "agent.discount, agent.discount"):
         run(made(tmp_path, DISCOUNT, DISCOUNT), train_command)
 
 
@@ -122,7 +120,7 @@ def test_another_number_of_seeds_is_refused_and_the_table_stays(
 ) -> None:
     run(made(tmp_path, RATE, trials=1), train_command)
     before = (tmp_path / "out" / "table.md").read_text()
-    with pytest.raises(errors.UsageError, match=r"another configuration \(num_seeds 2 -> 3\)"):
+    with conftest.refused("(num_seeds 2 -> 3)"):
         run(made(tmp_path, RATE, trials=2, num_seeds=3), train_command)
     assert (tmp_path / "out" / "table.md").read_text() == before
 
@@ -165,7 +163,7 @@ def test_optuna_is_told_of_every_trial(
     assert told[-1][0] == (0.8, {"state": "failed"})
     assert told[-1][1] == (0.81, {"value": pytest.approx(81.5)})
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(errors.UsageError, match=re.escape('pip install -e ".[optuna]"')):
+    with conftest.refused('pip install -e ".[optuna]"'):
         run(search.Search(asked.plan, asked.ranges, 3, "optuna"), train_command)
 
 

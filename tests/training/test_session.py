@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import json
+import os
 import pathlib
+import re
 import shutil
 from typing import Any
 
@@ -178,13 +180,10 @@ def test_a_run_starts_from_the_parameters_of_another(
     run = train(folder="same", stop=stop_at(monkeypatch, 0), **origin)
     assert run.summary["env_steps"] == 0
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
-    with pytest.raises(
-        errors.UsageError, match=r"do not fit, .* differs \(network\.hidden_sizes .* -> \[8\]\)"
-    ) as error:
+    with conftest.refused(f"--init_from={reference.folder}", "(network.hidden_sizes ", " -> [8])"):
         train(folder="other", **origin, **{"network.hidden_sizes": (8,)})
-    assert "\n" not in str(error.value)
     assert not (tmp_path / "other" / "config.json").exists()
-    with pytest.raises(errors.UsageError, match="holds no latest parameters"):
+    with conftest.refused(f"--init_from={tmp_path / 'nothing'}"):
         train(folder="other", init_from=str(tmp_path / "nothing"))
 
 
@@ -303,9 +302,9 @@ def test_a_corrupt_newest_checkpoint_is_passed_over(
         train(stop=stop_at(patch, 640), **{"checkpoint.interval_s": 0})
     newest, older = checkpoint.latest(tmp_path / "checkpoints")
     _damage(newest)
-    with pytest.warns(UserWarning, match="passing over a corrupt checkpoint") as caught:
+    with pytest.warns(UserWarning, match=re.escape(str(newest))) as caught:
         run = train()
-    assert len([item for item in caught if "corrupt" in str(item.message)]) == 1
+    assert len([item for item in caught if str(newest) in str(item.message)]) == 1
     assert run.summary["resumed_from"] == int(older.name.removeprefix("step_")) < 640
     assert run.summary["params_sha256"] == reference.summary["params_sha256"]
     assert_same_records(tmp_path, reference.folder)
@@ -316,20 +315,20 @@ def test_without_a_whole_checkpoint_the_folder_stays_as_it_is(finished: pathlib.
     for path in checkpoint.latest(finished / "checkpoints"):
         _damage(path)
     before = _contents(finished)
-    with pytest.warns(UserWarning), pytest.raises(errors.CheckpointError, match="all 1 checkpoints are corrupt"):
+    with pytest.warns(UserWarning), pytest.raises(errors.CheckpointError, match=r"\b1 checkpoint"):
         train(folder=finished, steps=4000)
     assert _contents(finished) == before
 
 
 def test_another_configuration_is_refused_and_changes_nothing(finished: pathlib.Path, train: conftest.Train) -> None:
     before = _contents(finished)
-    with pytest.raises(errors.UsageError, match=r"another configuration \(agent\.discount 0\.99 -> 0\.5\)"):
+    with conftest.refused(f"--out={finished}", "(agent.discount 0.99 -> 0.5)"):
         train(folder=finished, **{"agent.discount": 0.5})
     assert _contents(finished) == before
 
 
 def test_a_folder_in_use_is_refused(finished: pathlib.Path, train: conftest.Train) -> None:
-    with run_folder.lock(finished), pytest.raises(errors.UsageError, match="in use by a running trainer"):
+    with run_folder.lock(finished), conftest.refused(f"--out={finished}", f"process {os.getpid()} "):
         train(folder=finished)
 
 
@@ -342,7 +341,7 @@ def test_a_picture_that_cannot_be_written_is_loud_and_the_run_is_whole(
 
     with monkeypatch.context() as patch:
         patch.setattr(plots, "draw", fail)
-        with pytest.raises(OSError, match=r"No space left on device; the run is saved, and the same command writes"):
+        with pytest.raises(OSError, match=r"No space left on device.*saved"):
             train()
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".new")]
     run = train()

@@ -175,18 +175,18 @@ def test_only_what_was_asked_for_counts_as_finished(tmp_path: pathlib.Path, trai
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "changes"),
     [
         ({"settings": (study.Setting("high", ("--agent.discount=0.8",)),)}, "agent.discount 0.9 -> 0.8"),
         ({"num_seeds": 3}, "num_seeds 5 -> 3"),
     ],
 )
 def test_folders_of_other_runs_are_refused_and_the_table_stays(
-    tmp_path: pathlib.Path, train_command: list[str], changed: dict[str, Any], message: str
+    tmp_path: pathlib.Path, train_command: list[str], changed: dict[str, Any], changes: str
 ) -> None:
     run(plan(tmp_path), train_command)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
-    with pytest.raises(errors.UsageError, match=re.escape(f"another configuration ({message})")):
+    with conftest.refused(f"({changes})"):
         run(plan(tmp_path, **changed), train_command)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
     assert starts(tmp_path) == ["high", "low"]
@@ -224,25 +224,25 @@ def test_settings_of_other_environments_are_not_compared(tmp_path: pathlib.Path,
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"common": ("--agent.discount=2",)}, r"high: --agent\.discount=2: expected a number"),
-        ({"settings": (study.Setting("a", ("--agent.discont=1",)),)}, r"a: .*did you mean --agent\.discount\?"),
-        ({"common": ("--out=x",)}, "--out is chosen by the study"),
-        ({"common": ("--seed", "3")}, "--seed is chosen by the study"),
-        ({"common": ("--num_seeds=3",)}, "--num_seeds is chosen by the study"),
-        ({"common": ("--help",)}, "prints instead of training"),
-        ({"settings": SETTINGS[:1] * 2}, "a label of its own, not high, high"),
-        ({"num_seeds": 0}, "at least one seed"),
-        ({"first_seed": -1}, "--seed=-1"),
+        ({"common": ("--agent.discount=2",)}, ["high: --agent.discount=2: "]),
+        ({"settings": (study.Setting("a", ("--agent.discont=1",)),)}, ["a: --agent.discont: ", " --agent.discount?"]),
+        ({"common": ("--out=x",)}, ["--out "]),
+        ({"common": ("--seed", "3")}, ["--seed "]),
+        ({"common": ("--num_seeds=3",)}, ["--num_seeds "]),
+        ({"common": ("--help",)}, ["high: ", "--help"]),
+        ({"settings": SETTINGS[:1] * 2}, ["high, high"]),
+        ({"num_seeds": 0}, ["--num_seeds=0"]),
+        ({"first_seed": -1}, ["--seed=-1"]),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(
-    tmp_path: pathlib.Path, train_command: list[str], changes: dict[str, Any], message: str
+    tmp_path: pathlib.Path, train_command: list[str], changes: dict[str, Any], named: list[str]
 ) -> None:
     if "common" in changes:
         changes = {"settings": (study.Setting("high", ()),), **changes}
-    with pytest.raises(errors.UsageError, match=message):
+    with conftest.refused(*named):
         run(plan(tmp_path, **changes), train_command)
     assert starts(tmp_path) == [] and not (tmp_path / "out").exists()
 

@@ -136,7 +136,7 @@ def evaluate_script(*arguments: str, folder: pathlib.Path = ROOT) -> subprocess.
 
 @pytest.mark.parametrize(("name", "value"), [("steps", 5000), ("env", "toy:walk")])
 def test_a_setting_given_twice_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(errors.UsageError, match=rf"{name}=\S+ and {name}={value} among settings: give one"):
+    with pytest.raises(errors.UsageError, match=rf"{name}=\S+ .*{name}={value} "):
         runner.train("ppo", "toy:both", steps=3000, settings={name: value})
 
 
@@ -151,16 +151,16 @@ def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
     for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "slot": "oldest"}):
         with pytest.raises(errors.UsageError):
             jaxrl_dist.load(**wrong)
-    with pytest.raises(errors.UsageError, match="seeds 0 to 0"):
+    with conftest.refused("seed_index=1", "0 to 0"):
         jaxrl_dist.load(run.folder, seed_index=1)
 
 
 def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_bytes((run.folder / "config.json").read_bytes())
     (tmp_path / "checkpoints" / "latest").mkdir(parents=True)
-    with pytest.raises(errors.CheckpointError, match="manifest"):
+    with pytest.raises(errors.CheckpointError, match=r"manifest\.json"):
         jaxrl_dist.load(tmp_path)
-    with pytest.raises(errors.UsageError, match="holds no failure"):
+    with conftest.refused(str(tmp_path)):
         jaxrl_dist.replay_failure(tmp_path)
 
 

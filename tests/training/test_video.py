@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import jaxrl_dist
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs import film
 from jaxrl_dist.envs.film import bodies
 from jaxrl_dist.training import video
@@ -156,9 +156,8 @@ def test_bodies_are_where_they_are_and_in_front_of_what_they_hide() -> None:
 @pytest.mark.parametrize("name", ["gymnax:MemoryChain-bsuite", "envpool:HalfCheetah-v4"])
 def test_what_has_no_picture_is_refused_and_what_has_is_named(name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
-    with pytest.raises(errors.UsageError, match=f"{name} cannot be filmed.*brax.*envpool.*gymnasium.*gymnax") as error:
+    with conftest.refused(name, "brax", "envpool", "gymnasium", "gymnax"):
         film.check(envs.make(name))
-    assert "\n" not in str(error.value)
 
 
 @pytest.fixture(scope="module")
