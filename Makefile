@@ -7,8 +7,14 @@ STEPS ?= 500_000
 BASE ?= b3321df
 HEAD ?= HEAD
 RUNS ?= all
+# Of `test-newest`: its environment, what installs there, and the packages of pyproject.toml without their bounds.
+NEWEST = .venv-newest
+NEWEST_PIP = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --only-binary=:all:
+NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	extras = [project["optional-dependencies"][name] for name in ("brax", "envpool", "gymnasium", "video", "dev")]; \
+	print(*sorted({re.split("[<>=]", name)[0] for names in [project["dependencies"], *extras] for name in names}))
 
-.PHONY: setup train test test-all golden lint bench learn docs
+.PHONY: setup train test test-all test-newest golden lint bench learn docs
 
 setup: $(VENV)/.installed
 
@@ -26,6 +32,15 @@ test: setup lint
 
 test-all: setup lint
 	$(RUN) -m pytest -n 2 --dist=worksteal --durations=50
+
+# gymnax 1.0.1 asks for JAX < 0.12, so it is installed without what it asks for, and that is named beside it.
+test-newest:
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST_PIP) $$($(PYTHON) -c '$(NEWEST_NAMES)') seaborn six
+	$(NEWEST_PIP) --no-deps gymnax
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(NEWEST)/bin/python -m pip list | grep -iE '^(jax|jaxlib|flax|optax|orbax-checkpoint|chex|brax|gymnax|numpy) '
+	$(NEWEST)/bin/python -m pytest -n 2 --dist=worksteal --durations=50 -m "not slow"
 
 golden: setup
 	$(RUN) tests/golden/compare.py --base=$(BASE) --head=$(HEAD) --runs=$(RUNS)
