@@ -1,7 +1,11 @@
 """The errors that everybody may raise, and how a message names the nearest valid word. Imports no JAX."""
 
 import difflib
+import importlib.metadata
+import re
 from collections.abc import Iterable
+
+_DISTRIBUTION = "jaxrl-dist"
 
 
 class UsageError(ValueError):
@@ -33,8 +37,35 @@ class LockError(RuntimeError):
 
 
 def missing_package(what: str, package: str | None, extra: str) -> UsageError:
-    """Explains that something needs a package, which an extra of this one installs; this one is on no index."""
-    return UsageError(f'{what} needs the package {package}: pip install -e ".[{extra}]" in the checkout')
+    """Explains that something needs a package, and how the packages of that extra are installed."""
+    return UsageError(f"{what} needs the package {package}: {install(extra, package or extra)}")
+
+
+def install(extra: str, package: str) -> str:
+    """Returns the command that installs what an extra of this distribution needs, as its installed metadata says.
+
+    Neither an index nor a checkout is needed to read it; so it is right after a wheel, in a checkout and in a notebook.
+
+    Args:
+        extra: of the distribution.
+        package: to install where the metadata knows no such extra, because a suite is another distribution's, or
+            because this one lies on the path without being installed.
+    """
+    try:
+        declared = importlib.metadata.requires(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return f"pip install {_root(package)} (the version is free: {_DISTRIBUTION} is not installed, which names one)"
+    of_extra = re.compile(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""")
+    lines = [line.partition(";") for line in declared]
+    needed = [requirement.strip() for requirement, _, marker in lines if of_extra.search(marker)]
+    # A shell reads < and > in a bare version as files.
+    quoted = [name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"' for name in needed]
+    return f"pip install {' '.join(quoted or [_root(package)])}"
+
+
+def _root(package: str) -> str:
+    """Returns the package of a module's full name."""
+    return package.partition(".")[0]
 
 
 def nearest(value: str, candidates: Iterable[str]) -> str:

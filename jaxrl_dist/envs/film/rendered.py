@@ -35,7 +35,7 @@ def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s:
         reason = " ".join(str(error).split())
         raise errors.UsageError(
             f"{plan.spec.name} cannot be drawn here: {type(error).__name__}: {reason} (classic control needs "
-            'pip install -e ".[video]" in the checkout; MuJoCo needs OpenGL, without a display MUJOCO_GL=egl)'
+            f"{errors.install('video', 'pygame')}; MuJoCo needs OpenGL, without a display MUJOCO_GL=egl)"
         ) from error
     if np.shape(frame)[2:] != (3,):
         raise errors.UsageError(f"{plan.spec.name} cannot be filmed: it draws {np.shape(frame)}, not [H, W, 3]")
