@@ -38,6 +38,7 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[session.Callback] = (),
+    display: bool = False,
     **run_settings: Any,
 ) -> Run:
     """Trains a system, or resumes it where the folder holds the same run.
@@ -49,6 +50,7 @@ def train(
         settings: by flag name, such as {"agent.discount": 0.9}.
         callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
             ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
+        display: show on standard output what the command does: what runs where, and a live line of progress.
         **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
 
     Returns:
@@ -61,7 +63,7 @@ def train(
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
     named = assemble.by_flag(system, env, settings, run_settings)
-    return drive(named, devices or jax.devices(), stopping.StopToken(), display=False, callbacks=callbacks)
+    return drive(named, devices or jax.devices(), stopping.StopToken(), display=display, callbacks=callbacks)
 
 
 def prepare() -> None:
@@ -86,7 +88,7 @@ def drive(
         named: settings by flag name.
         devices: to choose from.
         stop: polled between updates.
-        display: show the progress on the terminal.
+        display: show the progress on standard output.
         on_devices: called with those chosen, before anything is compiled for them.
         callbacks: see `train`.
 
