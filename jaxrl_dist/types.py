@@ -4,7 +4,7 @@ Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (
 time-major: `T` rows of `B` environments have leaves `[T, B, ...]`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,26 @@ Array = jax.Array
 ArrayTree = Any
 
 FIRST, MID, LAST = 0, 1, 2
+
+
+def short_repr(record: Any) -> str:
+    """Writes a record of functions in one line: what is no function with its value, then the names of the functions.
+
+    Args:
+        record: `NamedTuple`; of a mapping in it, the keys are named.
+    """
+    values, functions = [], []
+    for name, value in record._asdict().items():
+        if isinstance(value, type):
+            values.append(f"{name}={value.__module__}.{value.__name__}")
+        elif callable(value):
+            functions.append(name)
+        elif isinstance(value, Mapping):
+            values += [f"{name}={list(value)}"] if value else []
+        elif value is not None:
+            values.append(f"{name}={value!r}")
+    parts = [", ".join(values), f"functions {', '.join(functions)}" if functions else ""]
+    return f"{type(record).__name__}({'; '.join(filter(None, parts))})"
 
 
 class EpisodeInfo(NamedTuple):
@@ -249,3 +269,14 @@ class EnvironmentSpec(NamedTuple):
     reward_range: tuple[float, float] = (float("-inf"), float("inf"))
     time_limit: int = 0
     frames_per_step: int = 1
+
+    def __repr__(self) -> str:
+        observation = jax.tree.map(_short_struct, self.observation)
+        action = self.action.num_values if isinstance(self.action, DiscreteSpace) else _short_struct(self.action.struct)
+        seen, family = str(observation).replace("'", ""), self.family
+        return f"EnvironmentSpec({self.name}: observation {seen}, actions {action}, family {family})"
+
+
+def _short_struct(struct: jax.ShapeDtypeStruct) -> str:
+    """Writes shape and dtype as in float32[4]."""
+    return f"{np.dtype(struct.dtype).name}[{','.join(map(str, struct.shape))}]"

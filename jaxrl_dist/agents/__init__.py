@@ -84,6 +84,9 @@ class Agent(NamedTuple):
     first_error: Callable[[types.Unroll], Array] | None = None
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 def copy_target(network: ArrayTree) -> ArrayTree:
     """Copies the network, so that both may be donated."""

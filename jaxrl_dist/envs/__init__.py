@@ -93,6 +93,9 @@ class Environment(NamedTuple):
     spec: types.EnvironmentSpec
     make_picture: Callable[[], Picture] | None = None
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
@@ -188,6 +191,9 @@ class HostTask(NamedTuple):
     make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
     make_film: Callable[[int, float], Film] | None = None
     steps_together: bool = False
+
+    def __repr__(self) -> str:
+        return types.short_repr(self)
 
 
 class Suite(NamedTuple):

@@ -125,6 +125,9 @@ class Learner(NamedTuple):
     advance: Callable[[LearnerState], LearnerState]
     update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class _Measured(NamedTuple):
     """What a step measures: the taught rows of all devices, its metrics, and the maxima of this device."""

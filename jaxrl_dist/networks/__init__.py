@@ -143,6 +143,9 @@ class Network(NamedTuple):
     step: Callable[..., Any]
     unroll: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], extra: int = 0) -> Network:
     """Builds the network of an agent.

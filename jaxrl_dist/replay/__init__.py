@@ -135,6 +135,9 @@ class Replay(NamedTuple):
     keeps_rows: bool
     host: HostStorage | None = None
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class Windows(NamedTuple):
     """How windows are cut.

@@ -57,6 +57,11 @@ class Resolved:
     fields: Mapping[str, setting_fields.Field]
     row: Any = None
 
+    def __repr__(self) -> str:
+        named = " ".join(str(self.settings[name]) for name in ("system", "env", "layout") if name in self.settings)
+        given = sum(origin == FLAG for origin in self.origins.values())
+        return f"Resolved({named}: {len(self.settings)} settings, {given} of them given)"
+
     def __getitem__(self, name: str) -> Any:
         """Returns the value of a flag."""
         return self.settings[name]

@@ -111,6 +111,9 @@ class Parts(NamedTuple):
     learner: learner.Learner
     step: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return f"Parts({self.settings['system']} {self.settings['env']}: {', '.join(self._fields)})"
+
 
 def make(
     system: str | systems.System, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any

@@ -34,6 +34,9 @@ class Policy(NamedTuple):
     settings: resolve.Resolved
     env_steps: int
 
+    def __repr__(self) -> str:
+        return f"Policy({self.settings['system']} {self.settings['env']} after {self.env_steps:,} steps)"
+
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
         """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
         return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key))

@@ -30,6 +30,11 @@ class Run(NamedTuple):
     summary: dict[str, Any]
     reason: str
 
+    def __repr__(self) -> str:
+        steps, score = self.summary["env_steps"], self.summary["eval_return_mean"]
+        evaluated = "" if score is None else f", evaluated {score:.4g}"
+        return f"Run({self.folder}: {self.reason} at {steps:,} steps{evaluated})"
+
 
 def train(
     system: str | systems.System,
