@@ -15,7 +15,7 @@ from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import evaluation
+from jaxrl_dist.training import arguments, evaluation
 
 
 class Assembly(NamedTuple):
@@ -127,7 +127,7 @@ def make(
         **run_settings: settings without an owner, as `train` takes them.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: arguments or settings that cannot be.
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)
@@ -141,8 +141,9 @@ def by_flag(
     """Returns all settings of a call by flag name.
 
     Raises:
-        UsageError: one is given twice.
+        UsageError: one is of another type than it must be, or given twice.
     """
+    arguments.check_task(system, env, settings)
     named = {"system": system, "env": env, **run_settings}
     for name, value in (settings or {}).items():
         if name in named:

@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, view
 from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import assemble, evaluation, records, resume, session
+from jaxrl_dist.training import arguments, assemble, evaluation, records, resume, session
 
 
 class Policy(NamedTuple):
@@ -59,9 +59,10 @@ def load(
         system: row of the run, where a program made it and no module has it.
 
     Raises:
-        UsageError: the folder holds no such policy.
+        UsageError: the folder holds no such policy, or an argument is of another type than it must be.
         checkpoint.CheckpointError: its files are corrupt.
     """
+    arguments.check_policy(run, slot, seed_index, params, system)
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
@@ -123,6 +124,7 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     Raises:
         UsageError: the run has not failed.
     """
+    arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")

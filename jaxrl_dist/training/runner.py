@@ -15,7 +15,7 @@ from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import loggers, software
 from jaxrl_dist.settings import resolve, sweep
-from jaxrl_dist.training import assemble, auto_layout, resume, session
+from jaxrl_dist.training import arguments, assemble, auto_layout, resume, session
 from jaxrl_dist.training import stop as stopping
 from jaxrl_dist.training import summary as run_summary
 
@@ -62,11 +62,12 @@ def train(
         The run.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: arguments or settings that cannot be.
         FloatingPointError: training diverged.
         MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
+    arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)
     return drive(named, devices or jax.devices(), stopping.StopToken(), display=display, callbacks=callbacks)
 
