@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import action_values, transitions
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -83,7 +83,9 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     net = networks.make(network, spec, heads)
     if net.recurrent:
         raise UsageError(
-            f"--network.core={network.core}: dqn replays single steps; use identity or frame_stack, or --system=r2d2"
+            given("network.core", network.core),
+            ": dqn replays single steps; use identity or frame_stack, or ",
+            given("system", "r2d2"),
         )
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)

@@ -103,6 +103,6 @@ def say(text: str) -> int:
 def refuse(name: str, error: BaseException | str, code: int = 2) -> int:
     """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
-    for line in (str(error), *notes):
+    for line in (errors.as_typed(error), *notes):
         print(f"{program(name)}: {' '.join(line.split())}", file=sys.stderr)
     return code

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(json.dumps(_record(options, params)))
     except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
-        return commands.refuse(_NAME, " ".join(str(error).split()), 1)
+        return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return 0
 
 

@@ -226,8 +226,8 @@ def registry() -> Mapping[str, Suite]:
     found = [getattr(importlib.import_module(name), "SUITE", None) for name in names]
     by_name = {suite.name: suite for suite in found if suite is not None}
     for name, text in user_code.installed(ENTRY_POINTS).items():
-        flag = f"the entry point {name} of {ENTRY_POINTS}"
-        suite = user_code.load(flag, text, "Suite", lambda value: isinstance(value, Suite))
+        point = f"the entry point {name} of {ENTRY_POINTS}"
+        suite = user_code.load(errors.Worded(point, point), text, "Suite", lambda value: isinstance(value, Suite))
         by_name.setdefault(name, suite._replace(name=name))
     return by_name
 
@@ -246,14 +246,18 @@ def find_suite(name: str) -> Suite:
         hint = f"; did you mean {namesakes[0]}?" if namesakes else errors.nearest(name, full_names)
         if suite in by_name:
             hint = f"; did you mean {suite}:{(by_name[suite].environments or ('NAME',))[0]}?"
-        raise errors.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_name)}{hint}")
+        raise errors.UsageError(
+            errors.given("env", name), f": expected suite:name, suites are {', '.join(by_name)}{hint}"
+        )
     if suite not in by_name:
         hint = errors.nearest(name, full_names) or errors.nearest(suite, by_name)
-        raise errors.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_name)}{hint}")
+        raise errors.UsageError(
+            errors.given("env", name), f": no suite {suite}, expected one of {', '.join(by_name)}{hint}"
+        )
     found = by_name[suite]
     if found.environments and member not in found.environments:
         hint = errors.nearest(member, found.environments)
-        raise errors.UsageError(f"--env={name}: {suite} has {', '.join(found.environments)}{hint}")
+        raise errors.UsageError(errors.given("env", name), f": {suite} has {', '.join(found.environments)}{hint}")
     return found
 
 
@@ -274,7 +278,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     try:
         environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
-        raise errors.missing_package(f"--env={name}", error.name, suite.name) from error
+        raise errors.missing_package(errors.given("env", name), error.name, suite.name) from error
     if kept is None:
         return environment
     # These build on this module's records, so they cannot be imported above.

@@ -58,10 +58,10 @@ def main(arguments: Sequence[str]) -> int:
         print(_described(environment.spec, protocol), flush=True)
         report = hangs.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
     except errors.UsageError as error:
-        print(error, file=sys.stderr)
+        print(errors.as_typed(error), file=sys.stderr)
         return 2
     except errors.EnvironmentFault as error:
-        print(f"BROKEN    {error}")
+        print(f"BROKEN    {errors.as_typed(error)}")
         return 1
     for fact in report.facts:
         print(f"{'BROKEN' if fact.broken else 'holds':10}{fact.rule}{': ' * bool(fact.broken)}{fact.broken}")

@@ -33,7 +33,7 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
         like = errors.most_like(task, environments, _FEW_NAMES)
         valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
         valid += f" ({more})"
-    raise errors.UsageError(f"--env={suite}:{task}: {valid}{errors.nearest(task, environments)}")
+    raise errors.UsageError(errors.given("env", f"{suite}:{task}"), f": {valid}{errors.nearest(task, environments)}")
 
 
 def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
         if name not in defaults:
             valid = (*sorted(defaults), OBSERVE)
             raise errors.UsageError(
-                f"--env.params.{name}: {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
+                errors.given(f"env.params.{name}"), f": {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
             )
     return {name: parse(name, text, defaults[name]) for name, text in params.items()}
 
@@ -73,7 +73,7 @@ def parse(name: str, text: str, default: Any) -> Any:
         return jnp.asarray([fields.parse(field, part) for part in text.split(",")], jnp.result_type(default))
     except ValueError as error:
         listed = "" if kind else ", or several separated by commas"
-        raise errors.UsageError(f"--env.params.{name}={text}: {error}{listed}") from None
+        raise errors.UsageError(errors.given(f"env.params.{name}", text), f": {error}{listed}") from None
 
 
 def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -84,7 +84,7 @@ def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
     """
     for name in names:
         if name in values and values[name] < 1:
-            raise errors.UsageError(f"--env.params.{name}={values[name]}: expected at least 1")
+            raise errors.UsageError(errors.given(f"env.params.{name}", values[name]), ": expected at least 1")
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:

@@ -144,10 +144,13 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
     """
     shape = getattr(spec.observation, "shape", None)
     if shape is None or len(shape) != 1:
-        raise errors.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+        raise errors.UsageError(
+            errors.given("env.params.observe"), f" takes observations of shape [D]; {spec.name} has {shape}"
+        )
     if not indices or not all(0 <= index < shape[0] for index in indices):
         raise errors.UsageError(
-            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
+            errors.given("env.params.observe", ",".join(map(str, indices))),
+            f": {spec.name} has components 0 … {shape[0] - 1}",
         )
     return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_dist import agents, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import permutations
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -254,8 +254,8 @@ def check_batch(config: Config, num_items: int, num_devices: int) -> None:
         nearest = sorted(sorted(valid, key=lambda m: abs(m - config.minibatches))[:3])
         fix = f"nearest valid: {', '.join(map(str, nearest))}" if nearest else "no number of minibatches would"
         raise UsageError(
-            f"--learner.minibatches={config.minibatches} on {num_devices} device(s) does not divide "
-            f"{num_items} items; {fix}"
+            given("learner.minibatches", config.minibatches),
+            f" on {num_devices} device(s) does not divide {num_items} items; {fix}",
         )
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import cores, custom, noisy, torsos
 from jaxrl_dist.settings import setting
 
@@ -161,7 +161,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
-        raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
+        raise UsageError(given("env", spec.name), ": its observation is a tree; networks take one array")
     recurrent = config.core in RECURRENT
     num_frames = config.num_frames if config.core in STACKED else 1
     inputs_shape = cores.stacked_shape(observation.shape, num_frames)

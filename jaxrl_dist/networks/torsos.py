@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import custom
 
 # Name -> fewest pixels of an image's height and width that leave its last convolution one.
@@ -47,20 +47,25 @@ def make(
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
-                f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
+                given("network", name),
+                f" takes images [H, W, C]; this observation has shape {shape}: use ",
+                given("network", "mlp"),
             )
         least = _CONVOLUTIONS[name]
         if least > min(shape[:2]):
             other = next((torso for torso, pixels in _CONVOLUTIONS.items() if pixels <= min(shape[:2])), "mlp")
             raise UsageError(
-                f"--network={name} takes images of {least} × {least} pixels or more; this observation has shape "
-                f"{shape}: use --network={other}"
+                given("network", name),
+                f" takes images of {least} × {least} pixels or more; this observation has shape {shape}: use ",
+                given("network", other),
             )
         return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
             init, norm, last_layer
         )
     if ":" not in name:
-        raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
+        raise UsageError(
+            given("network", name), f" is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class"
+        )
     return custom.make(name)
 
 

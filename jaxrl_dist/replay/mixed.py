@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import replay, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.replay import latest, ring
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -114,8 +114,9 @@ def _replayed(fraction: float, columns: int) -> int:
         valid = [n / (n + columns) for n in range(1, 15 * columns)]
         nearest = min(valid, key=lambda share: abs(share - fraction))
         raise UsageError(
-            f"--replay.fraction={fraction}: beside {columns} new unrolls per device this is {exact:g} of the replay; "
-            f"nearest valid: {nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)"
+            given("replay.fraction", fraction),
+            f": beside {columns} new unrolls per device this is {exact:g} of the replay; nearest valid: {nearest:.6g} "
+            f"({round(columns * nearest / (1 - nearest))} unrolls)",
         )
     return round(exact)
 

@@ -166,8 +166,9 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
     if projected - blocks.packed_bytes > free_bytes:
         fits = int(capacity * (free_bytes + blocks.packed_bytes) / projected * 0.9)
         raise errors.UsageError(
-            f"--replay.capacity={capacity}: compressed, its observations will take {projected / 2**30:.2f} GiB of the "
-            f"host's memory, {free_bytes / 2**30:.2f} GiB are free; about {fits} would fit"
+            errors.given("replay.capacity", capacity),
+            f": compressed, its observations will take {projected / 2**30:.2f} GiB of the host's memory, "
+            f"{free_bytes / 2**30:.2f} GiB are free; about {fits} would fit",
         )
 
 

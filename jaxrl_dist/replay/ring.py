@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import permutations
 from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows, sum_tree
 from jaxrl_dist.types import Array, ArrayTree
@@ -234,8 +234,9 @@ def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tu
     if not 0 < ratio < 1000:
         one = config.batch_size * taught / inserted
         raise UsageError(
-            f"--replay.samples_per_insert={config.samples_per_insert} makes {float(exact):g} updates per unroll of "
-            f"{inserted} rows; valid: {one / 1e6:g} to {one * 999:g} (one update: {one:g})"
+            given("replay.samples_per_insert", config.samples_per_insert),
+            f" makes {float(exact):g} updates per unroll of {inserted} rows; valid: {one / 1e6:g} to "
+            f"{one * 999:g} (one update: {one:g})",
         )
     return ratio.numerator, ratio.denominator
 
@@ -245,24 +246,28 @@ def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_len
     if config.capacity % block or config.capacity < block:
         below = max(config.capacity // block, 1) * block
         raise UsageError(
-            f"--replay.capacity={config.capacity} is no multiple of {num_columns} environments × "
-            f"{unroll_length} rows per unroll; nearest valid: {below} or {below + block}"
+            given("replay.capacity", config.capacity),
+            f" is no multiple of {num_columns} environments × {unroll_length} rows per unroll; nearest valid: {below} "
+            f"or {below + block}",
         )
     if config.batch_size % num_devices:
         below = max(config.batch_size // num_devices, 1) * num_devices
         raise UsageError(
-            f"--replay.batch_size={config.batch_size} is not divided by {num_devices} devices; "
-            f"nearest valid: {below} or {below + num_devices}"
+            given("replay.batch_size", config.batch_size),
+            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
         )
     if length > config.capacity // num_columns:
         raise UsageError(
-            f"--replay.capacity={config.capacity} keeps {config.capacity // num_columns} rows per environment, "
-            f"fewer than a window of {length}; nearest valid: {-(-length // unroll_length) * block}"
+            given("replay.capacity", config.capacity),
+            f" keeps {config.capacity // num_columns} rows per environment, fewer than a window of {length}; nearest "
+            f"valid: {-(-length // unroll_length) * block}",
         )
     if config.min_size > config.capacity:
         raise UsageError(
-            f"--replay.min_size={config.min_size} is larger than --replay.capacity={config.capacity}: "
-            f"learning would never start; nearest valid: {config.capacity}"
+            given("replay.min_size", config.min_size),
+            " is larger than ",
+            given("replay.capacity", config.capacity),
+            f": learning would never start; nearest valid: {config.capacity}",
         )
 
 

@@ -40,7 +40,7 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
         if not {"family", "settings"} <= contents.keys():
             raise LookupError("not what a run writes")
     except (OSError, ValueError, LookupError, AttributeError) as error:
-        raise errors.UsageError(f"{path} cannot be read ({error}): give another --out") from None
+        raise errors.UsageError(f"{path} cannot be read ({error}): give another ", errors.given("out")) from None
     return contents
 
 

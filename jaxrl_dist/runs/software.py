@@ -54,7 +54,7 @@ def check_trackers(settings: Mapping[str, Any] | resolve.Resolved) -> None:
     for name in TRACKERS:
         destination = settings[f"log.{name}"]
         if destination and not is_installed(name):
-            raise errors.missing_package(f"--log.{name}={destination}", name, name)
+            raise errors.missing_package(errors.given(f"log.{name}", destination), name, name)
 
 
 def commit() -> str:

@@ -125,7 +125,7 @@ def options(
     for argument in own:
         if argument.startswith("-") and argument.strip("-"):
             name = argument.lstrip("-").partition("=")[0]
-            raise errors.UsageError(f"--{name}: no such flag{errors.nearest_flag(name, declared)} {advice}")
+            raise errors.UsageError(f"--{name}: no such flag", *errors.nearest_flag(name, declared), f" {advice}")
     mine = {name: value for name, value in values.items() if name in declared}
     return config(**mine), Given({name: x for name, x in values.items() if name not in declared}, rest)
 

@@ -24,7 +24,7 @@ def combinations(settings: Resolved) -> list[dict[str, float]]:
     for part in filter(None, settings["sweep"].split(";")):
         name, values = _axis(settings, part)
         if name in axes:
-            raise errors.UsageError(f"--sweep={settings['sweep']}: {name} is given twice")
+            raise errors.UsageError(errors.given("sweep", settings["sweep"]), f": {name} is given twice")
         axes[name] = values
     return _product(axes)
 
@@ -47,7 +47,12 @@ def check_once(settings: Resolved, flags: Collection[str]) -> None:
     """
     for name in combinations(settings)[0]:
         if name in flags:
-            raise errors.UsageError(f"--{name}={settings[name]} is given, and in --sweep too; leave out one of them")
+            raise errors.UsageError(
+                errors.given(name, settings[name]),
+                " is given, and in ",
+                errors.given("sweep"),
+                " too; leave out one of them",
+            )
 
 
 def num_members(settings: Resolved) -> int:
@@ -76,24 +81,29 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
     name, separator, given = part.strip().partition("=")
     valid = [name for name, field in settings.fields.items() if field.sweep]
     if not separator:
-        raise errors.UsageError(f"--sweep={part}: expected NAME=A,B such as learner.learning_rate=1e-4,1e-3")
+        raise errors.UsageError(
+            errors.given("sweep", part), ": expected NAME=A,B such as learner.learning_rate=1e-4,1e-3"
+        )
     if name not in settings.fields:
         hint = errors.nearest(name, valid)
-        raise errors.UsageError(f"--sweep={part}: {settings['system']} has no setting {name}{hint} (--help lists them)")
+        raise errors.UsageError(
+            errors.given("sweep", part), f": {settings['system']} has no setting {name}{hint}", errors.LISTED
+        )
     if name not in valid:
         raise refused(part, name, valid)
     try:
         values = [fields.parse(settings.fields[name], value) for value in given.split(",")]
     except ValueError as error:
-        raise errors.UsageError(f"--sweep={part}: {error}") from None
+        raise errors.UsageError(errors.given("sweep", part), f": {error}") from None
     if len(set(values)) < len(values):
-        raise errors.UsageError(f"--sweep={part}: a value is given twice")
+        raise errors.UsageError(errors.given("sweep", part), ": a value is given twice")
     return name, values
 
 
 def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
     """Explains that a program cannot have several values of a setting."""
     return errors.UsageError(
-        f"--sweep={sweep}: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
-        "(scripts/study.py --search takes any)"
+        errors.given("sweep", sweep),
+        f": {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
+        "(scripts/study.py --search takes any)",
     )

@@ -36,6 +36,7 @@ _FOR_SPEED = (
     *("layout.num_actors", "layout.ready_envs"),
 )
 _WIDTH = 110
+_NO_SUCH = errors.Worded("no such setting", "no such flag")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +131,10 @@ def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System
     beneath = {name: str(preset.settings[name].value) for name in named if name in preset.settings}
     if beneath and named["system"] not in ("", beneath["system"]):
         raise errors.UsageError(
-            f"--system={named['system']}: --preset={preset.name} is of {beneath['system']}; leave out one of them"
+            errors.given("system", named["system"]),
+            ": ",
+            errors.given("preset", preset.name),
+            f" is of {beneath['system']}; leave out one of them",
         )
     system, _, layout = (named[name] or beneath.get(name, "") for name in named)
     row = own or find_system(system or RunConfig.system)
@@ -148,7 +152,7 @@ def find_preset(name: str) -> presets.Preset:
     try:
         return presets.load(name, PRESETS)
     except ValueError as error:
-        raise errors.UsageError(f"--preset={name}: {error}") from None
+        raise errors.UsageError(errors.given("preset", name), f": {error}") from None
 
 
 def choose_layout(system: systems.System, name: str, env: str) -> str:
@@ -165,15 +169,18 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
     names = system.layout_names
     if name and name not in names:
         hint = errors.nearest(name, (*names, AUTO))
-        raise errors.UsageError(f"--layout={name}: {system.name} runs in {', '.join(names)} or {AUTO}{hint}")
+        raise errors.UsageError(
+            errors.given("layout", name), f": {system.name} runs in {', '.join(names)} or {AUTO}{hint}"
+        )
     suite = envs.registry().get(env.partition(":")[0])
     if suite is None:
         return name or names[0]
     able = [one.name for one in system.layouts if suite.runs_on in one.serves]
     if name and name not in able:
         raise errors.UsageError(
-            f"--layout={name}: {env} runs on the {'CPU' if suite.runs_on == 'host' else suite.runs_on} only; valid: "
-            f"{', '.join(able) or 'none'}"
+            errors.given("layout", name),
+            f": {env} runs on the {'CPU' if suite.runs_on == 'host' else suite.runs_on} only; valid: "
+            f"{', '.join(able) or 'none'}",
         )
     natively = [one.name for one in system.layouts if one.serves[0] == suite.runs_on]
     return name or (natively or able or names)[0]
@@ -189,14 +196,16 @@ def find_system(name: str) -> systems.System:
         return systems.SYSTEMS[name]
     if "#" in name:
         raise errors.UsageError(
-            f"--system={name}: a program made it, and no module has it; give that program's own record, as in "
-            "train(system=SYSTEM) or load(folder, system=SYSTEM)"
+            errors.given("system", name),
+            ": a program made it, and no module has it; give that program's own record, as in train(system=SYSTEM) "
+            "or load(folder, system=SYSTEM)",
         )
     offered = user_code.installed(ENTRY_POINTS)
     if name not in offered and ":" not in name:
         valid = (*systems.SYSTEMS, *offered)
         raise errors.UsageError(
-            f"--system={name}: expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}"
+            errors.given("system", name),
+            f": expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}",
         )
     return _own_system(name, offered.get(name, name))
 
@@ -204,12 +213,12 @@ def find_system(name: str) -> systems.System:
 @functools.cache
 def _own_system(name: str, text: str) -> systems.System:
     """Imports a user's row, which messages and folders call by the name that `--system` gives it."""
-    flag = f"--system={name}"
+    flag = errors.given("system", name)
     row: systems.System = user_code.load(flag, text, "System", lambda value: isinstance(value, systems.System))
     try:
         fields.of(row.config)
     except (TypeError, NameError) as error:
-        raise errors.UsageError(f"{flag}: {error}") from error
+        raise errors.UsageError(flag, f": {error}") from error
     return dataclasses.replace(row, name=name)
 
 
@@ -247,27 +256,40 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     for short, full in ALIASES.items():
         if short in flags and full in flags:
-            raise errors.UsageError(f"--{short} is short for --{full}: give one of them")
+            raise errors.UsageError(errors.given(short), " is short for ", errors.given(full), ": give one of them")
     return {ALIASES.get(name, name): value for name, value in flags.items()}
 
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
     if resolve.RENAMED.get(name) in catalogue:
-        return errors.UsageError(f"--{name}: its name is --{resolve.RENAMED[name]} since 0.2.0")
+        return errors.UsageError(
+            errors.given(name), ": its name is ", errors.given(resolve.RENAMED[name]), " since 0.2.0"
+        )
     others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
     if others:
         return errors.UsageError(
-            f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have"
+            errors.given(name),
+            errors.Worded(": a setting of ", ": a flag of "),
+            errors.given("layout", ", ".join(others)),
+            ", which this run does not have",
         )
     owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layout_names[0])]
     if owners:
-        return errors.UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
+        return errors.UsageError(
+            errors.given(name),
+            f": {system.name} has ",
+            _NO_SUCH,
+            "; ",
+            errors.given("system", ", ".join(owners)),
+            " have it",
+        )
     candidates = (*catalogue, *ALIASES)
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
     namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
-    hint = f"; did you mean --{namesakes[0]}?" if namesakes else errors.nearest_flag(name, candidates)
-    return errors.UsageError(f"--{name}: {system.name} has no such flag{hint} (--help lists them)")
+    near = errors.nearest_flag(name, candidates)
+    hint = ("; did you mean ", errors.given(namesakes[0]), "?") if namesakes else near
+    return errors.UsageError(errors.given(name), f": {system.name} has ", _NO_SUCH, *hint, errors.LISTED)
 
 
 def resolved(
@@ -432,13 +454,16 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
     """Refuses several seeds, or a sweep, of a layout that trains one at a time."""
     if found["num_seeds"] > 1 and not seeds_together:
         raise errors.UsageError(
-            f"--num_seeds={found['num_seeds']}: {found['layout']} trains one seed at a time; valid: 1 "
-            "(scripts/study.py runs several, one after the other)"
+            errors.given("num_seeds", found["num_seeds"]),
+            f": {found['layout']} trains one seed at a time; valid: 1 (scripts/study.py runs several, one after the "
+            "other)",
         )
     if found["sweep"] and not seeds_together:
         raise errors.UsageError(
-            f"--sweep={found['sweep']}: {found['layout']} trains one seed at a time; valid: --layout=anakin, or "
-            "scripts/study.py with --search"
+            errors.given("sweep", found["sweep"]),
+            f": {found['layout']} trains one seed at a time; valid: ",
+            errors.given("layout", "anakin"),
+            ", or scripts/study.py with --search",
         )
 
 
@@ -446,8 +471,8 @@ def _check_rows(settings: Mapping[str, Any]) -> None:
     """Refuses iterations of more rows than an int32 counts."""
     names = [name for name in ("env.num_envs", "layout.unroll_length") if name in settings]
     if math.prod(settings[name] for name in names) >= _MOST_ROWS:
-        given = " × ".join(f"--{name}={settings[name]}" for name in names)
-        raise errors.UsageError(f"{given}: expected fewer than {_MOST_ROWS} rows per iteration")
+        factors = [part for name in names for part in (" × ", errors.given(name, settings[name]))]
+        raise errors.UsageError(*factors[1:], f": expected fewer than {_MOST_ROWS} rows per iteration")
 
 
 def _in_layout(
@@ -473,7 +498,7 @@ def _value(system: systems.System, catalogue: Mapping[str, Field], name: str, va
     try:
         return fields.parse(catalogue[name], value)
     except ValueError as error:
-        raise errors.UsageError(f"--{name}={value}: {error}") from None
+        raise errors.UsageError(errors.given(name, value), f": {error}") from None
 
 
 def _flag_lines(system: systems.System, layout: str, name: str, field: Field, preset: presets.Preset) -> list[str]:

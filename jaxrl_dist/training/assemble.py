@@ -77,7 +77,7 @@ def assemble(
         UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
     """
     mesh = meshes.make(devices, sweep.num_members(settings))
-    _check_divides("--env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
+    _check_divides("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
     builder = Builder(settings, environment, mesh)
     if settings["sweep"]:
         agent, layout = _sweep(builder)
@@ -220,7 +220,9 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     try:
         return system.agent(config, spec, network)
     except errors.UnfitError as error:
-        raise errors.UsageError(f"{error}; valid: --system={catalogue.systems_for(error.actions)}") from error
+        raise errors.UsageError(
+            *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
+        ) from error
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
@@ -237,11 +239,12 @@ def _layout(settings: Resolved) -> parallel.LayoutSpec:
     return settings.row.layout(settings["layout"])
 
 
-def _check_divides(flag: str, value: int, num_devices: int) -> None:
+def _check_divides(name: str, value: int, num_devices: int) -> None:
     if value % num_devices:
         below = max(value // num_devices, 1) * num_devices
         raise errors.UsageError(
-            f"{flag}={value} is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}"
+            errors.given(name, value),
+            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
         )
 
 
@@ -269,21 +272,27 @@ def make_replay(
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = settings.row
-    once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
-    more_than_once = learner_config.epochs * learner_config.minibatches > 1
+    epochs, minibatches = learner_config.epochs, learner_config.minibatches
+    once = errors.given("learner.epochs", epochs), " ", errors.given("learner.minibatches", minibatches)
+    more_than_once = epochs * minibatches > 1
     if not system.replay.keeps_rows:
         if apart and more_than_once:
-            raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
+            raise errors.UsageError(*once, f": {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         if agent.staleness == "none" and more_than_once:
             raise errors.UsageError(
-                f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
-                "--system=ppo)"
+                *once,
+                f": after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or ",
+                errors.given("system", "ppo"),
+                ")",
             )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_shards)
     elif more_than_once:
         raise errors.UsageError(
-            f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
+            *once,
+            f": {settings['system']} samples a replay; valid: 1 and 1 (raise ",
+            errors.given("replay.samples_per_insert"),
+            " instead)",
         )
     windows = replay.Windows(
         agent.context,

@@ -77,7 +77,7 @@ def choose(
     """
     if settings["env"].startswith("external:"):
         raise errors.UsageError(
-            f"--layout={resolve.AUTO}: {settings['env']} comes by itself, and cannot be tried first"
+            errors.given("layout", resolve.AUTO), f": {settings['env']} comes by itself, and cannot be tried first"
         )
     measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
     for options in (_layouts, _devices, _actors, _threads, _together):
@@ -136,7 +136,7 @@ def _probe(
         on_devices(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
     except errors.UsageError as error:
-        say(f"{resolve.AUTO}: {_text(option)} cannot be: {error}")
+        say(f"{resolve.AUTO}: {_text(option)} cannot be: {errors.as_typed(error)}")
         return None
     stack.callback(made.close)
     made.warm_up()

@@ -167,7 +167,7 @@ def assemble_run(
     """
     path = folder / "config.json"
     if not path.exists():
-        raise errors.UsageError(f"--run={folder} is no run folder: it has no config.json")
+        raise errors.UsageError(errors.given("run", folder), " is no run folder: it has no config.json")
     if num_devices > jax.device_count():
         raise errors.UsageError(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
@@ -199,5 +199,5 @@ def _restore(
     try:
         params, meta = resume.load_params(folder, slot, template)
     except ValueError as error:
-        raise errors.UsageError(str(error)) from error
+        raise errors.UsageError(*error.args) from error
     return parts, params, meta["env_steps"]

@@ -58,7 +58,7 @@ def restore_latest(
         if writer:
             cause = f"jaxrl_dist {writer} wrote it, go on with that"
         raise errors.UsageError(
-            f"the checkpoint does not fit ({error}); {cause}, or train into another --out"
+            f"the checkpoint does not fit ({error}); {cause}, or train into another ", errors.given("out")
         ) from error
     if found is None or whole:
         return found
@@ -98,7 +98,7 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     except ValueError as error:
         changes = _changes(parts.settings, pathlib.Path(source))
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
-        raise errors.UsageError(f"--init_from={source}: {reason}") from error
+        raise errors.UsageError(errors.given("init_from", source), f": {reason}") from error
     params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)
     return parts.layout.start_from(state, state.learner._replace(params=params, target_network=target))
 
@@ -168,8 +168,10 @@ def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
     changes = catalogue.resolved_as_in(held, flags, settings).difference(held).identity
     if changes:
         raise errors.UsageError(
-            f"--out={folder} holds a run of another configuration ({resolve.describe(changes)}); "
-            "give its settings to resume it, or another --out"
+            errors.given("out", folder),
+            f" holds a run of another configuration ({resolve.describe(changes)}); give its settings to resume it, or "
+            "another ",
+            errors.given("out"),
         )
     return folder
 
@@ -193,9 +195,11 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
             with folders.lock(folder):
                 pass
         except errors.LockError as error:
-            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
+            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from None
         except OSError as error:
-            raise errors.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
+            raise errors.UsageError(
+                errors.given("out", folder), f" cannot be written: {error.strerror or error}"
+            ) from None
         yield folder
 
 

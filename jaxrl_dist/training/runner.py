@@ -138,7 +138,7 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
         try:
             stack.enter_context(run_folder.lock(folder))
         except errors.LockError as error:
-            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
+            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
         yield
 
 

@@ -110,7 +110,8 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
         if line:
             say(line)
     if progress.iteration >= total:
-        say(f"it already has {steps(progress.iteration):,} steps per seed, of --steps={asked:,}: nothing left to train")
+        done = steps(progress.iteration)
+        say(f"it already has {done:,} steps per seed, and {asked:,} are asked for: nothing left to train")
     elif progress.iteration:
         say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
     if 0 < progress.iteration < total and progress.total != total:

@@ -231,7 +231,7 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
     try:
         command = training_flags.parse(arguments)
     except errors.UsageError as error:
-        raise errors.UsageError(f"{setting.label}: {error}") from None
+        raise errors.UsageError(f"{setting.label}: ", *error.args) from None
     if command.text:
         raise errors.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
     if command.settings and command.settings["sweep"]:

@@ -173,7 +173,7 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
         ),
         (SPEC._replace(action=types.BoxSpace((2, 2), -1, 1)), NETWORK, r"of shape \[A\], not \[2, 2\]"),
         (SPEC._replace(observation=jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8)), NETWORK, "takes observations that are"),
-        (SPEC, networks.Config(torso="mlp", core="lstm"), "--network.core=lstm: this agent replays single steps"),
+        (SPEC, networks.Config(torso="mlp", core="lstm"), "network.core=lstm: this agent replays single steps"),
     ],
 )
 def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> None:
@@ -185,7 +185,7 @@ def test_what_cannot_be_is_one_line(spec: Any, network: Any, message: str) -> No
 def test_errors_of_actors_are_of_the_learner_s_kind() -> None:
     for module, kind in ((dpg, ATOMS), (dqn, ATOMS)):
         spec = SPEC if module is dpg else SPEC._replace(action=types.DiscreteSpace(3))
-        with pytest.raises(errors.UsageError, match="--agent.actor_errors=true: with --agent.num_atoms=11 the learner"):
+        with pytest.raises(errors.UsageError, match="agent.actor_errors=true: with agent.num_atoms=11 the learner"):
             module.make(module.Config(actor_errors=True, **kind), spec, NETWORK)
 
 

@@ -90,9 +90,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("command", "message"), WRONG, ids=[command for command, _ in WRONG])
 def test_a_wrong_command_is_refused_in_one_line(command: str, message: str) -> None:
-    with pytest.raises(errors.UsageError, match=message) as error:
+    with pytest.raises(errors.UsageError) as error:
         training_flags.parse(command.split())
-    assert "\n" not in str(error.value)
+    text = errors.as_typed(error.value)
+    assert re.search(message, text) and "\n" not in text
 
 
 def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:

@@ -192,12 +192,12 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [
-        ("game", {"actions": "2", "listen": "5555"}, "needs --env.params.observation, such as float32"),
-        ("game", {"observation": "float32[4]", "listen": "5555"}, "needs --env.params.actions, such as 2 or"),
+        ("game", {"actions": "2", "listen": "5555"}, "needs env.params.observation, such as float32"),
+        ("game", {"observation": "float32[4]", "listen": "5555"}, "needs env.params.actions, such as 2 or"),
         (
             "game",
             peers.TWO,
-            r"=external:game: expected external:NAME with --env.params.listen=PORT, or external:module:fu",
+            r"=external:game: expected external:NAME with env.params.listen=PORT, or external:module:fu",
         ),
         ("fakes.simulators:episode", {**peers.TWO, "listen": "5555"}, "listen=5555: expected external:NAME with"),
         ("game", {**peers.TWO, "listen": "80"}, "listen=80: expected a port from 1024 to 65535"),
@@ -237,7 +237,7 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], message: str) -> None:
     with pytest.raises(errors.UsageError, match=message) as error:
         envs.make(f"external:{name}", params)
-    assert "\n" not in str(error.value) and str(error.value).startswith("--env")
+    assert "\n" not in str(error.value) and str(error.value).startswith("env")
 
 
 def test_a_task_says_what_its_environments_are() -> None:

@@ -41,7 +41,7 @@ def test_a_class_that_is_not_there_is_refused_by_a_run_before_it_has_a_folder(
 ) -> None:
     settings = {key: value for key, value in conftest.SMALL["ppo"].items() if key != "network.torso"}
     message = (
-        r"^--network=user_networks:mynett: user_networks has no Flax module mynett; it has MyNet, Deep; "
+        r"^network=user_networks:mynett: user_networks has no Flax module mynett; it has MyNet, Deep; "
         r"did you mean MyNet\?$"
     )
     with pytest.raises(errors.UsageError, match=message):
@@ -96,11 +96,11 @@ def test_a_network_that_was_changed_does_not_resume_in_one_line(
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.UsageError, match="^--network=no_such_module:MyNet: importing no_such_module: Modul"):
+    with pytest.raises(errors.UsageError, match="^network=no_such_module:MyNet: importing no_such_module: Modul"):
         custom.make("no_such_module:MyNet")
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
     with pytest.raises(
         errors.UsageError,
-        match="^--network=user_broken:X: importing user_broken: ValueError at user_broken.py:2: not",
+        match="^network=user_broken:X: importing user_broken: ValueError at user_broken.py:2: not",
     ):
         custom.make("user_broken:X")

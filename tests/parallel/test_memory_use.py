@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(
     memory_use.check(settings, parts, devices)
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 2 * needed - 1)
     # 1024 rows; 992 is the next multiple of 8 environments × 4 rows.
-    with pytest.raises(errors.UsageError, match=r"--replay.capacity=1024 takes 16.5 KiB .* at most 992 fits"):
+    with pytest.raises(errors.UsageError, match=r"replay.capacity=1024 takes 16.5 KiB .* at most 992 fits"):
         memory_use.check(settings, parts, devices)
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 10)
     with pytest.raises(errors.UsageError, match="no capacity fits"):

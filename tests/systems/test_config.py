@@ -246,25 +246,25 @@ def test_groups_build_config_instances(toy: None) -> None:
 def test_parameters_of_the_environment_pass_through_as_text(toy: None) -> None:
     resolved = catalogue.resolved({"env.params.max_steps": "200", "env.params.slip": 0.5})
     assert resolved.env_params == {"max_steps": "200", "slip": "0.5"}
-    with pytest.raises(errors.UsageError, match="no such flag"):
+    with pytest.raises(errors.UsageError, match="no such setting"):
         catalogue.resolved({"env.params.max-steps": "1"})
 
 
 def test_short_names_stand_for_the_full_ones(toy: None) -> None:
     assert catalogue.resolved({"network": "minatar_cnn"})["network.torso"] == "minatar_cnn"
-    with pytest.raises(errors.UsageError, match=r"--network is short for --network\.torso"):
+    with pytest.raises(errors.UsageError, match=r"network is short for network\.torso"):
         catalogue.resolved({"network": "minatar_cnn", "network.torso": "mlp"})
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"agent.discont": "1"}, r"--agent\.discont: toy has no such flag; did you mean --agent\.discount\?"),
-        ({"discount": "1"}, r"did you mean --agent\.discount\?"),
-        ({"learner.discount": "1"}, r"did you mean --agent\.discount\?"),
-        ({"agent.discount": "2"}, r"--agent\.discount=2: expected a number >= 0 and <= 1"),
-        ({"system": "toi"}, r"--system=toi: expected one of toy, or module:SYSTEM; did you mean toy\?"),
-        ({"layout": "their"}, r"--layout=their: toy runs in here, there or auto; did you mean there\?"),
+        ({"agent.discont": "1"}, r"agent\.discont: toy has no such setting; did you mean agent\.discount\?"),
+        ({"discount": "1"}, r"did you mean agent\.discount\?"),
+        ({"learner.discount": "1"}, r"did you mean agent\.discount\?"),
+        ({"agent.discount": "2"}, r"agent\.discount=2: expected a number >= 0 and <= 1"),
+        ({"system": "toi"}, r"system=toi: expected one of toy, or module:SYSTEM; did you mean toy\?"),
+        ({"layout": "their"}, r"layout=their: toy runs in here, there or auto; did you mean there\?"),
     ],
 )
 def test_errors_are_one_line_with_the_nearest(toy: None, flags: dict[str, str], message: str) -> None:

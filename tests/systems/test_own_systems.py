@@ -58,7 +58,7 @@ def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tm
     shutil.rmtree(reinforce)
     sys.modules.pop("reinforce")
     catalogue._own_system.cache_clear()
-    with pytest.raises(errors.UsageError, match="^--system=reinforce:SYSTEM: importing reinforce: ModuleNotFoundError"):
+    with pytest.raises(errors.UsageError, match="^system=reinforce:SYSTEM: importing reinforce: ModuleNotFoundError"):
         jaxrl_dist.load(out)
 
 
@@ -66,9 +66,9 @@ def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tm
 def test_its_flags_are_checked_and_described_like_ours() -> None:
     parsed = training_flags.parse([f"--system={NAME}", "--agent.discount=0.9"])
     assert parsed.settings is not None and parsed.settings["agent.discount"] == 0.9
-    with pytest.raises(errors.UsageError, match="--agent.discount=1.5"):
+    with pytest.raises(errors.UsageError, match="agent.discount=1.5"):
         training_flags.parse([f"--system={NAME}", "--agent.discount=1.5"])
-    with pytest.raises(errors.UsageError, match=f"--agent.discont: {NAME} has no such flag; did you mean --agent.disc"):
+    with pytest.raises(errors.UsageError, match=f"agent.discont: {NAME} has no such setting; did you mean agent.disc"):
         training_flags.parse([f"--system={NAME}", "--agent.discont=0.5"])
     assert "--agent.discount" in training_flags.parse([f"--system={NAME}", "--help"]).text
 
@@ -99,7 +99,7 @@ def test_what_is_no_system_is_refused_in_one_line(
     catalogue._own_system.cache_clear()
     with pytest.raises(errors.UsageError, match=message) as error:
         training_flags.parse([f"--system={name}"])
-    assert str(error.value).startswith(f"--system={name}: ") and "\n" not in str(error.value)
+    assert str(error.value).startswith(f"system={name}: ") and "\n" not in str(error.value)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_an_installed_package_offers_systems_and_suites(tmp_path: pathlib.Path) 
         run = jaxrl_dist.train("mine", "my_suite:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
         assert run.reason == "finished" and run.summary["system"] == "mine"
         assert "mine: reinforce:SYSTEM" in catalogue.list_text() and "my_suite: " in catalogue.list_text()
-        with pytest.raises(errors.UsageError, match="--system=min: expected one of .*did you mean mine"):
+        with pytest.raises(errors.UsageError, match="system=min: expected one of .*did you mean mine"):
             training_flags.parse(["--system=min"])
     finally:
         for cached in (user_code.installed, envs.registry):
@@ -147,7 +147,7 @@ def test_a_row_that_a_program_made_trains_resumes_and_loads_with_it_alone(layout
     assert written["agent.discount"]["value"] == 0.8
     assert jaxrl_dist.train(_row(), "toy:walk", steps=128, **given).summary["resumed_from"] == 64
     assert jaxrl_dist.load(tmp_path / "run", system=_row()).env_steps == 128
-    with pytest.raises(errors.UsageError, match="^--system=own_ppo#.* no module has it; give that program"):
+    with pytest.raises(errors.UsageError, match="^system=own_ppo#.* no module has it; give that program"):
         jaxrl_dist.load(tmp_path / "run")
     other = dataclasses.replace(_row(), settings={})
     with pytest.raises(errors.UsageError, match="^system=own_ppo#.*: the run is of own_ppo#"):

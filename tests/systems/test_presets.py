@@ -85,9 +85,9 @@ OTHER = {
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--preset=impala/pogn"], r"--preset=impala/pogn: expected one of .*; did you mean impala/pong\?"),
+        (["--preset=impala/pogn"], r"preset=impala/pogn: expected one of .*; did you mean impala/pong\?"),
         (["--preset=ppo"], r"expected one of .*; did you mean ppo/"),
-        (["--preset=ppo/cartpole", "--system=dqn"], r"--system=dqn: --preset=ppo/cartpole is of ppo"),
+        (["--preset=ppo/cartpole", "--system=dqn"], r"system=dqn: preset=ppo/cartpole is of ppo"),
     ],
 )
 def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], message: str) -> None:

@@ -113,7 +113,7 @@ def test_what_a_flag_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_simulators_that_come_by_themselves_are_refused() -> None:
     flags = {"system": "ppo", "env": "external:robot", "layout": "auto"}
-    with pytest.raises(errors.UsageError, match="--layout=auto: external:robot comes by itself"):
+    with pytest.raises(errors.UsageError, match="layout=auto: external:robot comes by itself"):
         auto_layout.choose(flags, catalogue.resolved(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
 
 

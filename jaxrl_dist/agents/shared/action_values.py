@@ -23,8 +23,8 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         UsageError: actions are real-valued.
     """
     if not isinstance(spec.action, types.DiscreteSpace):
-        message = f"--env={spec.name}: its actions are real, and this agent needs discrete ones"
-        raise errors.UnfitError(message, spec.action.kind)
+        told = errors.given("env", spec.name), ": its actions are real, and this agent needs discrete ones"
+        raise errors.UnfitError(*told, actions=spec.action.kind)
     return spec.action.num_values
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents.shared import normalisation
 from jaxrl_dist.agents.shared import sequences as unrolled
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import distributions, returns
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -230,12 +230,16 @@ def policy_head(
     if isinstance(action, types.DiscreteSpace):
         return lambda outputs: distributions.Categorical(outputs["policy"]), (_head(action.num_values),)
     if len(action.shape) != 1:
-        raise UsageError(f"--env={spec.name}: policies give real actions of shape [A], not {list(action.shape)}")
+        raise UsageError(
+            given("env", spec.name), f": policies give real actions of shape [A], not {list(action.shape)}"
+        )
     size = action.shape[0]
     if kind == "tanh_gaussian" and not (np.all(np.equal(action.low, -1)) and np.all(np.equal(action.high, 1))):
         raise UsageError(
-            f"--agent.distribution=tanh_gaussian gives actions in [-1, 1], --env={spec.name} takes "
-            f"{action.low} to {action.high}; valid: gaussian"
+            given("agent.distribution", "tanh_gaussian"),
+            " gives actions in [-1, 1], ",
+            given("env", spec.name),
+            f" takes {action.low} to {action.high}; valid: gaussian",
         )
     if kind == "gaussian":
         return _gaussian, (_head(size), networks.Head("log_std", size, 0.0, depends_on_input=False))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import returns, values
 from jaxrl_dist.types import Array
 
@@ -129,8 +129,13 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
         return None
     if config.actor_errors:
         raise UsageError(
-            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
-            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
+            given("agent.actor_errors", "true"),
+            ": with ",
+            given("agent.num_atoms", config.num_atoms),
+            " the learner's errors are divergences and the actors' are not; valid: ",
+            given("agent.num_atoms", "1"),
+            ", or ",
+            given("agent.actor_errors", "false"),
         )
     low, high = config.value_low, config.value_high
     if low == high:
@@ -142,8 +147,14 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
         low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(
-            f"--agent.num_atoms={config.num_atoms}: atoms from {low:g} to {high:g}, by the rewards of "
-            f"--env={spec.name}; give --agent.value_low and --agent.value_high, the first the lower"
+            given("agent.num_atoms", config.num_atoms),
+            f": atoms from {low:g} to {high:g}, by the rewards of ",
+            given("env", spec.name),
+            "; give ",
+            given("agent.value_low"),
+            " and ",
+            given("agent.value_high"),
+            ", the first the lower",
         )
     return values.support(low, high, config.num_atoms)
 

@@ -235,7 +235,9 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
         low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         return types.BoxSpace(tuple(space.shape), low, high)
-    raise errors.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
+    raise errors.UsageError(
+        errors.given("env", name), f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers"
+    )
 
 
 def _bound(x: Any) -> np.ndarray:

@@ -289,8 +289,9 @@ class WorkerPool:
         self._restarts += 1
         if self._restarts > self._plan.max_restarts:
             self._fault = errors.EnvironmentFault(
-                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that --env.params.max_restarts "
-                "allows"
+                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that ",
+                errors.given("env.params.max_restarts"),
+                " allows",
             )
             self.close()
             raise self._fault

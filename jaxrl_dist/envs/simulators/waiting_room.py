@@ -81,8 +81,8 @@ class Listener:
                 self._users = 0
                 listening.close()
                 raise errors.EnvironmentFault(
-                    f"--env.params.listen={self._port}: cannot listen on {simulator.HOST}:{self._port}: "
-                    f"{error.strerror or error}"
+                    errors.given("env.params.listen", self._port),
+                    f": cannot listen on {simulator.HOST}:{self._port}: {error.strerror or error}",
                 ) from error
             self._error = None
             self._wake, woken = socket.socketpair()
@@ -129,7 +129,7 @@ class Listener:
                 if waited_s >= timeout_s:
                     raise errors.EnvironmentFault(
                         f"{came} connected to {where} within {timeout_s:g} s; start as many as there are environments "
-                        "(--env.num_envs) and as many again as there are episodes in an evaluation"
+                        "(env.num_envs) and as many again as there are episodes in an evaluation"
                     )
                 if waited_s >= _NOTICE_S and not is_noticed:
                     is_noticed = True

@@ -69,13 +69,15 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, lowest in _LOWEST.items():
         if values.get(key, lowest) < lowest:
-            raise errors.UsageError(f"--env.params.{key}={values[key]}: expected at least {lowest}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", values[key]), f": expected at least {lowest}")
     if values.get("num_threads", 0) > _MOST_THREADS:
-        raise errors.UsageError(f"--env.params.num_threads={values['num_threads']}: expected 0 to {_MOST_THREADS}")
+        raise errors.UsageError(
+            errors.given("env.params.num_threads", values["num_threads"]), f": expected 0 to {_MOST_THREADS}"
+        )
     if not 0 <= values["repeat_action_probability"] <= 1:
         raise errors.UsageError(
-            f"--env.params.repeat_action_probability={values['repeat_action_probability']}: expected a probability, "
-            "0 to 1"
+            errors.given("env.params.repeat_action_probability", values["repeat_action_probability"]),
+            ": expected a probability, 0 to 1",
         )
 
 

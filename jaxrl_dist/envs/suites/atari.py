@@ -48,7 +48,8 @@ def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
     if name not in _PROTOCOLS:
         valid = tuple(_PROTOCOLS)
         raise errors.UsageError(
-            f"--env.params.protocol={name}: expected one of {', '.join(valid)}{errors.nearest(name, valid)}"
+            errors.given("env.params.protocol", name),
+            f": expected one of {', '.join(valid)}{errors.nearest(name, valid)}",
         )
     values = {**_PROTOCOLS[name], **given}
     changed = {k: v for k, v in given.items() if k != "num_threads" and v != _PROTOCOLS[name].get(k)}

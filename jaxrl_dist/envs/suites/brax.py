@@ -68,7 +68,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         parameters.check_positive(values, ["episode_length"])
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
-            raise errors.UsageError(f"--env.params.backend={backend}: expected one of {', '.join(_BACKENDS)}")
+            raise errors.UsageError(
+                errors.given("env.params.backend", backend), f": expected one of {', '.join(_BACKENDS)}"
+            )
         environment = library.get_environment(name, **values)
     made = wrappers.auto_reset(adapt(environment, name, episode_length))
     if name == "fast":

@@ -130,7 +130,7 @@ def _native_spec(library: Any, task: _Task) -> Any:
     except ModuleNotFoundError:
         raise
     except (ImportError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise errors.UsageError(f"--env={_NAME}:{task.name}: {_one_line(error)}") from error
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{task.name}"), f": {_one_line(error)}") from error
 
 
 def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
@@ -142,18 +142,20 @@ def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
 def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if value < _LOWEST[key] if key in _LOWEST else False:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected at least {_LOWEST[key]}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected at least {_LOWEST[key]}")
         if key == "num_threads" and value > _MOST_THREADS:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected 0 to {_MOST_THREADS}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected 0 to {_MOST_THREADS}")
         if key == "repeat_action_probability" and not 0 <= value <= 1:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected a probability, 0 to 1")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected a probability, 0 to 1")
 
 
 def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
     """Returns what agents may know, and the function that brings EnvPool's observations into that form."""
     settings = native.config._asdict()
     if settings["max_num_players"] != 1:
-        raise errors.UsageError(f"--env={name}: it has {settings['max_num_players']} players; only one is supported")
+        raise errors.UsageError(
+            errors.given("env", name), f": it has {settings['max_num_players']} players; only one is supported"
+        )
     with _without_known_warnings():
         space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
     action = _bounded(episodes.plain_space(action_space, name))
@@ -209,7 +211,9 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
             jax.ShapeDtypeStruct(numbers.shape, np.dtype(np.float32)),
         )
     if kind not in ("Box", "MultiBinary"):
-        raise errors.UsageError(f"--env={name}: its observations are {kind}; valid: arrays, or a dict of arrays")
+        raise errors.UsageError(
+            errors.given("env", name), f": its observations are {kind}; valid: arrays, or a dict of arrays"
+        )
     shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
     if dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
         struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
@@ -251,7 +255,8 @@ def _try_out(library: Any, task: _Task) -> None:
         _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
         raise errors.UsageError(
-            f"--env={_NAME}:{task.name} with {parameters.list_params(task.settings)}: {_one_line(error)}"
+            errors.given("env", f"{_NAME}:{task.name}"),
+            f" with {parameters.list_params(task.settings)}: {_one_line(error)}",
         ) from error
 
 

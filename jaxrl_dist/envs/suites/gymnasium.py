@@ -57,7 +57,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     }
     for key, value in settings.items():
         if value < 0:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected at least 0")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected at least 0")
     kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
     if settings["max_episode_steps"]:
         kwargs["max_episode_steps"] = settings["max_episode_steps"]
@@ -106,7 +106,7 @@ def _find(library: Any, name: str) -> Any:
     """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
     module, _, short = name.rpartition(":")
     if module:
-        user_code.imported(f"--env={_NAME}:{name}", module)
+        user_code.imported(errors.given("env", f"{_NAME}:{name}"), module)
     parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
     found = library.spec(short)
     entry = found.entry_point
@@ -115,8 +115,8 @@ def _find(library: Any, name: str) -> Any:
         found = dataclasses.replace(found, entry_point=f"{entry.__module__}:{entry.__qualname__}")
     if not isinstance(found.entry_point, str) or "<" in found.entry_point or found.entry_point.startswith("__main__:"):
         raise errors.UsageError(
-            f"--env={_NAME}:{name}: other processes cannot import {found.entry_point}; define it at the top level of a "
-            "module of its own"
+            errors.given("env", f"{_NAME}:{name}"),
+            f": other processes cannot import {found.entry_point}; define it at the top level of a module of its own",
         )
     return found
 
@@ -133,7 +133,9 @@ def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: st
         return function()
     except Exception as error:
         reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
-        raise errors.UsageError(f"--env={full_name}: {doing}{type(error).__name__}: {reason}{missing}") from error
+        raise errors.UsageError(
+            errors.given("env", full_name), f": {doing}{type(error).__name__}: {reason}{missing}"
+        ) from error
 
 
 def _json(made: Any, name: str) -> str:
@@ -162,8 +164,9 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     if kind in ("Box", "MultiBinary"):
         return [(worker_process.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
     raise errors.UsageError(
-        f"--env={full_name}: its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
-        "MultiBinary, and Dict or Tuple of these"
+        errors.given("env", full_name),
+        f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, MultiBinary, and "
+        "Dict or Tuple of these",
     )
 
 
@@ -217,7 +220,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
     for key in kwargs:
         if key not in valid:
             raise errors.UsageError(
-                f"--env.params.{key}: {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
+                errors.given(f"env.params.{key}"), f": {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
             )
 
 

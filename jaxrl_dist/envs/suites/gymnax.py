@@ -101,7 +101,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         if given:
             environment, default_params = library.make(name, **given)
     except (ValueError, AssertionError) as error:
-        raise errors.UsageError(f"--env={_NAME}:{name} with {given}: {error}") from error
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{name}"), f" with {given}: {error}") from error
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     made = wrappers.auto_reset(adapt(environment, env_params, name))
     if name not in classic_control.NAMES:
@@ -152,7 +152,9 @@ def _space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     if hasattr(space, "n"):
         return types.DiscreteSpace(int(space.n))
     if not hasattr(space, "low"):
-        raise errors.UsageError(f"--env={_NAME}:{name}: its actions are {space}; they must be discrete or a box")
+        raise errors.UsageError(
+            errors.given("env", f"{_NAME}:{name}"), f": its actions are {space}; they must be discrete or a box"
+        )
     shape = tuple(space.shape)
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
     return types.BoxSpace(shape, low, high)

@@ -81,8 +81,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     shown, max_steps = values["observation"], values["max_steps"]
     if shown not in _OBSERVATIONS:
         raise errors.UsageError(
-            f"--env.params.observation={shown}: expected one of {', '.join(_OBSERVATIONS)}"
-            f"{errors.nearest(shown, _OBSERVATIONS)}"
+            errors.given("env.params.observation", shown),
+            f": expected one of {', '.join(_OBSERVATIONS)}{errors.nearest(shown, _OBSERVATIONS)}",
         )
     parameters.check_positive(values, ["max_steps"])
     environment = library.make(name, max_steps=max_steps, observation_fn=getattr(library.observations, shown))

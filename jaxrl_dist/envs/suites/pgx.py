@@ -80,10 +80,11 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     illegal, max_steps = values["illegal"], values["max_steps"]
     if illegal not in _ILLEGAL:
         raise errors.UsageError(
-            f"--env.params.illegal={illegal}: expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}"
+            errors.given("env.params.illegal", illegal),
+            f": expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}",
         )
     if max_steps < 0:
-        raise errors.UsageError(f"--env.params.max_steps={max_steps}: expected at least 0")
+        raise errors.UsageError(errors.given("env.params.max_steps", max_steps), ": expected at least 0")
     return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
 
 

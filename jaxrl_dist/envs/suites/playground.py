@@ -69,8 +69,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     impl, episode_length = values["impl"], values.get("episode_length", settings["episode_length"])
     if impl not in _IMPLEMENTATIONS:
         raise errors.UsageError(
-            f"--env.params.impl={impl}: expected one of {', '.join(_IMPLEMENTATIONS)}"
-            f"{errors.nearest(impl, _IMPLEMENTATIONS)}"
+            errors.given("env.params.impl", impl),
+            f": expected one of {', '.join(_IMPLEMENTATIONS)}{errors.nearest(impl, _IMPLEMENTATIONS)}",
         )
     parameters.check_positive(values, ["episode_length"])
     return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))
