@@ -76,7 +76,7 @@ class Picture(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """One environment on the device: pure, unbatched (the caller maps it), its state carries its key.
+    """One environment on the device: pure, unbatched (`columns` maps it), its state carries its key.
 
     The step that ends an episode returns its true last observation; the next one ignores the action and resets.
 
@@ -92,6 +92,31 @@ class Environment(NamedTuple):
     step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
     spec: types.EnvironmentSpec
     make_picture: Callable[[], Picture] | None = None
+
+
+class Columns(NamedTuple):
+    """B environments on the device, leaves [B, ...].
+
+    Attributes:
+        reset: (key, indices i32 [B]) -> (state, timestep); environment i has the key `fold_in(key, i)`.
+        step: (state, action [B, ...]) -> (state, timestep).
+    """
+
+    reset: Callable[[Array, Array], tuple[ArrayTree, types.TimeStep]]
+    step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
+
+
+def columns(environment: Environment) -> Columns:
+    """Maps an environment over columns; equal ones of equal functions, so that these compile once."""
+    return _columns(environment.reset, environment.step)
+
+
+@functools.lru_cache(maxsize=8)
+def _columns(reset: Callable[..., Any], step: Callable[..., Any]) -> Columns:
+    def reset_all(key: Array, indices: Array) -> tuple[ArrayTree, types.TimeStep]:
+        return jax.vmap(lambda index: reset(jax.random.fold_in(key, index)))(indices)  # type: ignore[no-any-return]
+
+    return Columns(reset_all, jax.vmap(step))
 
 
 class HostEnvironment(Protocol):

@@ -58,13 +58,13 @@ def make(
     num_devices = mesh.shape["devices"]
     columns = -(-episodes // num_devices)
     longest = environment.spec.time_limit or max_steps
-    step = jax.vmap(environment.step)
+    environments = envs.columns(environment)
 
     def reset(index: Array, key: Array) -> tuple[Array, _Episodes]:
         env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-        env_keys = jax.vmap(jax.random.fold_in, (None, 0))(env_key, meshes.global_columns(columns))
-        actors = jax.vmap(environment.reset)(env_keys)
-        return act_key, _Episodes(*actors, agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns))
+        state, timestep = environments.reset(env_key, meshes.global_columns(columns))
+        carry, done, returns = agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns)
+        return act_key, _Episodes(state, timestep, carry, done, returns)
 
     def play(start: Array, stop: Array, params: types.Params, act_key: Array, episodes: _Episodes) -> _Episodes:
         act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
@@ -77,7 +77,7 @@ def make(
             i, (state, timestep, carry, done, returns) = loop
             inputs = types.ActInputs(timestep._replace(info=()), carry, jax.random.fold_in(act_key, i))
             output = agent.evaluate(params, inputs)
-            state, timestep = step(state, output.action)
+            state, timestep = environments.step(state, output.action)
             returns = jnp.where(done, returns, timestep.info.episode_return)
             done = done | (timestep.step_type == types.LAST)
             return i + 1, _Episodes(state, timestep, output.carry, done, returns)

@@ -50,7 +50,7 @@ def stop_at_failure(
         NonFiniteError: always.
     """
     first = progress.iteration
-    failure = parts.layout.kept_failure() or _search(parts, folder, keys, progress, count)
+    failure = parts.layout.diagnosis.kept() or _search(parts, folder, keys, progress, count)
     if failure is None:
         raise NonFiniteError(
             f"not finite between iterations {first} and {first + count}, and finite when run again: suspect the "
@@ -100,7 +100,8 @@ def _search(
         if not is_sound(state, metrics):
             # From the checkpoint once more: a copy of every state on the way might not fit beside a large replay.
             before = state_at(iteration)
-            return parallel.Failure(iteration, before, parts.layout.find_source(before, iteration, progress.total))
+            source = parts.layout.diagnosis.find_source(before, iteration, progress.total)
+            return parallel.Failure(iteration, before, source)
     return None
 
 

@@ -70,7 +70,7 @@ class Probe:
 
     def warm_up(self) -> None:
         """Compiles, and trains until the first update is made, or a replay has taken too long to fill."""
-        self.state = self.parts.layout.init(self.keys)
+        self.state = self.parts.init(self.keys)
         self._run(0)
         started_s = time.perf_counter()
         while not self.learns and time.perf_counter() - started_s < _PATIENCE_S:

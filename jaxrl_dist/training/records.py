@@ -99,6 +99,11 @@ def env_steps(parts: assemble.Assembly, iteration: int) -> int:
     return iteration * parts.layout.rows_per_iteration
 
 
+def num_events(parts: assemble.Assembly, state: Any) -> int:
+    """Returns the events of a run up to a saved state, 0 of a layout that keeps no log."""
+    return parts.layout.events.count(state) if parts.layout.events is not None else 0
+
+
 def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
     """Returns how far the run is, per seed."""
     steps, members = env_steps(parts, progress.iteration), sweep.num_members(parts.settings)

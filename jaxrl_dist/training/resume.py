@@ -90,7 +90,7 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     Raises:
         UsageError: these cannot be had.
     """
-    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    state, source = parts.init(keys), parts.settings["init_from"]
     if not source:
         return state
     try:
@@ -147,7 +147,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
     metrics.truncate_after(folder, steps)
-    events.truncate(folder, parts.layout.num_events(found[0], progress.iteration))
+    events.truncate(folder, records.num_events(parts, found[0]))
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 

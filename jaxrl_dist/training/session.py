@@ -120,7 +120,7 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
             f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"
         )
     progress.total = total
-    progress.sessions.append((session.parts.layout.num_events(state, progress.iteration), total))
+    progress.sessions.append((records.num_events(session.parts, state), total))
 
 
 def _reason(session: _Session, progress: records.Progress) -> str:
@@ -191,13 +191,14 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
         # What a fault leaves may be given away already: it is looked at only where it is to be saved.
-        if parts.layout.kept_failure() or (fault is None and not guard.is_sound(state, metrics)):
+        if parts.layout.diagnosis.kept() or (fault is None and not guard.is_sound(state, metrics)):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         learned += progress.learner_steps > 0
-        events.append(session.folder, parts.layout.events())
+        if parts.layout.events is not None:
+            events.append(session.folder, parts.layout.events.take())
         session.tick(progress)
         if fault is not None:
             with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):

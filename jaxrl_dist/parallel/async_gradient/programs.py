@@ -261,8 +261,8 @@ def init_actors(
     """
     carry = agent.init_carry(env_ids.shape[0])
     if isinstance(environment, envs.Environment):
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(run_keys.seed_keys(key).environment, env_ids)
-        return unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry)
+        state, timestep = envs.columns(environment).reset(run_keys.seed_keys(key).environment, env_ids)
+        return unrolls.ActorState(state, timestep, carry)
     return unrolls.ActorState((), zero_timestep, carry)
 
 
