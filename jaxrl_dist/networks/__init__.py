@@ -1,7 +1,7 @@
 """Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
-A `Network` is memoryless but for its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps
-inputs to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
+A `Network` keeps no state but its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps inputs
+to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
 """
 
 import dataclasses
@@ -302,7 +302,7 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core is not None:
-            # Parameters are drawn by this name.
+            # Flax draws parameters by the name of the attribute.
             self.lstm = self.core.clone()
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:

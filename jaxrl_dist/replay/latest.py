@@ -36,7 +36,7 @@ def make() -> replay.Replay:
 
 
 def _make_latest(config: replay.LatestConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
-    """Makes `latest`, which nothing else decides."""
+    """Makes `latest`, which has no settings, and whose windows are whole unrolls."""
     del config, windows, sizes
     return make()
 

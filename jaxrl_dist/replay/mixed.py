@@ -12,11 +12,11 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Between(NamedTuple):
-    """What there is between `add` and `update`; otherwise the ring is alone.
+    """State between `add` and `update`; at other times the state is the ring alone.
 
     Attributes:
         newest: unrolls [T + 1, N].
-        ring: with them.
+        ring: already with these unrolls.
         added: i32 [B], how many of them each column has.
     """
 
@@ -36,8 +36,9 @@ def make(
     """Makes one device's shard, for an agent that takes unrolls whole and learns once from each batch.
 
     Unrolls of the ring begin where they were played, with their acting state, and close with the row that opened the
-    next one; so the newest is never drawn beside itself. While the ring holds none, LAST rows stand in their place,
-    which teach nothing. A sample names the newest unroll as fresh: statistics take in nothing twice.
+    next one; so the newest is never drawn from the ring as well. While the ring holds none, LAST rows, which teach
+    nothing, take their place. A sample names the newest unroll as fresh, so that running statistics count each row
+    once.
 
     Args:
         config: settings, over all devices.
@@ -89,7 +90,7 @@ def make(
 
 
 def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
-    """Returns the ring without new unrolls that a newer one has closed; the last of a column cannot be drawn yet."""
+    """Returns the ring without the newest unrolls; a column's last, being not yet closed, is not drawn anyway."""
     held, closed = state.ring, jnp.maximum(state.added - 1, 0) * unroll_length
     rows = jax.tree.leaves(held.rows)[0].shape[1]
     return held._replace(head=(held.head - closed) % rows, filled=jnp.maximum(held.filled - closed, 0))
@@ -101,7 +102,7 @@ def _holds_any(state: ring.RingState, unroll_length: int) -> Array:
 
 
 def _blank_unless(present: Array, unroll: types.Unroll) -> types.Unroll:
-    """Makes every row LAST unless `present`; what leaves a LAST step teaches nothing."""
+    """Makes every row LAST, so that none is learned from, unless `present`."""
     timestep = unroll.steps.timestep
     step_type = jnp.where(present, timestep.step_type, jnp.full_like(timestep.step_type, types.LAST))
     return unroll._replace(steps=unroll.steps._replace(timestep=timestep._replace(step_type=step_type)))
@@ -121,7 +122,7 @@ def _replayed(fraction: float, columns: int) -> int:
 
 
 def _make_mixed(config: replay.MixedConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
-    """Makes the replay, whose windows are unrolls whatever an agent takes."""
+    """Makes the replay; its windows are whole unrolls, so `windows` is not used."""
     del windows
     return make(config, **sizes)
 

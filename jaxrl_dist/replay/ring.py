@@ -40,14 +40,14 @@ class RingState(NamedTuple):
 
 
 class Priorities(NamedTuple):
-    """Of every window by the place where it begins, 0 where there is none; and f32 [B], the largest ever, in each."""
+    """Priority of each window by the place where it begins, 0 where none does; f32 [B], each the largest so far."""
 
     tree: sum_tree.Tree
     largest: Array
 
 
 class Drawn(NamedTuple):
-    """Which windows were drawn, i32 [N] each: column, first row, and the column's head at that time."""
+    """The windows that were drawn, i32 [N] each: column, first row, and the column's head at that time."""
 
     column: Array
     start: Array
@@ -90,7 +90,7 @@ def make(
         if not windows.first_carry:
             carry = jax.tree.map(lambda s: jnp.zeros((columns, places, *s.shape[1:]), s.dtype), carry_spec)
         kept = Priorities(sum_tree.init(columns, places), jnp.ones(columns)) if prioritised else ()
-        # Two arrays: what is donated may not be one.
+        # Two arrays, as one buffer cannot be donated twice.
         return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
 
     def add(state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
@@ -168,8 +168,8 @@ def make(
             return state
         (tree, largest), (column, start, head) = state.priorities, drawn
         item = start // stride
-        # What is drawn of a shard without any priority is no window and must not become one, what was overwritten since
-        # is another, and a single NaN would end all draws.
+        # Three kinds of items keep their priority: those drawn from a shard without any priority are no windows, those
+        # overwritten since are other windows, and a NaN would spoil every later draw.
         overwritten = (start - head) % rows < (state.head[column] - head) % rows
         present = sum_tree.get(tree, column, item)
         is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
