@@ -26,8 +26,8 @@ class AsHost:
     Attributes:
         spec: that of the device environment.
         num_envs: B.
-        timeout_s: infinite; a program of JAX's does not hang for want of an answer.
-        waiting_since: 0, never.
+        timeout_s: infinite, as a JAX program waits for no other process.
+        waiting_since: always 0.
         waiting_for: i32 [0], none.
     """
 
