@@ -47,7 +47,7 @@ def make(
         environment: one, on the device.
         episodes: per seed.
         max_steps: bound where the environment has no time limit.
-        mesh: from `meshes.make`.
+        mesh: from `mesh.make`.
 
     Returns:
         (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments

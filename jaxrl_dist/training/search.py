@@ -108,7 +108,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     Raises:
         UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing
             was started.
-        faults.LockError: the search is running already.
+        errors.LockError: the search is running already.
     """
     if search.trials < 1:
         raise errors.UsageError(f"--trials={search.trials}: a search needs at least one")

@@ -72,7 +72,7 @@ def parse_setting(text: str) -> Setting:
     """Reads a setting such as "lstm: --network.core=lstm".
 
     Raises:
-        config.UsageError: it has no label, or a quotation mark is not closed.
+        errors.UsageError: it has no label, or a quotation mark is not closed.
     """
     label, separator, given = text.partition(":")
     if not separator or not _LABEL.fullmatch(label.strip()):
@@ -87,7 +87,7 @@ def cells(study: Study) -> list[Cell]:
     """Lists the processes of a study, with their flags checked.
 
     Raises:
-        config.UsageError: a flag is not valid, or two settings share a folder.
+        errors.UsageError: a flag is not valid, or two settings share a folder.
     """
     if study.num_seeds < 1:
         raise errors.UsageError(f"--num_seeds={study.num_seeds}: a study needs at least one seed")
@@ -101,7 +101,7 @@ def check_folders(planned: Sequence[Cell]) -> None:
     """Checks that no cell's folder holds a run of another configuration, such as of more seeds.
 
     Raises:
-        config.UsageError: one does.
+        errors.UsageError: one does.
     """
     for cell in planned:
         assert cell.command.settings is not None
@@ -137,8 +137,8 @@ def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] =
         The rows of the table; the state of each is "finished" where all its cells are.
 
     Raises:
-        config.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
-        faults.LockError: the study is running already.
+        errors.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
+        errors.LockError: the study is running already.
     """
     planned = cells(study)
     check_folders(planned)

@@ -75,8 +75,8 @@ def record(
         `ended`; `json` can write it.
 
     Raises:
-        config.UsageError: there is no such policy, or its environment cannot be drawn.
-        base.EnvironmentFault: the environment hung, raised, or gave what cannot be.
+        errors.UsageError: there is no such policy, or its environment cannot be drawn.
+        errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
     policy = policies.load(run, slot, params=params)
     films.check(policy.environment)

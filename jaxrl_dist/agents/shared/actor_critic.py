@@ -142,7 +142,7 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
         sequences: [T + 1, B].
 
     Returns:
-        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`unrolled.items`).
+        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`sequences.items`).
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
