@@ -229,7 +229,7 @@ def test_links_point_to_files(document: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tables_end_with_an_empty_line(document: pathlib.Path) -> None:
-    """What follows a table without one becomes a row of it."""
+    """Text right below a table would become a row of it."""
     lines = document.read_text(encoding="utf-8").splitlines()
     tails = [(line, after) for line, after in itertools.pairwise(lines) if line.startswith("|") and after.strip()]
     assert not [after for _, after in tails if not after.startswith(("|", "<!--"))]

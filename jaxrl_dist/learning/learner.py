@@ -127,7 +127,7 @@ class Learner(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What a step measures: the taught rows of all devices, its metrics, and the maxima of this device."""
+    """Measurements of a step: the taught rows of all devices, its metrics, and the maxima of this device."""
 
     valid: Array
     metrics: dict[str, Array]
@@ -212,7 +212,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
             state, priorities, measured = step(state, inputs, weights)
         else:
             state, measured = _epochs(config, agent, step, state, inputs._replace(batch=batch), weights)
-            # Data that is gone over more than once comes from no replay that keeps priorities.
+            # No replay that keeps priorities is gone over more than once.
             priorities = jnp.zeros_like(weights)
         metrics = measured.metrics | axis.max(measured.maxima)
         params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)

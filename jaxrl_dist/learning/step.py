@@ -1,4 +1,4 @@
-"""The learning step of an iteration: what comes in is added, then as many batches are drawn and learned as are due."""
+"""The learning step of an iteration: adds unrolls to the replay, then draws and learns as many batches as are due."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
 
 def parts(learner: learners.Learner, replay: replays.Replay) -> Parts:
-    """Makes the parts. Of a replay, `replay_age` is a metric: updates since the sampled rows were acted, here."""
+    """Makes the parts; with a replay the metric `replay_age` counts updates since the sampled rows were acted."""
 
     def add(replay_state: ArrayTree, unrolls: Unrolls) -> ArrayTree:
         for unroll, columns in unrolls:
@@ -106,7 +106,7 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
 
 
 class Pace(NamedTuple):
-    """When updates are due.
+    """Schedule of updates.
 
     Attributes:
         first_ready: iterations after an empty replay before the first that may sample.

@@ -51,13 +51,13 @@ class Config:
     )
     layer_norm: bool = setting(
         False,
-        "Normalise what each hidden layer of torso and heads gives, over its features and before its activation; not "
-        "inside a module of your own.",
+        "Normalise the outputs of each hidden layer of torso and heads, over its features and before its activation; "
+        "not inside a module of your own.",
         source="Ba et al. 2016, section 3 (layer normalization)",
     )
     shared: bool = setting(
         True,
-        "One torso under all heads; off: each head has its own (always shared with another core than identity).",
+        "One torso under all heads; off: each head has its own. Shared in any case unless the core is identity.",
         source="Mnih et al. 2016, section 4",
     )
     head_size: int = setting(

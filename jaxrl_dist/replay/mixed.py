@@ -115,7 +115,7 @@ def _replayed(fraction: float, columns: int) -> int:
         valid = [n / (n + columns) for n in range(1, 15 * columns)]
         nearest = min(valid, key=lambda share: abs(share - fraction))
         raise UsageError(
-            f"--replay.fraction={fraction}: beside {columns} new unrolls per device this is {exact:g} of the replay; "
+            f"--replay.fraction={fraction} needs {exact:g} unrolls of the replay beside {columns} new ones per device; "
             f"nearest valid: {nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)"
         )
     return round(exact)

@@ -94,6 +94,6 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
 def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
     """Explains that a program cannot have several values of a setting."""
     return errors.UsageError(
-        f"--sweep={sweep}: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
+        f"--sweep={sweep}: {name} decides what is compiled, or the first parameters; valid here: {', '.join(valid)} "
         "(scripts/study.py --search takes any)"
     )

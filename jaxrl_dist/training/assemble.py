@@ -37,7 +37,7 @@ class Assembly(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """What scores depend on beside the environment's name, "" where nothing does."""
+        """Names what scores depend on beside the environment's name, "" where nothing does."""
         return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
 
     def init(self, keys: jax.Array) -> Any:
@@ -274,7 +274,7 @@ def make_replay(
             raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         if agent.staleness == "none" and more_than_once:
             raise errors.UsageError(
-                f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
+                f"{once}: {system.name} learns once from each row, by the policy that acted; valid: 1 and 1 (or "
                 "--system=ppo)"
             )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length

@@ -42,7 +42,7 @@ class Compiled(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """What a probe measured.
+    """Measurements of a probe.
 
     Attributes:
         steps_per_second: of all seeds.
@@ -144,7 +144,7 @@ def _compile_training(probed: probe.Probe, template: Any) -> Compiled:
 
 
 def _compile_rest(probed: probe.Probe) -> list[Compiled]:
-    """Compiles what else a run has, by running it."""
+    """Compiles the other programs of a run, by running them."""
     started_s = time.perf_counter()
     probed.warm_up()
     trained_s = time.perf_counter()

@@ -148,7 +148,7 @@ def make_on_host(
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
         make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
-        # In runs of several processes one thread launches all programs, so there nobody watches this one.
+        # In runs of several processes one thread launches all programs, so no second thread can watch it.
         return hangs.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
 
     def run(

@@ -36,7 +36,7 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     if found is None:
         raise errors.UsageError(f"{run} holds no checkpoint")
     state, meta = found
-    # What came after the checkpoint, as in a run that was killed, left nothing to compare with.
+    # Events after the checkpoint, as of a run that was killed, left no parameters to compare with.
     log = events.read(folder)[: layout.events.count(state)]
     with session.matmul_precision(parts.settings):
         layout.events.follow([])

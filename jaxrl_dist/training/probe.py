@@ -23,7 +23,7 @@ _PLAYED_AHEAD = 2
 _REST_S, _LOOK_S = 2.0, 0.05
 # More than a window of any agent.
 _ROWS_PER_COLUMN = 256
-# So that no schedule is at its end however long a probe is.
+# Large, so that no schedule ends within a probe.
 _TOTAL = 2**24
 
 
@@ -75,7 +75,7 @@ class Probe:
         started_s = time.perf_counter()
         while not self.learns and time.perf_counter() - started_s < _PATIENCE_S:
             self.learns = bool(self._run(1).updates.any())
-        # Whatever compiles as it is first met has been met now.
+        # By now all programs that compile at their first use have compiled.
         self._run(1)
 
     def run(self, seconds: float) -> None:

@@ -111,7 +111,7 @@ class Started(NamedTuple):
         progress: of all sessions before.
         keys: typed keys [S] of the seeds.
         resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
-        clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
+        clock_s: of `time.perf_counter`, the start of this session less the seconds of all sessions before.
     """
 
     state: Any
@@ -122,7 +122,7 @@ class Started(NamedTuple):
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
-    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
+    """Restores the run in a folder, or starts it there; an error leaves the folder as it is.
 
     Args:
         parts: assembled system.
@@ -200,7 +200,7 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
-    """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
+    """Lists differences of a run from that of `--init_from`, in settings on which shapes of parameters depend."""
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
     try:

@@ -29,7 +29,7 @@ _LOG_NAME = "train.log"
 
 
 class Setting(NamedTuple):
-    """What is varied: a label for the table, and the flags of `train.py` that make it."""
+    """One variant of a study: a label for the table, and the flags of `train.py` that make it."""
 
     label: str
     flags: tuple[str, ...]
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What to run.
+    """Describes a study.
 
     Attributes:
         out: folder of the study.

@@ -169,7 +169,7 @@ def _write(stem: pathlib.Path, episode: Episode) -> dict[str, Any]:
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Writes a file in one step, so that nobody finds half of one."""
+    """Writes a file in one step, so that no reader finds half of it."""
     scratch = path.with_name(f".{path.name}.new")
     try:
         write(scratch)

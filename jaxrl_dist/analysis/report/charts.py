@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a horizontal axis shows: its two ends, and what is written on it at which places."""
+    """A horizontal axis: its two ends, and the texts on it with their places."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class Scale(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Where numbers lie between two pixels."""
+    """Maps numbers to the pixels between two ends."""
 
     low: float
     high: float

@@ -28,8 +28,8 @@ def check(environment: envs.Environment | envs.HostTask) -> None:
     if own is None and not _is_picture(environment.spec.observation):
         drawn = "; ".join(f"{suite} ({what})" for suite, what in drawn_suites().items())
         raise errors.UsageError(
-            f"{environment.spec.name} cannot be filmed: its suite draws no picture of it, and its observation is none; "
-            f"what can be: {drawn}; and whatever observes an image [H, W] or [H, W, C]"
+            f"{environment.spec.name} cannot be filmed: its suite does not draw it, and its observation is no image; "
+            f"valid: {drawn}; and any environment whose observation is an image [H, W] or [H, W, C]"
         )
 
 

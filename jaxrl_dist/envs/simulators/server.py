@@ -263,7 +263,7 @@ class Conversations:
                 return
             self._rows[env] = self._row(env, frame)
         except ValueError as error:
-            raise self._refused(env, f"sent what cannot be: {error}") from error
+            raise self._refused(env, f"sent an invalid message: {error}") from error
         except (EOFError, OSError) as error:
             fault = self._failed(f"{peer.name} closed the connection")
             raise fault from (peer.errors[0] if peer.errors else error)

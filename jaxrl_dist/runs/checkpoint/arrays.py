@@ -16,7 +16,7 @@ _PACKED, _PACKED_BYTES = "packed", 2**20
 
 
 class Leaf(NamedTuple):
-    """How one leaf is described on disk.
+    """Description of one leaf on disk.
 
     Attributes:
         path: names from the root, separated by "/"; the same for a dict, a NamedTuple or a dataclass.
