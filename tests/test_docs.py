@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import conftest
 import pytest
+from markdown.extensions import toc
 
 from jaxrl_dist import envs, networks, systems
 from jaxrl_dist.learning import learner
@@ -225,6 +226,21 @@ def test_links_point_to_files(document: pathlib.Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def anchors(document: pathlib.Path) -> set[str]:
+    """Returns the anchors of a document's sections to which GitHub and MkDocs give the same name."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    on_github = {title: re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {anchor for title, anchor in on_github.items() if anchor == toc.slugify(title, "-")}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_point_to_sections(document: pathlib.Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert anchor in anchors(document.parent / target if target else document), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
