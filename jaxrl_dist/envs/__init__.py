@@ -306,7 +306,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
 
 
 def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[str, Any]:
-    """Finds rows whose numbers are not finite, or lie outside what the environment declares.
+    """Finds rows whose numbers are not finite, or outside the ranges that the environment declares.
 
     Args:
         spec: of the environment.

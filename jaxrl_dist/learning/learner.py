@@ -17,7 +17,7 @@ from jaxrl_dist.numeric import permutations
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
-# Folded into an update's key for what an agent prepares.
+# Folded into an update's key for `Agent.prepare`.
 _PREPARE = 2**31 - 1
 
 

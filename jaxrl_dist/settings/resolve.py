@@ -112,7 +112,7 @@ def layered(
 
     Args:
         layers: in rising rank.
-        parse: (name, value of any type) -> valid value; raises a UsageError for what cannot be.
+        parse: (name, value of any type) -> valid value; raises a UsageError for an invalid one.
         declared: flag name -> declaration.
         family: task family of the environment.
     """

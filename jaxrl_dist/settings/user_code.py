@@ -61,7 +61,7 @@ def imported(flag: str, name: str) -> ModuleType:
 
 
 def where(error: Exception) -> str:
-    """Says in one line what an error is and where in the user's code it was raised."""
+    """Describes in one line an error, and the place in the user's code where it was raised."""
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]
     # If all frames are of installed packages, as those of an installed jaxrl_dist are, the last of all is named.

@@ -222,7 +222,7 @@ def named_row(system: systems.System) -> systems.System:
     if systems.SYSTEMS.get(system.name) is system or ":" in system.name or "#" in system.name:
         return system
     for module_name, module in list(sys.modules.items()):
-        # What a program or notebook makes lies in __main__, which has a second name where processes are spawned.
+        # Objects of a program or notebook lie in __main__, which has a second name where processes are spawned.
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             found = [key for key, value in vars(module).items() if value is system]
             if found:

@@ -132,7 +132,7 @@ def make(
         **run_settings: settings without an owner, as `train` takes them.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: settings are not valid, or do not go together.
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)

@@ -52,7 +52,7 @@ def settle(
         say: prints a line.
 
     Raises:
-        UsageError: simulators that come by themselves, or settings that cannot be.
+        UsageError: simulators connect by themselves, or settings are not valid.
     """
     if named.get("layout") != resolve.AUTO:
         return settings, environment
@@ -108,7 +108,7 @@ def _speeds(
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
 ) -> list[float]:
-    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be, and says why."""
+    """Returns the steps per second of each option, measured in turns; 0 for one that is not possible, and says why."""
     with contextlib.ExitStack() as stack:
         probes = [_probe(named, measured, option, devices, on_devices, stack, say) for option in options]
         for _ in range(_ROUNDS):
@@ -200,7 +200,7 @@ def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list
 
 
 def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
-    """Says whether it would change what a flag or a preset has named."""
+    """Says whether an option would change a setting that a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
     given = [settings.origins.get(name, "") for name in changed]
     return any(origin == "flag" or origin.startswith("preset ") for origin in given)

@@ -167,7 +167,7 @@ def make_on_host(
 
 
 def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
-    """Checks what an evaluation gave.
+    """Checks the returns of an evaluation.
 
     Args:
         returns: f64 [S, episodes].

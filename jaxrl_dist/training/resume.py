@@ -25,7 +25,7 @@ from jaxrl_dist.training import assemble, records
 
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
-    """Returns what is saved of a state."""
+    """Returns the tree that a checkpoint holds of a state."""
     saved = parts.layout.snapshot(state)
     return saved if parts.settings["checkpoint.replay"] else saved._replace(replay=())
 

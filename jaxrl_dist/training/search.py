@@ -237,12 +237,12 @@ def _names(one: Range) -> tuple[str, ...]:
 
 
 def _score(row: study_table.Row) -> float:
-    """Returns what is searched for, minus infinity of a trial without an evaluation."""
+    """Returns the score of a trial, minus infinity without an evaluation."""
     return -math.inf if row["eval_return_iqm"] is None else float(row["eval_return_iqm"])
 
 
 def _asked(search: Search) -> dict[str, Any]:
-    """Returns what a search is, as JSON; other flags of the runs are compared by the runs themselves."""
+    """Returns the search as JSON, to recognise it; other flags of the runs are compared by the runs themselves."""
     ranges = json.loads(json.dumps([one._asdict() for one in search.ranges]))
     return {"sampler": search.sampler, "first_seed": search.plan.first_seed, "ranges": ranges}
 
@@ -272,7 +272,7 @@ def _keep(search: Search, drawn: Sequence[Drawn]) -> None:
 
 
 def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
-    """Writes the page of what is finished so far."""
+    """Writes the page of the trials that are finished so far."""
     out: pathlib.Path = search.plan.out
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")

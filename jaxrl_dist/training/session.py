@@ -100,7 +100,7 @@ def run(
 
 
 def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
-    """Says what runs where, and what an extension does to schedules."""
+    """Says what runs where, and how an extension changes schedules."""
     say, asked = session.logger.say, session.parts.settings["steps"]
     steps = functools.partial(records.env_steps, session.parts)
     session.logger.total_steps = steps(total)

@@ -174,7 +174,7 @@ def finish(
 def row(
     study: Study, label: str, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]
 ) -> tuple[study_table.Row, plots.Curve]:
-    """Returns the row of the table and the curve of one setting, from what is finished of its cells."""
+    """Returns the row of the table and the curve of one setting, from its finished cells."""
     members = [cell for cell in planned if cell.label == label]
     finished = [cell.folder for cell in members if is_finished(cell)]
     failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
@@ -263,7 +263,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
 
 
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:
-    """Writes table and plot of what is finished so far."""
+    """Writes table and plot of the cells that are finished so far."""
     made = {setting.label: row(study, setting.label, planned, failures) for setting in study.settings}
     rows, curves = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
     rows = study_table.compare_with_first(rows)

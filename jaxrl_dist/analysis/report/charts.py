@@ -214,7 +214,7 @@ def _path(line: Line, across: Axis, up: Axis) -> Markup:
 
 
 def _area(line: Line, across: Axis, up: Axis) -> Markup:
-    """Shades what is between the two ends of a band, piece by piece where some of it is not known."""
+    """Shades the area between the two ends of a band, in pieces where some numbers are missing."""
     assert line.band is not None
     keep = _thinned(len(line.x))
     x, (low, high) = across(line.x[keep]), up(line.band[:, keep])

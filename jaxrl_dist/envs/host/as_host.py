@@ -90,7 +90,7 @@ class AsHost:
         self._ready.append((jax.device_get(timestep), ids))
 
     def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Returns what the oldest `send` gave, leaves [N, ...], and its indices i32 [N].
+        """Returns the result of the oldest `send`, leaves [N, ...], and its indices i32 [N].
 
         Raises:
             RuntimeError: nothing was sent.

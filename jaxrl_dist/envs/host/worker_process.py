@@ -184,7 +184,7 @@ class _Worker:
             environment.close()
 
     def _at(self, env: int) -> float:
-        """Says what the worker is at, and returns the time."""
+        """Notes the environment that the worker is at, and returns the time."""
         now = time.monotonic()
         self._env[0], self._since[0] = env, now
         return now

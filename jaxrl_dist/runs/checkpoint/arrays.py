@@ -72,7 +72,7 @@ def read_leaf(fields: list[Any]) -> Leaf:
 
 
 def check_match(path: pathlib.Path, stored: list[Leaf], expected: list[Leaf]) -> None:
-    """Compares what is stored with what a template asks for."""
+    """Compares stored leaves with those of a template."""
     ours, theirs = {leaf.path: leaf for leaf in expected}, {leaf.path: leaf for leaf in stored}
     for name in [*ours, *theirs]:
         mine, other = (f"{x[name].dtype}{list(x[name].shape)}" if name in x else "absent" for x in (ours, theirs))
