@@ -1,5 +1,6 @@
 """The documents tell the truth: their flags, commands and links exist. Run as a program, it writes their tables."""
 
+import ast
 import importlib
 import importlib.util
 import itertools
@@ -24,6 +25,7 @@ from jaxrl_dist.training import study as studies
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- end of systems -->"
 
 
@@ -268,6 +270,17 @@ def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:
     pages = {path.stem for path in tmp_path.glob("*.html")}
     assert {document.stem for document in DOCUMENTS[1:]} <= pages
     assert set(re.findall(r": (\w+)\.md", (ROOT / "mkdocs.yml").read_text())) == {d.stem for d in DOCUMENTS[1:]}
+
+
+def test_docstrings_do_not_open_with_a_question() -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sorted(conftest.PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and (text := ast.get_docstring(node) or "").split(" ")[0] in ASKING
+    ]
+    assert not found, "\n".join(found)
 
 
 if __name__ == "__main__":
