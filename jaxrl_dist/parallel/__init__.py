@@ -53,7 +53,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class BadRow(NamedTuple):
-    """Where the first number came from that is not finite or out of range: field, and indices of seed, column, row."""
+    """Place of the first number that is not finite or out of range: field, and indices of seed, column, row."""
 
     field: str
     seed: int

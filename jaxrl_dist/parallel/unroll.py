@@ -77,7 +77,7 @@ def device_unroll(
 
 
 class HostRows(NamedTuple):
-    """What an unroll on the host leaves behind, beside the unroll.
+    """Results of an unroll on the host beside the unroll itself.
 
     Attributes:
         timestep: leaves [B, ...] in NumPy, the closing row's; `info` is ().
