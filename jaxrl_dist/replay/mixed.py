@@ -1,5 +1,6 @@
 """The mixed replay: the newest unroll whole, beside unrolls drawn uniformly from a ring of those before it."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxrl_dist import replay, types
 from jaxrl_dist.errors import UsageError
 from jaxrl_dist.replay import latest, ring
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import Array
 
 
 class Between(NamedTuple):
@@ -64,29 +65,33 @@ def make(
         unroll_length=unroll_length,
         axis=axis,
     )
-    newest = latest.make()
+    return rows._replace(
+        min_rows=0,
+        updates=(1, 1),
+        add=functools.partial(_add, rows),
+        add_again=_add_again,
+        sample=functools.partial(_sample, rows, unroll_length),
+        update=lambda state, indices, errors: state.ring,
+    )
 
-    def add(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
-        fed = add_again(state, unroll, columns)
-        return fed._replace(ring=rows.add(fed.ring, unroll, columns))
 
-    def add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
-        before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
-        return Between(newest.add(before, unroll, columns), kept, added.at[columns].add(1))
+def _add(rows: replay.Replay, state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+    added = _add_again(state, unroll, columns)
+    return added._replace(ring=rows.add(added.ring, unroll, columns))
 
-    def sample(state: Between, key: Array, progress: Array) -> types.Sample:
-        older = _without_newest(state, unroll_length)
-        old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
-        steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
-        carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
-        weights = jnp.ones(steps.version.shape[1], jnp.float32)
-        return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
 
-    def update(state: Between, indices: ArrayTree, errors: Array) -> Any:
-        del indices, errors
-        return state.ring
+def _add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+    before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
+    return Between(latest.add(before, unroll, columns), kept, added.at[columns].add(1))
 
-    return rows._replace(min_rows=0, updates=(1, 1), add=add, add_again=add_again, sample=sample, update=update)
+
+def _sample(rows: replay.Replay, unroll_length: int, state: Between, key: Array, progress: Array) -> types.Sample:
+    older = _without_newest(state, unroll_length)
+    old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
+    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
+    carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
+    weights = jnp.ones(steps.version.shape[1], jnp.float32)
+    return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
 
 
 def _without_newest(state: Between, unroll_length: int) -> ring.RingState:

@@ -1,4 +1,4 @@
-"""What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
+"""Reads a run folder: loads its policy to act and be evaluated, and runs an iteration again that failed."""
 
 import os
 import pathlib

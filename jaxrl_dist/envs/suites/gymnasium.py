@@ -51,16 +51,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     """
     library: Any = importlib.import_module("gymnasium")
     full_name = f"{_NAME}:{name}"
-    settings = {
-        **_DEFAULTS,
-        **parameters.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
-    }
-    for key, value in settings.items():
-        if value < 0:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected at least 0")
-    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
-    if settings["max_episode_steps"]:
-        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    settings, kwargs = _split(params, full_name)
     registered = _find(library, name)
     _check_arguments(registered, kwargs, full_name)
     make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
@@ -100,6 +91,19 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         functools.partial(worker_pool.WorkerPool, plan),
         make_film=functools.partial(rendered.start, make_drawn, plan) if is_drawn else None,
     )
+
+
+def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads parameters: those of `_DEFAULTS`, and arguments of the environment."""
+    own = {key: params[key] for key in _DEFAULTS.keys() & params}
+    settings = {**_DEFAULTS, **parameters.parse_params(own, _DEFAULTS, full_name)}
+    for key, value in settings.items():
+        if value < 0:
+            raise errors.UsageError(f"--env.params.{key}={value}: expected at least 0")
+    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
+    if settings["max_episode_steps"]:
+        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    return settings, kwargs
 
 
 def _find(library: Any, name: str) -> Any:
