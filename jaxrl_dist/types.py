@@ -37,7 +37,7 @@ def short_repr(record: Any) -> str:
 
 
 class EpisodeInfo(NamedTuple):
-    """What metrics need to know of the running episode; never stored in replay.
+    """The running episode as metrics need it; never stored in replay.
 
     Attributes:
         episode_return: f32 [B], undiscounted sum of raw rewards of the episode up to and including this timestep.
@@ -72,12 +72,12 @@ class TimeStep(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A stored row: where the agent was, and what it did there.
+    """A stored row: a timestep, and the action that the agent took there.
 
     Attributes:
         timestep: `TimeStep` with `info=()`.
         action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
-        extras: tree of [B, ...], what the agent wants to remember of acting (log-probability, value).
+        extras: tree of [B, ...], what the agent stores of acting (log-probability, value).
         version: i32 [B], version of the policy that acted.
     """
 
@@ -100,7 +100,7 @@ class Unroll(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What is published and checkpointed of a policy.
+    """Parameters of a policy, as actors get them and checkpoints hold them.
 
     Attributes:
         network: the trained tree; gradients, optimiser and target network touch this only.
@@ -204,11 +204,11 @@ LOCAL = Axis(sum=_identity, max=_identity)
 
 
 class Part(NamedTuple):
-    """Sets how a part of a network, which has an optimiser of its own, is moved.
+    """Step size and period of a part of a network that has an optimiser of its own.
 
     Attributes:
-        learning_rate: step size; 0 is the learner's.
-        period: updates of the others for each of this one.
+        learning_rate: step size; 0 takes the learner's.
+        period: updates of the other parts for each update of this one.
     """
 
     learning_rate: float = 0.0
@@ -227,7 +227,7 @@ class DiscreteSpace(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As agents declare what they take."""
+        """Kind of action, as in `System.actions`."""
         return "discrete"
 
 
@@ -245,12 +245,12 @@ class BoxSpace(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As agents declare what they take."""
+        """Kind of action, as in `System.actions`."""
         return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 
 class EnvironmentSpec(NamedTuple):
-    """What an agent may know of an environment before it runs.
+    """Facts about an environment that an agent may use before it runs.
 
     Attributes:
         name: full name, `suite:name`.

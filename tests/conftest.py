@@ -104,7 +104,7 @@ class Small:
 
     @functools.cached_property
     def state(self) -> Any:
-        return self.layout.init(self.keys)
+        return self.parts.init(self.keys)
 
     def run(self, count: int) -> "Small":
         self.state, self.metrics = self.layout.run(self.state, self.iteration, count, self.total)

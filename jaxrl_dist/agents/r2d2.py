@@ -142,7 +142,7 @@ def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) ->
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:
-    """Sets actions and rewards beside the observations that they led to, and puts sequences first."""
+    """Puts actions and rewards beside the observations that they led to, and the axis of sequences first."""
     del params
     sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep

@@ -44,7 +44,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
-    """Runs a command; what cannot be is told in one line. Returns the exit code."""
+    """Runs a command, and reports a user's mistake in one line. Returns the exit code."""
     try:
         return main(arguments)
     except command_line.Help as text:

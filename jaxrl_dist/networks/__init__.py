@@ -1,7 +1,7 @@
 """Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
-A `Network` is memoryless but for its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps
-inputs to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
+A `Network` keeps no state but its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps inputs
+to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
 """
 
 import dataclasses
@@ -51,13 +51,13 @@ class Config:
     )
     layer_norm: bool = setting(
         False,
-        "Normalise what each hidden layer of torso and heads gives, over its features and before its activation; not "
-        "inside a module of your own.",
+        "Normalise the outputs of each hidden layer of torso and heads, over its features and before its activation; "
+        "not inside a module of your own.",
         source="Ba et al. 2016, section 3 (layer normalization)",
     )
     shared: bool = setting(
         True,
-        "One torso under all heads; off: each head has its own (always shared with another core than identity).",
+        "One torso under all heads; off: each head has its own. Shared in any case unless the core is identity.",
         source="Mnih et al. 2016, section 4",
     )
     head_size: int = setting(
@@ -305,7 +305,7 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core is not None:
-            # Parameters are drawn by this name.
+            # Flax draws parameters by the name of the attribute.
             self.lstm = self.core.clone()
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:

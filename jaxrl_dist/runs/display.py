@@ -10,7 +10,7 @@ _SECONDS_BETWEEN_PLAIN_LINES = 5.0
 
 
 class Display(Protocol):
-    """Where a run shows itself."""
+    """Shows the progress of a run."""
 
     def update(self, text: str) -> None:
         """Replaces the live line."""

@@ -74,7 +74,7 @@ def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None
 
 @contextlib.contextmanager
 def made(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes a folder where it is missing; what is still empty at the end, of all that it made, is removed again.
+    """Makes a folder where it is missing; folders that it made and that are still empty at the end are removed.
 
     Args:
         folder: to make, with those above it.

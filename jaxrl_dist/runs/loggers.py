@@ -146,7 +146,7 @@ class Logger:
 
 
 class _Sink(Protocol):
-    """Where records go; `consequence` completes the warning after a failure."""
+    """Writes records to one place; `consequence` completes the warning after a failure."""
 
     can_recover: bool
     consequence: str
@@ -169,7 +169,7 @@ class _JsonLines:
         metrics.append(self._folder, record)
 
     def close(self) -> None:
-        """Every line is written already."""
+        """Does nothing, as every line is written already."""
 
 
 class _TensorBoard:

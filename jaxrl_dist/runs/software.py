@@ -66,7 +66,7 @@ def commit() -> str:
 
 
 def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what the sessions of a run ran with, of its `config.json`; unknown where it does not say."""
+    """Returns commit and versions of a run's sessions, from its `config.json`; unknown where it has none."""
     return contents.get(_KEY) or [_UNKNOWN]
 
 

@@ -62,10 +62,10 @@ def imported(flag: errors.Worded, name: str) -> ModuleType:
 
 
 def where(error: Exception) -> str:
-    """Says in one line what an error is and where in the user's code it was raised."""
+    """Describes in one line an error, and the place in the user's code where it was raised."""
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]
-    # The package itself may be installed beside the libraries, and then every frame is of them.
+    # If all frames are of installed packages, as those of an installed jaxrl_dist are, the last of all is named.
     chosen = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     # A module that is missing has no frame of its own.
     place = f" at {os.path.basename(chosen[-1].filename)}:{chosen[-1].lineno}" if chosen else ""

@@ -1,4 +1,4 @@
-"""Which settings a system has, their values and where these come from, and the texts of `--help` and `--list`.
+"""Lists the settings of a system, their values and origins, and writes the texts of `--help` and `--list`.
 
 A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
 family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's.
@@ -23,14 +23,14 @@ from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
-# What a package offers as `NAME = "module:SYSTEM"` is trained with `--system=NAME`.
+# A package that offers `NAME = "module:SYSTEM"` by this entry point adds `--system=NAME`.
 ENTRY_POINTS = "jaxrl_dist.systems"
 ALIASES = {"network": "network.torso"}
 PRESETS = pathlib.Path(str(importlib.resources.files("jaxrl_dist.systems"))) / "presets"
 
 # Rows are counted and permuted in 32 bits.
 _MOST_ROWS = 2**31
-# What `--layout=auto` may choose of any run, as nothing that is learned depends on it.
+# Settings that `--layout=auto` may choose for any run, as they change nothing that is learned.
 _FOR_SPEED = (
     *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
     *("layout.num_actors", "layout.ready_envs"),
@@ -47,19 +47,19 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
-        "the same, measured.",
+        "How data moves between environments and learners; empty takes the system's own, auto measures which of those "
+        "that learn the same is the fastest.",
     )
     preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
-        1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
+        1_000_000, "Environment steps per seed; a larger number extends a finished run.", low=1, tag="tunable"
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1)
     sweep: str = setting(
         "",
-        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
-        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
+        "Several values for numbers of agent and learner; every combination trains with every seed in one program. "
+        "Such as learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01, four combinations.",
     )
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
@@ -68,7 +68,7 @@ class RunConfig:
     init_from: str = setting("", "Run folder whose final parameters this run starts from.")
     precision: str = setting(
         "default",
-        "Precision of matrix products; default is the platform's own, and CPUs know none but float32.",
+        "Precision of matrix products; default is the platform's own; CPUs have float32 alone.",
         choices=("default", "bfloat16", "tensorfloat32", "float32"),
     )
     profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
@@ -138,7 +138,7 @@ def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System
         )
     system, _, layout = (named[name] or beneath.get(name, "") for name in named)
     row = own or find_system(system or RunConfig.system)
-    # One that is named without text is refused where environments are checked.
+    # An empty --env is refused where environments are checked.
     env = named["env"] if "env" in flags else beneath.get("env", RunConfig.env)
     return Choice(row, env, choose_layout(row, "" if layout == AUTO else layout, env))
 
@@ -231,7 +231,7 @@ def named_row(system: systems.System) -> systems.System:
     if systems.SYSTEMS.get(system.name) is system or ":" in system.name or "#" in system.name:
         return system
     for module_name, module in list(sys.modules.items()):
-        # What a program or notebook makes lies in __main__, which has a second name where processes are spawned.
+        # Objects of a program or notebook lie in __main__, which has a second name where processes are spawned.
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             found = [key for key, value in vars(module).items() if value is system]
             if found:
@@ -263,9 +263,7 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
     if resolve.RENAMED.get(name) in catalogue:
-        return errors.UsageError(
-            errors.given(name), ": its name is ", errors.given(resolve.RENAMED[name]), " since 0.2.0"
-        )
+        return errors.UsageError(errors.given(name), ": renamed to ", errors.given(resolve.RENAMED[name]), " in 0.2.0")
     others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
     if others:
         return errors.UsageError(
@@ -372,7 +370,7 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
     A run that was begun without it goes on in its own layout, on its own devices.
 
     Args:
-        contents: of a `config.json`, of whatever form.
+        contents: of a `config.json`, which may be damaged.
         asked: settings now; a run of another system or environment says nothing about them.
     """
     try:
@@ -424,7 +422,7 @@ def help_text(
     lines = [
         f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layout_names)}.",
-        "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
+        "A value comes from, in rising order: default, paper, family of the environment, preset, flag.",
         *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
     ]

@@ -32,13 +32,21 @@ class Assembly(NamedTuple):
     settings: Resolved
     environment: envs.Environment | envs.HostTask
     agent: agents.Agent
-    layout: Any
+    layout: parallel.Layout
     evaluate: Any
 
     @property
     def protocol(self) -> str:
-        """What scores depend on beside the environment's name, "" where nothing does."""
+        """Names what scores depend on beside the environment's name, "" where nothing does."""
         return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
+
+    def init(self, keys: jax.Array) -> Any:
+        """Returns the layout's first state, of typed keys [S], with the values of a sweep."""
+        state = self.layout.init(keys)
+        if not self.settings["sweep"]:
+            return state
+        params = members.set_values(state.learner.params, sweep.combinations(self.settings))
+        return self.layout.start_from(state, state.learner._replace(params=params))
 
 
 def resolve(
@@ -80,10 +88,10 @@ def assemble(
     _check_divides("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
     builder = Builder(settings, environment, mesh)
     if settings["sweep"]:
-        agent, layout = _sweep(builder)
+        agent, learns = _sweep(builder)
     else:
         agent, learns = builder.agent_and_learner({})
-        layout = builder.layout(agent, learns)
+    layout = builder.layout(agent, learns)
     episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
     if isinstance(environment, envs.HostTask):
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
@@ -127,7 +135,7 @@ def make(
         **run_settings: settings without an owner, as `train` takes them.
 
     Raises:
-        UsageError: arguments or settings that cannot be.
+        UsageError: arguments or settings are not valid, or do not go together.
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)
@@ -173,7 +181,8 @@ class Builder(NamedTuple):
         apart = chosen.axis is types.LOCAL
         rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart)
         config: Any = self.settings.group("layout", chosen.config)
-        return chosen.make(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+        parts = parallel.LayoutParts(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+        return chosen.make(parts)
 
     def trace(self, values: Mapping[str, Any]) -> None:
         """Traces the training program with values, as `agent_and_learner` takes them."""
@@ -186,8 +195,8 @@ class Builder(NamedTuple):
         return members.can_vary(name, self.agent_and_learner, self.trace)
 
 
-def _sweep(builder: Builder) -> tuple[agents.Agent, parallel.Layout]:
-    """Builds agent and layout of a sweep.
+def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
+    """Builds agent and learner of a sweep.
 
     Raises:
         UsageError: a setting of it is not one that the program computes with.
@@ -198,14 +207,7 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, parallel.Layout]:
             marked = [one for one, field in builder.settings.fields.items() if field.sweep]
             raise sweep.refused(builder.settings["sweep"], name, [one for one in marked if builder.can_vary(one)])
     agent, learns = members.over(list(combinations[0]), builder.agent_and_learner)
-    layout = builder.layout(agent, learns)
-
-    def init(keys: jax.Array) -> Any:
-        state = layout.init(keys)
-        params = members.set_values(state.learner.params, combinations)
-        return state._replace(learner=state.learner._replace(params=params))
-
-    return agent, layout._replace(init=init)
+    return agent, learns
 
 
 def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
@@ -281,7 +283,7 @@ def make_replay(
         if agent.staleness == "none" and more_than_once:
             raise errors.UsageError(
                 *once,
-                f": after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or ",
+                f": {system.name} learns once from each row, by the policy that acted; valid: 1 and 1 (or ",
                 errors.given("system", "ppo"),
                 ")",
             )

@@ -1,4 +1,4 @@
-"""What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
+"""Reads a run folder: loads its policy to act and be evaluated, and runs an iteration again that failed."""
 
 import os
 import pathlib
@@ -131,9 +131,9 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = assemble_run(pathlib.Path(run), {}, num_devices)
-    saved, meta = checkpoint.restore(path, parts.layout.failure_template(assemble.seed_keys(parts.settings)))
+    saved, meta = checkpoint.restore(path, parts.layout.diagnosis.template(assemble.seed_keys(parts.settings)))
     with session.matmul_precision(parts.settings):
-        learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
+        learned, sums = parts.layout.diagnosis.run(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})
     return {name: value.tolist() for name, value in named.items()}
 

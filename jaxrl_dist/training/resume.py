@@ -25,7 +25,7 @@ from jaxrl_dist.training import assemble, records
 
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
-    """Returns what is saved of a state."""
+    """Returns the tree that a checkpoint holds of a state."""
     saved = parts.layout.snapshot(state)
     return saved if parts.settings["checkpoint.replay"] else saved._replace(replay=())
 
@@ -90,7 +90,7 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     Raises:
         UsageError: these cannot be had.
     """
-    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    state, source = parts.init(keys), parts.settings["init_from"]
     if not source:
         return state
     try:
@@ -111,7 +111,7 @@ class Started(NamedTuple):
         progress: of all sessions before.
         keys: typed keys [S] of the seeds.
         resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
-        clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
+        clock_s: of `time.perf_counter`, the start of this session less the seconds of all sessions before.
     """
 
     state: Any
@@ -122,7 +122,7 @@ class Started(NamedTuple):
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
-    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
+    """Restores the run in a folder, or starts it there; an error leaves the folder as it is.
 
     Args:
         parts: assembled system.
@@ -147,7 +147,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
     metrics.truncate_after(folder, steps)
-    events.truncate(folder, parts.layout.num_events(found[0], progress.iteration))
+    events.truncate(folder, records.num_events(parts, found[0]))
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 
@@ -204,7 +204,7 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
-    """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
+    """Lists differences of a run from that of `--init_from`, in settings on which shapes of parameters depend."""
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
     try:

@@ -156,7 +156,7 @@ def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expe
 
 @pytest.mark.parametrize("changes", [{}, {"value_low": 3.0, "value_high": 1.0}])
 def test_atoms_without_a_range_are_refused(changes):
-    with pytest.raises(errors.UsageError, match="give agent.value_low and agent.value_high"):
+    with pytest.raises(errors.UsageError, match="give agent.value_low < agent.value_high"):
         dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
 
 

@@ -1,4 +1,4 @@
-"""Tests of workers that die, hang or give what cannot be: each is replaced, and no sequence joins two lives."""
+"""Tests of workers that die, hang or return invalid values: each is replaced, and no sequence joins two lives."""
 
 import os
 import signal

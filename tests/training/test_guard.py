@@ -1,4 +1,4 @@
-"""Numbers that cannot be: whole runs stop with their source named, and keep none of them."""
+"""Numbers that are not finite, or out of range: whole runs stop with their source named, and keep none of them."""
 
 import functools
 import json
@@ -113,7 +113,7 @@ def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.
     environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
     monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
     run = small("ppo", "toy:walk", 2, {})
-    source = run.layout.find_source(run.state, 0, run.total)
+    source = run.layout.diagnosis.find_source(run.state, 0, run.total)
     run.run(1)
     left = ~np.isfinite(run.state.actors.timestep.observation).all(-1)
     assert left.any() and not left.all()
@@ -124,7 +124,7 @@ def test_diverging_parameters_are_found_and_the_iteration_runs_again(
     tmp_path: pathlib.Path, train: conftest.Train
 ) -> None:
     settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "checkpoint.interval_s": 0}
-    with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update; jaxrl_dist.replay_f"):
+    with pytest.raises(guard.NonFiniteError, match="so the loss, its gradient or the update is not; jaxrl_dist.rep"):
         train(devices=jax.devices()[:2], **{"layout.num_devices": 2}, **settings)
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(str(tmp_path))
@@ -178,7 +178,7 @@ def test_what_is_finite_when_run_again_blames_the_hardware(
         return original(*args) and calls[0] != 5
 
     monkeypatch.setattr(guard, "is_sound", is_sound)
-    with pytest.raises(guard.NonFiniteError, match="finite when run again: suspect the hardware"):
+    with pytest.raises(guard.NonFiniteError, match="finite when these run again: suspect the hardware"):
         train()
 
 

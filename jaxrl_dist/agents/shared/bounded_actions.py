@@ -1,4 +1,4 @@
-"""What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
+"""Parts of agents with bounded real actions: bounds, a policy, and critics of observations joined with actions."""
 
 from typing import NamedTuple
 
@@ -74,7 +74,7 @@ def policy_and_critic(
         per_action: numbers of the policy for each of A.
 
     Raises:
-        UsageError: observations that are no vector, or a memory.
+        UsageError: observations are no vector, or the network has a memory.
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:

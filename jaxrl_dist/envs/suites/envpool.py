@@ -23,7 +23,7 @@ from jaxrl_dist.envs.suites import atari
 _NAME = "envpool"
 _MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
 
-# Only where no parameter changes them.
+# Listed only where no parameter changes the range.
 _REWARD_RANGES = {
     "CartPole-v0": (0.0, 1.0),
     "CartPole-v1": (0.0, 1.0),
@@ -37,28 +37,28 @@ _REWARD_RANGES = {
     "Taxi-v3": (-10.0, 20.0),
 }
 
-# Set here, by the caller, or never: frames cross unstacked and rewards raw, a life loss ends no episode; the last three
-# name the game itself, and a wrong one ends the process.
+# Settings that no user may give, as this file or its caller sets them: frames cross unstacked and rewards raw, and a
+# life loss ends no episode. The last three name the game itself, and a wrong one ends the process.
 _FIXED = frozenset(
     ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "base_path", "max_num_players")
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
     + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
 )
-# EnvPool checks none of these: some end the process, some step nothing.
+# EnvPool checks none of these: a lower value ends the process or makes it step nothing.
 _LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
 _MOST_THREADS = 1024
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
 _NATURE_CNN_PIXELS = 36
-# What EnvPool draws without OpenGL; without a context of it, drawing MuJoCo's bodies ends the process.
+# Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies where there is no OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
 # Atari's simulator shows 60 frames a second.
 _SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
 
 class _Task(NamedTuple):
-    """What a name and its parameters come to: EnvPool's own settings, and what only this project has."""
+    """A task: its name, EnvPool's own settings, and those that only this project has."""
 
     name: str
     settings: dict[str, Any]
@@ -76,7 +76,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             lost.
 
     Raises:
-        config.UsageError: unknown name or parameter, a value that does not fit, or spaces that no agent here takes.
+        errors.UsageError: unknown name or parameter, a value that does not fit, or spaces that no agent here takes.
         ModuleNotFoundError: envpool is not installed.
     """
     library = importlib.import_module("envpool")
@@ -240,7 +240,7 @@ def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int, **
             **settings,
             **drawn,
         )
-        # EnvPool makes its spaces when they are first asked for, which its own `recv` does.
+        # EnvPool makes its spaces when they are first read, which its own `recv` does.
         pool.observation_space, pool.action_space  # noqa: B018
     return pool
 

@@ -29,7 +29,7 @@ _DEFAULTS = {
     "listen": 0,
 }
 _PORTS = (1024, 65535)
-# What a peer may make the trainer reserve, per environment; and what a welcome may hold of bounds.
+# Limits of what a trainer reserves for each environment, and of the bounds that a welcome holds.
 _MOST_OBSERVATION_BYTES, _MOST_ACTION_COMPONENTS = 1 << 26, 256
 # Smaller images are too small for the convolutions of the family of Atari.
 _NATURE_CNN_PIXELS = 36
@@ -54,7 +54,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             longest episode in steps; `listen`, a port of 127.0.0.1.
 
     Raises:
-        config.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
+        errors.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
     """
     full_name = f"{_NAME}:{name}"
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, full_name)}

@@ -27,10 +27,10 @@ _MORE_NAMES = (
     "more"
 )
 
-# What this file adds to the arguments of the environment itself.
+# Parameters that this file adds to the arguments of the environment.
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
 _LITERALS = {"true": True, "false": False, "none": None}
-# As an agent sees them: JAX has no 64 bits here, and wider integers lose nothing that an observation has.
+# Dtypes of an observation -> those that an agent sees, as JAX has no 64 bits here; no observation needs wider integers.
 _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
 
 
@@ -46,21 +46,12 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
             many workers may be replaced in all, by default 3.
 
     Raises:
-        config.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
+        errors.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
         ModuleNotFoundError: gymnasium is not installed.
     """
     library: Any = importlib.import_module("gymnasium")
     full_name = f"{_NAME}:{name}"
-    settings = {
-        **_DEFAULTS,
-        **parameters.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
-    }
-    for key, value in settings.items():
-        if value < 0:
-            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected at least 0")
-    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
-    if settings["max_episode_steps"]:
-        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    settings, kwargs = _split(params, full_name)
     registered = _find(library, name)
     _check_arguments(registered, kwargs, full_name)
     make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
@@ -102,6 +93,19 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     )
 
 
+def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads parameters: those of `_DEFAULTS`, and arguments of the environment."""
+    own = {key: params[key] for key in _DEFAULTS.keys() & params}
+    settings = {**_DEFAULTS, **parameters.parse_params(own, _DEFAULTS, full_name)}
+    for key, value in settings.items():
+        if value < 0:
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected at least 0")
+    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
+    if settings["max_episode_steps"]:
+        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    return settings, kwargs
+
+
 def _find(library: Any, name: str) -> Any:
     """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
     module, _, short = name.rpartition(":")
@@ -128,7 +132,7 @@ def _extra(entry_point: str) -> str:
 
 
 def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: str = "") -> Any:
-    """Calls what is not ours, and says in one line why it failed, with a hint where a module is missing."""
+    """Calls code of others, and says in one line why it failed, with a hint where a module is missing."""
     try:
         return function()
     except Exception as error:
@@ -212,7 +216,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
             point = getattr(importlib.import_module(module), attribute, None)
         accepted = dict(inspect.signature(point).parameters) if callable(point) else {}
     except Exception:
-        # Making it says what is wrong.
+        # Making the environment will report the error.
         return
     if not accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return

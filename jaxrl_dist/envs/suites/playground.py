@@ -45,7 +45,7 @@ ENVIRONMENTS = (
 )
 
 _IMPLEMENTATIONS = ("jax", "warp")
-# Only Playground's wrappers repeat actions, and its cameras need a renderer of its own.
+# Without effect here: only Playground's wrappers repeat actions, and its cameras need a separate renderer.
 _NOT_OFFERED = ("action_repeat", "vision")
 
 
@@ -58,7 +58,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             steps) or `ctrl_dt`. `impl` is "jax", which runs everywhere; Playground's own default is "warp", for CUDA.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: MuJoCo Playground is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
