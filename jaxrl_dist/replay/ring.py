@@ -88,7 +88,7 @@ class _Shard(NamedTuple):
 
     @property
     def prioritised(self) -> bool:
-        """Whether windows have priorities."""
+        """Says whether windows have priorities."""
         return isinstance(self.config, PrioritisedConfig)
 
 
