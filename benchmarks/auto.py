@@ -1,4 +1,4 @@
-"""What `--layout=auto` chooses beside the best of a small grid by hand: steps/s of both, measured in turns.
+"""Compares the choice of `--layout=auto` with the best of a small grid by hand: steps/s of both, measured in turns.
 
 `python benchmarks/auto.py [--rounds=7] [--tasks=NAME,NAME]` lets auto choose for each task, then trains what it chose
 and every setting of the grid in turns of a second, in one process, and prints a table. Wanted: ≥ .85 of the best.

@@ -17,7 +17,7 @@ class EnvState(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """What a step of B environments gave: observation [B, ...], reward f32 [B], done bool [B], finished returns."""
+    """Results of a step of B environments: observation [B, ...], reward f32 [B], done bool [B], finished returns."""
 
     observation: jax.Array
     reward: jax.Array

@@ -50,7 +50,7 @@ class State(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What acting stores, leaves [T, B, ...]."""
+    """Values that acting stores, leaves [T, B, ...]."""
 
     observation: jax.Array
     action: jax.Array

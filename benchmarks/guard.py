@@ -1,4 +1,4 @@
-"""What looking for numbers that cannot be costs: `python benchmarks/guard.py [--rounds=15] [flags of train.py]`.
+"""Measures the cost of looking for numbers that are not finite: `python benchmarks/guard.py [--rounds=15] [flags]`.
 
 Two programs of the same run in one process take turns: one as it is, and one whose environments declare nothing and
 whose results are not looked at. Prints the extra time per step as a share.

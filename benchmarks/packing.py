@@ -1,4 +1,4 @@
-"""How small Atari frames get on the host tier of the replay, and how fast: `python benchmarks/packing.py`.
+"""Measures how small Atari frames get on the host tier of the replay, and how fast: `python benchmarks/packing.py`.
 
 Frames are of random play in EnvPool, cut into blocks [T, 84, 84] of one environment each. Speeds are of one thread and
 count uncompressed bytes; LZ4 and other levels of zstd stand beside the one that `blocks.py` takes.

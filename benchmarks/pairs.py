@@ -52,7 +52,7 @@ class Ratio(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a pair gave.
+    """Holds the measurements of a pair.
 
     Attributes:
         chunks_a: chunks of side A, one per round; `chunks_b` likewise.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TextIO
 
 
 class Channel(NamedTuple):
-    """Where commands come from, and a stream for answers that no library's print can reach."""
+    """Opens the stream of commands, and one for answers that no library's print can reach."""
 
     commands: TextIO
     answers: TextIO

@@ -46,14 +46,14 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for only then: JAX takes seconds, and a simulator's program needs none of it."""
+    """Imports a name when it is first used: JAX takes seconds, and a simulator's program needs none of it."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     full_name = f"{__name__}.{name}"
     if full_name in sys.modules:
-        # It is being imported, and asks for itself.
+        # The room is being imported now, and one of its own files looks it up.
         return sys.modules[full_name]
     room = importlib.import_module(full_name)
     for module in pkgutil.iter_modules(getattr(room, "__path__", ())):

@@ -1,11 +1,59 @@
 """The errors that everybody may raise, and how a message names the nearest valid word. Imports no JAX."""
 
 import difflib
+import importlib.metadata
+import re
 from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_DISTRIBUTION = "jaxrl-dist"
+
+
+class Worded(NamedTuple):
+    """A piece of a message in the words of Python, and in those of a command line."""
+
+    python: str
+    command: str
+
+
+def given(name: str, value: Any = None) -> Worded:
+    """Names a setting as it is given: `name=value` to a function, `--name=value` to a command.
+
+    Args:
+        name: of the setting, as `settings` of `train` takes it, or of an argument that has a flag of its name.
+        value: as in the message; None names the setting alone.
+    """
+    text = name if value is None else f"{name}={value}"
+    return Worded(text, f"--{text}")
+
+
+# Ends the message of a setting that there is none of.
+LISTED = Worded(" (docs/flags.md lists them)", " (--help lists them)")
+
+
+def as_typed(error: BaseException | str) -> str:
+    """Returns the message of an error in the words of a command line: a setting is named by its flag."""
+    parts = error.args if isinstance(error, UsageError | EnvironmentFault) else (error,)
+    return "".join(part.command if isinstance(part, Worded) else str(part) for part in parts)
+
+
+def _as_called(parts: Iterable[str | Worded]) -> str:
+    """Returns a message in the words of Python."""
+    return "".join(part.python if isinstance(part, Worded) else str(part) for part in parts)
 
 
 class UsageError(ValueError):
-    """Refuses what the user asked for, in one line that names the valid values."""
+    """Refuses what the user asked for, in one line that names the valid values.
+
+    The message comes in parts, of which a `Worded` names a setting, since whoever calls a function typed no flag: `str`
+    is for Python, `as_typed` for a command. Another error repeats it with `*error.args`.
+    """
+
+    def __init__(self, *parts: str | Worded) -> None:
+        super().__init__(*parts)
+
+    def __str__(self) -> str:
+        return _as_called(self.args)
 
 
 class UnfitError(UsageError):
@@ -15,13 +63,19 @@ class UnfitError(UsageError):
         actions: kind of actions that an agent must take which can.
     """
 
-    def __init__(self, message: str, actions: str) -> None:
-        super().__init__(message)
+    def __init__(self, *parts: str | Worded, actions: str) -> None:
+        super().__init__(*parts)
         self.actions = actions
 
 
 class EnvironmentFault(RuntimeError):
-    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step."""
+    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step.
+
+    It comes in parts, as that of a `UsageError`.
+    """
+
+    def __str__(self) -> str:
+        return _as_called(self.args)
 
 
 class CheckpointError(RuntimeError):
@@ -32,9 +86,36 @@ class LockError(RuntimeError):
     """Another trainer holds the folder; the message names its process."""
 
 
-def missing_package(what: str, package: str | None, extra: str) -> UsageError:
-    """Explains that something needs a package, which an extra of this one installs; this one is on no index."""
-    return UsageError(f'{what} needs the package {package}: pip install -e ".[{extra}]" in the checkout')
+def missing_package(what: str | Worded, package: str | None, extra: str) -> UsageError:
+    """Explains that something needs a package, and how the packages of that extra are installed."""
+    return UsageError(what, f" needs the package {package}: {install(extra, package or extra)}")
+
+
+def install(extra: str, package: str) -> str:
+    """Returns the command that installs what an extra of this distribution needs, as its installed metadata says.
+
+    Neither an index nor a checkout is needed to read it; so it is right after a wheel, in a checkout and in a notebook.
+
+    Args:
+        extra: of the distribution.
+        package: to install where the metadata knows no such extra, because a suite is another distribution's, or
+            because this one lies on the path without being installed.
+    """
+    try:
+        declared = importlib.metadata.requires(_DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        return f"pip install {_root(package)} (the version is free: {_DISTRIBUTION} is not installed, which names one)"
+    of_extra = re.compile(rf"""\bextra\s*==\s*["']{re.escape(extra)}["']""")
+    lines = [line.partition(";") for line in declared]
+    needed = [requirement.strip() for requirement, _, marker in lines if of_extra.search(marker)]
+    # A shell reads < and > in a bare version as files.
+    quoted = [name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"' for name in needed]
+    return f"pip install {' '.join(quoted or [_root(package)])}"
+
+
+def _root(package: str) -> str:
+    """Returns the package of a module's full name."""
+    return package.partition(".")[0]
 
 
 def nearest(value: str, candidates: Iterable[str]) -> str:
@@ -43,10 +124,10 @@ def nearest(value: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def nearest_flag(name: str, flags: Iterable[str]) -> str:
-    """Returns "; did you mean …?" for the flag most like a name; dashes are no likeness."""
+def nearest_flag(name: str, flags: Iterable[str]) -> tuple[str | Worded, ...]:
+    """Returns the parts "; did you mean …?" for the flag most like a name, none without one; dashes are no likeness."""
     matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)
-    return f"; did you mean --{matches[0]}?" if matches else ""
+    return ("; did you mean ", given(matches[0]), "?") if matches else ()
 
 
 def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""What a simulator needs to be trained by jaxrl_dist: a session, in which it asks the trainer what to do.
+"""The simulator's side of training: a session, in which a program that owns its loop asks the trainer for actions.
 
-The simulator owns its loop; the other end is the suite `external`. This file needs NumPy alone and may be copied into a
-simulator's own project; docs/external_simulators.md describes the same bytes for other languages.
+The trainer's side is the suite `external`. This file needs NumPy alone and may be copied into a simulator's own
+project; docs/external_simulators.md describes the same bytes for other languages.
 """
 
 import errno
@@ -20,19 +20,19 @@ import numpy as np
 HOST = "127.0.0.1"
 PROTOCOL = 1
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16", "uint32", "int32", "bool")
-# The largest header that a trainer reads, and that a simulator reads.
+# Size of the largest header from a simulator, which asks, and from a trainer, which answers.
 ASKING_BYTES, ANSWERING_BYTES = 4096, 1 << 20
 
 _SIZES = struct.Struct("<II")
 # A trainer that replaces lost simulators, or resumes, listens again within this time.
 _AGAIN_S, _POLL_S = 5.0, 0.1
 _LONGEST_REASON = 1000
-# Kinds of numbers that an array of a kind is made of; what is out of range is refused.
+# Kind of an array's dtype -> kinds of NumPy that are converted to it; numbers out of range are refused.
 _ADMITTED = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
 
 
 class Ended(Exception):  # noqa: N818
-    """The trainer needs this session no more: an evaluation is over, or training; `with` ends quietly then."""
+    """The trainer has ended this session, since training or an evaluation is over; `with` then ends quietly."""
 
 
 class Refused(RuntimeError):
@@ -58,21 +58,21 @@ class ArrayType(NamedTuple):
 
     @property
     def little_endian(self) -> np.dtype[Any]:
-        """The dtype as the bytes have it."""
+        """The dtype of the bytes that cross."""
         return np.dtype(self.dtype).newbyteorder("<")
 
     def read(self, payload: bytes | memoryview) -> np.ndarray:
         """Returns a copy of the array in the bytes."""
-        # Whatever is not 0 is true, where NumPy would keep a byte that is neither.
+        # Any byte but 0 is true; NumPy would keep a byte such as 2 as it is.
         stored = np.dtype(np.uint8) if self.dtype == "bool" else self.little_endian
         return np.frombuffer(payload, stored).reshape(self.shape).astype(self.dtype)
 
 
 def parse_type(text: str) -> ArrayType:
-    """Reads such a type.
+    """Reads a type and a shape from text.
 
     Raises:
-        ValueError: the text is none.
+        ValueError: the text has another form.
     """
     match = re.fullmatch(r"(\w+)\[(|\d{1,9}(?:,\d{1,9})*)\]", text.replace(" ", ""))
     kind = ArrayType(match[1], tuple(map(int, match[2].split(","))) if match[2] else ()) if match else None
@@ -116,22 +116,22 @@ def pack(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
 
 
 class Reader:
-    """Reads messages from a socket into memory whose size no peer decides, and never beyond a message's end."""
+    """Reads messages from a socket into memory of a fixed size, and never beyond the end of a message."""
 
     def __init__(self, connection: socket.socket, header_bytes: int, payload_bytes: int) -> None:
         """Reserves the memory.
 
         Args:
             connection: blocking or not.
-            header_bytes: of the longest header.
-            payload_bytes: of every payload that is not empty.
+            header_bytes: size of the longest header that is accepted.
+            payload_bytes: size of every payload that is not empty.
         """
         self._connection, self._header_bytes, self._payload_bytes = connection, header_bytes, payload_bytes
         self._memory = memoryview(bytearray(_SIZES.size + header_bytes + payload_bytes))
         self._filled, self._wanted, self._body = 0, _SIZES.size, 0
 
     def read(self) -> Frame | None:
-        """Returns the next message; None where the socket does not block and has not got all of it yet.
+        """Returns the next message; None where the socket does not block and part of the message is still to come.
 
         Raises:
             ValueError: the bytes are no message.
@@ -171,7 +171,8 @@ class Reader:
 class Session:
     """One environment of the trainer, played by this simulator; for one thread at a time.
 
-    `begin` opens an episode, `act` goes on. `with` closes it, and is left quietly when the trainer ends it.
+    `begin` opens an episode, `act` continues it. A `with` block closes the session, and ends quietly when the trainer
+    ends it.
 
     Attributes:
         purpose: "training" or "evaluation".
@@ -185,8 +186,8 @@ class Session:
         """Waits until the trainer has an environment for this simulator.
 
         Raises:
-            Ended: it has closed instead.
-            Refused: it does not accept this simulator.
+            Ended: the trainer closed the connection instead.
+            Refused: the trainer does not accept this simulator.
         """
         self._connection, self._is_begun = connection, False
         self._reader = Reader(connection, ANSWERING_BYTES, 0)
@@ -206,7 +207,7 @@ class Session:
 
         Raises:
             ValueError: the observation is not as the trainer expects it.
-            Ended: the trainer needs this session no more.
+            Ended: the trainer has ended this session.
             Refused: the trainer does not accept what was sent.
         """
         if self._is_begun:
@@ -224,7 +225,7 @@ class Session:
 
         Raises:
             ValueError: the observation or the reward is not as the trainer expects it.
-            Ended: the trainer needs this session no more.
+            Ended: the trainer has ended this session.
             Refused: the trainer does not accept what was sent.
         """
         if not self._is_begun:
@@ -234,7 +235,7 @@ class Session:
         return self._exchange(header, observation)
 
     def close(self) -> None:
-        """Ends the session from this side; the trainer takes it for a fault while it needs this simulator."""
+        """Ends the session from this side, which is a fault to a trainer that still needs this simulator."""
         self._connection.close()
 
     def __enter__(self) -> "Session":
@@ -248,7 +249,7 @@ class Session:
                 reason = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
                 self._connection.sendall(pack({"kind": "error", "reason": reason}))
             except OSError:
-                # The trainer has gone, and what went wrong is raised here.
+                # The trainer has gone, so the error is raised on this side only.
                 pass
         self.close()
         return isinstance(error, Ended)
@@ -259,7 +260,7 @@ class Session:
         try:
             self._connection.sendall(pack({**header, "observation": str(self._observation)}, payload))
         except OSError:
-            # What the trainer said before it closed is still to be read.
+            # The message that the trainer sent before it closed may still be unread.
             self._receive()
             raise Ended("the trainer has closed the connection") from None
         self._is_begun = not (header.get("terminated") or header.get("truncated"))

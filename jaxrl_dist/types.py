@@ -4,7 +4,7 @@ Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (
 time-major: `T` rows of `B` environments have leaves `[T, B, ...]`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +16,28 @@ ArrayTree = Any
 FIRST, MID, LAST = 0, 1, 2
 
 
+def short_repr(record: Any) -> str:
+    """Writes a record of functions in one line: what is no function with its value, then the names of the functions.
+
+    Args:
+        record: `NamedTuple`; of a mapping in it, the keys are named.
+    """
+    values, functions = [], []
+    for name, value in record._asdict().items():
+        if isinstance(value, type):
+            values.append(f"{name}={value.__module__}.{value.__name__}")
+        elif callable(value):
+            functions.append(name)
+        elif isinstance(value, Mapping):
+            values += [f"{name}={list(value)}"] if value else []
+        elif value is not None:
+            values.append(f"{name}={value!r}")
+    parts = [", ".join(values), f"functions {', '.join(functions)}" if functions else ""]
+    return f"{type(record).__name__}({'; '.join(filter(None, parts))})"
+
+
 class EpisodeInfo(NamedTuple):
-    """What metrics need to know of the running episode; never stored in replay.
+    """The running episode as metrics need it; never stored in replay.
 
     Attributes:
         episode_return: f32 [B], undiscounted sum of raw rewards of the episode up to and including this timestep.
@@ -52,12 +72,12 @@ class TimeStep(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A stored row: where the agent was, and what it did there.
+    """A stored row: a timestep, and the action that the agent took there.
 
     Attributes:
         timestep: `TimeStep` with `info=()`.
         action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
-        extras: tree of [B, ...], what the agent wants to remember of acting (log-probability, value).
+        extras: tree of [B, ...], what the agent stores of acting (log-probability, value).
         version: i32 [B], version of the policy that acted.
     """
 
@@ -80,7 +100,7 @@ class Unroll(NamedTuple):
 
 
 class Params(NamedTuple):
-    """What is published and checkpointed of a policy.
+    """Parameters of a policy, as actors get them and checkpoints hold them.
 
     Attributes:
         network: the trained tree; gradients, optimiser and target network touch this only.
@@ -184,11 +204,11 @@ LOCAL = Axis(sum=_identity, max=_identity)
 
 
 class Part(NamedTuple):
-    """Sets how a part of a network, which has an optimiser of its own, is moved.
+    """Step size and period of a part of a network that has an optimiser of its own.
 
     Attributes:
-        learning_rate: step size; 0 is the learner's.
-        period: updates of the others for each of this one.
+        learning_rate: step size; 0 takes the learner's.
+        period: updates of the other parts for each update of this one.
     """
 
     learning_rate: float = 0.0
@@ -207,7 +227,7 @@ class DiscreteSpace(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As agents declare what they take."""
+        """Kind of action, as in `System.actions`."""
         return "discrete"
 
 
@@ -225,12 +245,12 @@ class BoxSpace(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """As agents declare what they take."""
+        """Kind of action, as in `System.actions`."""
         return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 
 class EnvironmentSpec(NamedTuple):
-    """What an agent may know of an environment before it runs.
+    """Facts about an environment that an agent may use before it runs.
 
     Attributes:
         name: full name, `suite:name`.
@@ -249,3 +269,14 @@ class EnvironmentSpec(NamedTuple):
     reward_range: tuple[float, float] = (float("-inf"), float("inf"))
     time_limit: int = 0
     frames_per_step: int = 1
+
+    def __repr__(self) -> str:
+        observation = jax.tree.map(_short_struct, self.observation)
+        action = self.action.num_values if isinstance(self.action, DiscreteSpace) else _short_struct(self.action.struct)
+        seen, family = str(observation).replace("'", ""), self.family
+        return f"EnvironmentSpec({self.name}: observation {seen}, actions {action}, family {family})"
+
+
+def _short_struct(struct: jax.ShapeDtypeStruct) -> str:
+    """Writes shape and dtype as in float32[4]."""
+    return f"{np.dtype(struct.dtype).name}[{','.join(map(str, struct.shape))}]"

@@ -104,7 +104,7 @@ class Small:
 
     @functools.cached_property
     def state(self) -> Any:
-        return self.layout.init(self.keys)
+        return self.parts.init(self.keys)
 
     def run(self, count: int) -> "Small":
         self.state, self.metrics = self.layout.run(self.state, self.iteration, count, self.total)
@@ -161,7 +161,7 @@ def refused(*words: str) -> Iterator[None]:
     """Checks that a usage error of one line is raised which has these words: flags and values, as "--seed=-1"."""
     with pytest.raises(errors.UsageError) as error:
         yield
-    text = str(error.value)
+    text = errors.as_typed(error.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
 

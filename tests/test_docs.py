@@ -1,5 +1,6 @@
 """The documents tell the truth: their flags, commands and links exist. Run as a program, it writes their tables."""
 
+import ast
 import importlib
 import importlib.util
 import itertools
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import conftest
 import pytest
+from markdown.extensions import toc
 
 from jaxrl_dist import envs, networks, systems
 from jaxrl_dist.learning import learner
@@ -23,6 +25,7 @@ from jaxrl_dist.training import study as studies
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- end of systems -->"
 
 
@@ -227,9 +230,24 @@ def test_links_point_to_files(document: pathlib.Path) -> None:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+def anchors(document: pathlib.Path) -> set[str]:
+    """Returns the anchors of a document's sections to which GitHub and MkDocs give the same name."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    on_github = {title: re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {anchor for title, anchor in on_github.items() if anchor == toc.slugify(title, "-")}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_point_to_sections(document: pathlib.Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert anchor in anchors(document.parent / target if target else document), f"{target}#{anchor}"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_tables_end_with_an_empty_line(document: pathlib.Path) -> None:
-    """What follows a table without one becomes a row of it."""
+    """Text right below a table would become a row of it."""
     lines = document.read_text(encoding="utf-8").splitlines()
     tails = [(line, after) for line, after in itertools.pairwise(lines) if line.startswith("|") and after.strip()]
     assert not [after for _, after in tails if not after.startswith(("|", "<!--"))]
@@ -252,6 +270,17 @@ def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:
     pages = {path.stem for path in tmp_path.glob("*.html")}
     assert {document.stem for document in DOCUMENTS[1:]} <= pages
     assert set(re.findall(r": (\w+)\.md", (ROOT / "mkdocs.yml").read_text())) == {d.stem for d in DOCUMENTS[1:]}
+
+
+def test_docstrings_do_not_open_with_a_question() -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sorted(conftest.PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and (text := ast.get_docstring(node) or "").split(" ")[0] in ASKING
+    ]
+    assert not found, "\n".join(found)
 
 
 if __name__ == "__main__":

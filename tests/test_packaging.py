@@ -110,3 +110,6 @@ def check_installed(wheel: pathlib.Path, tmp_path: pathlib.Path) -> None:
     assert trained.returncode == 0 and (tmp_path / "run" / "summary.json").is_file(), trained.stderr
     where = start([str(tmp_path / "venv" / "bin" / "python"), "-c", "import jaxrl_dist; print(jaxrl_dist.__file__)"])
     assert where.stdout.startswith(str(packages))
+    missing = start([*command, "--log.wandb=shop"])
+    wanted = PROJECT["project"]["optional-dependencies"]["wandb"][0]
+    assert missing.stderr.endswith(f'--log.wandb=shop needs the package wandb: pip install "{wanted}"\n')

@@ -29,7 +29,7 @@ def no_target(network: ArrayTree) -> ArrayTree:
 
 
 def take_other(params: types.Params, other: types.Params) -> types.Params:
-    """Returns the other run's parameters, for agents whose settings say nothing of the first ones."""
+    """Returns the other run's parameters, for agents whose settings give no values to first parameters."""
     del params
     return other
 
@@ -46,23 +46,24 @@ class Agent(NamedTuple):
         evaluate: likewise, greedy or mode.
         prepare: (params, `types.LossInputs` of an unroll) -> batch, leaves [N', ...].
         loss: (params, `types.LossInputs` of that batch) -> `types.LossOutput`, leaves f32 [N'].
-        staleness: how old a policy's rows may be; a layout that breaks it is refused. `none`: the policy's own, learned
-            from once; `own`: likewise, and then again, by targets that are made once; `corrected` or `any`: older ones.
+        staleness: how old the policy that acted may be; a layout that cannot keep to it is refused. `none`: the newest,
+            rows are learned from once; `own`: the newest, rows are learned from repeatedly by targets that are made
+            once; `corrected` or `any`: older ones.
         context: rows before a window's taught rows (k − 1 for a stack of k frames, the burn-in of a recurrent core).
         taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
         lookahead: rows after the taught ones that the targets need (n of n-step returns).
         keeps_sequences: whether `prepare` keeps whole sequences (a recurrent core): items are columns, not rows.
         exploration: (params, env_index i32 [B], num_envs, progress f32 []) -> tree of [B, ...], once per unroll.
-        epoch: (batch, order i32 [M, N' / M], axis) -> batch: what depends on which items make a minibatch, once per
-            epoch over all devices; None where nothing does.
+        epoch: (batch, order i32 [M, N' / M], axis) -> batch: computes once per epoch, over all devices, what depends on
+            the items of a minibatch; None where nothing does.
         adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
         target: (network) -> target network; `()` for an agent without one.
-        parts: keys of the network, a dict, whose values have an optimiser each -> how each is moved; none have one for
-            all. No key has a meaning.
-        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows by
-            what acting remembers of them; None leaves it to the replay.
-        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; what the settings
-            say of the first ones stays.
+        parts: key of the network's dict -> `types.Part`, for networks whose values have an optimiser each; empty where
+            one optimiser serves all. Keys have no meaning of their own.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows,
+            computed from stored extras; None leaves it to the replay.
+        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; values that the
+            settings give to first parameters stay.
     """
 
     init: Callable[[Array], types.Params]
@@ -83,6 +84,9 @@ class Agent(NamedTuple):
     parts: Mapping[str, types.Part] = {}
     first_error: Callable[[types.Unroll], Array] | None = None
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
+
+    def __repr__(self) -> str:
+        return types.short_repr(self)
 
 
 def copy_target(network: ArrayTree) -> ArrayTree:

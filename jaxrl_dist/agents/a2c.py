@@ -1,8 +1,8 @@
 """Advantage actor-critic, feed-forward and recurrent: one gradient per unroll, by the policy that acted.
 
 Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, made synchronous as by
-OpenAI Baselines a2c (2017). The workers of A3C use the same agent: what is old there is the gradient, not the rows.
-With a correction by ε it may learn from the rows of older policies: Babaeizadeh et al. 2017, GA3C.
+OpenAI Baselines a2c (2017). The workers of A3C use the same agent: there the gradient is old, not the rows. With a
+correction by ε it may learn from rows of older policies (Babaeizadeh et al. 2017, GA3C).
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 
 def _act(parts: actor_critic.Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    """Acts; no loss asks for the probability that an action had."""
+    """Acts without storing log-probabilities, as the loss needs none."""
     output = actor_critic.act(parts, params, inputs)
     return output._replace(extras=output.extras._replace(log_prob=()))
 

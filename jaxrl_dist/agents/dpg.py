@@ -33,7 +33,7 @@ class Config:
     value_high: float = shared.value_high(0.0)
     num_critics: int = setting(
         1,
-        "Critics, the lower of whose values is the target.",
+        "Number of critics; with two the lower value is the target.",
         low=1,
         high=2,
         source="Fujimoto et al. 2018, section 4.2",
@@ -76,8 +76,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
-        UsageError: actions that are no bounded vector, observations that are none, a memory, atoms without a range, or
-            with errors that the actor saw.
+        UsageError: actions are no bounded vector, observations are no vector, the network has a memory, atoms have no
+            range, or there are atoms and `actor_errors`.
     """
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)
@@ -142,7 +142,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
 
 
 def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
-    """The critics' errors, and for the policy the negative value of what it does; each moves its own part.
+    """Adds the critics' errors and the negative value of the policy's actions; each moves its own part of the network.
 
     Importance weights are the critics' alone (Barth-Maron et al. 2018, algorithm 1).
     """
@@ -184,6 +184,6 @@ def _mean(static: _Static, values: Array) -> Array:
 
 
 def _lowest(static: _Static, values: Array) -> Array:
-    """Returns of critics [C, N, atoms] for each row those [N, atoms] of the lower mean."""
+    """Returns [N, atoms]: for each row the output with the lower mean, of critics [C, N, atoms]."""
     index = jnp.argmin(_mean(static, values), axis=0)
     return jnp.take_along_axis(values, index[None, :, None], axis=0)[0]

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import action_values, transitions
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -49,7 +49,7 @@ class Config:
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     exploration: str = setting(
         "schedule",
-        "ε of the actors: schedule, the same for all and falling; or ladder, constant, another for each environment.",
+        "ε of the actors: schedule (falling, the same for all) or ladder (constant, different for each environment).",
         choices=("schedule", "ladder"),
         source="Mnih et al. 2015, methods; Horgan et al. 2018, section 4.1 (ladder)",
     )
@@ -76,14 +76,16 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
-        UsageError: real-valued actions, a recurrent core, atoms without a range, or with errors that the actor saw.
+        UsageError: actions are real, the core is recurrent, atoms have no range, or there are atoms and `actor_errors`.
     """
     num_actions = action_values.check_discrete(spec)
     heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
     net = networks.make(network, spec, heads)
     if net.recurrent:
         raise UsageError(
-            f"--network.core={network.core}: dqn replays single steps; use identity or frame_stack, or --system=r2d2"
+            given("network.core", network.core),
+            ": dqn replays single steps; use identity or frame_stack, or ",
+            given("system", "r2d2"),
         )
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
@@ -105,7 +107,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 
 def _exploration(config: Config) -> Callable[..., Array]:
-    """Returns what gives ε: a linear schedule, the same for every environment, or its place on the ladder."""
+    """Returns the function of ε: a linear schedule, the same for every environment, or a ladder over them."""
     if config.exploration == "ladder":
         return functools.partial(action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
     return functools.partial(
@@ -117,7 +119,7 @@ def _exploration(config: Config) -> Callable[..., Array]:
 
 
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    """Acts ε-greedily with ε = `exploration` [B], by the values that a draw of the noise gives."""
+    """Acts ε-greedily with ε = `exploration` [B], by the values under one draw of the noise."""
     if not static.config.noise:
         return _act_by_values(static, params, inputs, None)
     key, noise_key = jax.random.split(inputs.key)
@@ -143,7 +145,7 @@ def _act_by_values(static: _Static, params: types.Params, inputs: types.ActInput
 
 
 def _mean(static: _Static, q: Array) -> Array:
-    """Returns values f32 [..., A]: of a distribution's logits [..., A, atoms] their means."""
+    """Returns values f32 [..., A] as they are, or the means of distributions with logits [..., A, atoms]."""
     return q if static.support is None else jax.nn.softmax(q) @ static.support
 
 
@@ -153,7 +155,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
 
 
 def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
-    """Huber loss of the n-step error, or, of distributions, the divergence of the target's from the prediction."""
+    """Computes the Huber loss of the n-step error, or, with atoms, the divergence of target and prediction."""
     config = static.config
     batch: transitions.Batch = inputs.batch
     # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).

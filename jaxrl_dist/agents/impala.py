@@ -82,7 +82,7 @@ class Config:
 
 
 class Batch(NamedTuple):
-    """N unrolls: leaves [N, T + 1, ...], of actions and what they had been [N, T, ...], carry [N, ...]."""
+    """N unrolls: leaves [N, T + 1, ...]; `sample` and `log_prob` of the actions [N, T, ...]; carry [N, ...]."""
 
     inputs: ArrayTree
     is_first: Array
@@ -103,7 +103,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 
 def _prepare(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> Batch:
-    """Gathers columns: values and probabilities are the loss's to compute, once."""
+    """Gathers the columns; the loss computes values and probabilities, once."""
     sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep
     seen, is_first, reward = actor_critic.inputs(parts, params, sequences)
@@ -138,7 +138,7 @@ def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInp
 def _estimate(
     config: Config, reward: Array, discount: Array, step_type: Array, value: Array, log_rho: Array
 ) -> tuple[Array, Array]:
-    """Returns value targets and advantages f32 [T] of one sequence; `log_rho` [T] is log π − log μ of what was done."""
+    """Returns value targets and advantages f32 [T] of one sequence; `log_rho` [T] is log π − log μ of the actions."""
     corrects = config.correction == "vtrace"
     found = returns.vtrace(
         reward,

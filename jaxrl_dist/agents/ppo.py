@@ -56,7 +56,7 @@ class Config:
     )
     kl_target: float = setting(
         0.01,
-        "Divergence that the weight keeps to: it grows above twice as much and falls below half.",
+        "Target of the divergence: the weight grows above twice as much and falls below half.",
         above=0.0,
         source="Schulman et al. 2017, section 4 and table 1",
         sweep=True,
@@ -127,11 +127,12 @@ def _divergence_after(
 
 
 def _divergence(log_ratio: Array) -> tuple[Array, Array]:
-    """Returns probability ratios, and what their divergence adds for each.
+    """Returns probability ratios, and the term of the divergence that each gives.
 
-    Its mean over actions of the policy that acted is the divergence, and so is its gradient's (Schulman 2020).
+    Over actions of the policy that acted, the mean of the terms is the divergence, and the mean of their gradients is
+    its gradient (Schulman 2020).
     """
-    # An infinite ratio would make the gradient of what is clipped away 0 × ∞.
+    # With an infinite ratio the gradient of a clipped term would be 0 × ∞.
     log_ratio = jnp.minimum(log_ratio, _LARGEST_LOG_RATIO)
     ratio = jnp.exp(log_ratio)
     return ratio, ratio - 1 - log_ratio
@@ -196,8 +197,8 @@ def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInp
 def _penalty(config: Config, weight: Array, divergence: Array, taught: Array, axis: types.Axis) -> Array:
     """Weighs divergences [N] or [N, T], more steeply where their mean over all devices is above the hinge.
 
-    The hinge is the square of what the mean is above twice the target: its gradient is that of the divergence, times
-    twice the excess (Heess et al. 2017, algorithm 1).
+    The hinge is the square of the excess of the mean over twice the target: its gradient is that of the divergence
+    times twice the excess (Heess et al. 2017, algorithm 1).
     """
     mean = _mean(jax.lax.stop_gradient(divergence), taught, axis)
     excess = jnp.maximum(mean - _HIGH * config.kl_target, 0.0)

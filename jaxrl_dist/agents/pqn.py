@@ -1,8 +1,8 @@
 """Parallelised Q-network, feed-forward and recurrent: Q(λ) on the rows just played, without replay or target network.
 
 Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
-those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on where an action was not the best
-one, and nothing corrects for it. Differs from the released code: an episode that was cut short bootstraps from its last
+those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on past an action that was not the
+best one, without a correction. Differs from the released code: an episode that was cut short bootstraps from its last
 observation, and a recurrent network makes its targets once per update, as the others do, and not for each minibatch.
 """
 

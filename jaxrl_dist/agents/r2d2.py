@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import action_values
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import returns, values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -94,7 +94,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     num_actions = action_values.check_discrete(spec)
     net = networks.make(network, spec, action_values.heads(num_actions, config.dueling), extra=num_actions + 1)
     if not net.recurrent:
-        raise UsageError(f"--network.core={network.core}: r2d2 needs a memory; valid: lstm, frame_stack_lstm")
+        raise UsageError(given("network.core", network.core), ": r2d2 needs a memory; valid: lstm, frame_stack_lstm")
     static = _Static(config, net, num_actions)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),
@@ -142,7 +142,7 @@ def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) ->
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:
-    """Sets actions and rewards beside the observations that they led to, and puts sequences first."""
+    """Puts actions and rewards beside the observations that they led to, and the axis of sequences first."""
     del params
     sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep

@@ -58,7 +58,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
     Raises:
-        UsageError: actions that are no bounded vector, observations that are none, or a memory.
+        UsageError: actions are no bounded vector, observations are no vector, or the network has a memory.
     """
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)

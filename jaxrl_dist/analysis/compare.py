@@ -95,7 +95,7 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
 
 
 def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
-    """Says in lines what was compared and what came of it."""
+    """Describes a comparison and its result, in lines."""
     one, result = verdict.reference, verdict.result
     commits = ", ".join(dict.fromkeys(re.sub("(?<=^.{7})[0-9a-f]*", "", x["commit"]) for x in one.facts["software"]))
     lines = [

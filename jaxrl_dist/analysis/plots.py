@@ -204,7 +204,7 @@ def has_shares(records: Records) -> bool:
 
 
 def is_recorded(name: str, records: Records) -> bool:
-    """Says whether a run records what a panel shows; returns are there wherever there is an evaluation."""
+    """Says whether a run records the numbers of a panel; those of returns need an evaluation only."""
     if name in GAUGES:
         return bool(len(series(records, GAUGES[name].names)[0]))
     return name != "shares" or has_shares(records)

@@ -1,4 +1,4 @@
-"""What others have measured: random play, people, thresholds and published runs, each with its source and protocol.
+"""Numbers that others have measured: random play, people, thresholds and published runs, with source and protocol.
 
 The numbers are in `facts/`; a score is shown beside a run only where task, system and protocol are the same.
 """
@@ -23,7 +23,7 @@ SOURCES = {
     "cleanba": "Huang et al. 2023 (Cleanba), mean of seeds at 50M steps (200M frames), sticky actions, all 18 actions",
     "cleanrl": "CleanRL's documentation, ppo_atari_envpool_xla_jax, mean of seeds at 10M steps, no sticky actions",
 }
-# What changes neither the task nor its scores, and what the protocol of a task is named by.
+# Parameters that change neither the task nor its scores, and the one that names its protocol.
 _HARMLESS = {"num_threads", "workers", "observe", "protocol"}
 
 
@@ -54,14 +54,14 @@ class Curve(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """What to draw beside a run."""
+    """Levels and published runs to draw beside a run."""
 
     levels: tuple[Level, ...] = ()
     curves: tuple[Curve, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where they are from: a line for each source, which names all that are from it."""
+        """Lists the sources, a line each, with the names of all numbers from it."""
         names: dict[str, list[str]] = {}
         for name, source in [(x.name, x.source) for x in self.levels] + [(x.name, x.source) for x in self.curves]:
             names.setdefault(source, []).append(name)

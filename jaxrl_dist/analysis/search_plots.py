@@ -32,7 +32,7 @@ class Setting(NamedTuple):
 
     @property
     def places(self) -> list[float]:
-        """Where each trial lies on its axis."""
+        """Returns the place of each trial on its axis."""
         return [float(self.names.index(str(value)) if self.names else value) for value in self.values]
 
 

@@ -44,7 +44,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
 
 
 def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
-    """Runs a command; what cannot be is told in one line. Returns the exit code."""
+    """Runs a command, and reports a user's mistake in one line. Returns the exit code."""
     try:
         return main(arguments)
     except command_line.Help as text:
@@ -103,6 +103,6 @@ def say(text: str) -> int:
 def refuse(name: str, error: BaseException | str, code: int = 2) -> int:
     """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
-    for line in (str(error), *notes):
+    for line in (errors.as_typed(error), *notes):
         print(f"{program(name)}: {' '.join(line.split())}", file=sys.stderr)
     return code

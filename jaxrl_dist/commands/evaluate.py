@@ -28,7 +28,7 @@ class Config:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Evaluates and prints; one line and exit code 2 where that cannot be, 1 where something fails."""
+    """Evaluates and prints; returns 2, after one line, for a wrong command, 1 where something fails."""
     usage = f"{commands.usage(_NAME)} --run=FOLDER [--env.params.NAME=VALUE ...] [--flag=value ...]"
     named = [name for name in command_line.names(arguments) if name.startswith(PARAMS)]
     others = {name: Field(name, "str", "", "Another value for a parameter of the environment.") for name in named}
@@ -43,12 +43,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         print(json.dumps(_record(options, params)))
     except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
-        return commands.refuse(_NAME, " ".join(str(error).split()), 1)
+        return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return 0
 
 
 def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
-    """Films first, as what cannot be drawn should be refused before a long evaluation."""
+    """Films first, so that an environment without pictures is refused before a long evaluation."""
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 

@@ -37,7 +37,7 @@ def _draw(options: Config, runs: Sequence[pathlib.Path]) -> pathlib.Path:
     """Checks the command and draws.
 
     Raises:
-        UsageError: it asks for what cannot be.
+        UsageError: a flag is not valid, or the runs record nothing to draw.
     """
     out = pathlib.Path(options.out)
     if out.suffix.lower() not in plots.FORMATS:

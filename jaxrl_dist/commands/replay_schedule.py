@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     from jaxrl_dist.training import event_replay
 
     logging.set_verbosity(logging.WARNING)
-    # Nobody trains in a folder that cannot be written to, nor can it be locked.
+    # A folder that cannot be written to cannot be locked, and no trainer can use it.
     lock = run_folder.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
         with lock:

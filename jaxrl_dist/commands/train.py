@@ -45,7 +45,7 @@ def train(flags: Mapping[str, Any]) -> int:
 
 
 def _rehearse(flags: Mapping[str, Any], settings: Resolved) -> int:
-    """Prints what a command's run would be; returns the exit code."""
+    """Prints a description of the run; returns the exit code."""
     import jax
 
     from jaxrl_dist.training import dry_run, runner

@@ -16,7 +16,7 @@ from jaxrl_dist.envs import parameters
 from jaxrl_dist.settings import setting, user_code
 from jaxrl_dist.types import Array, ArrayTree
 
-# What a package offers as `NAME = "module:SUITE"` is the suite NAME.
+# A package that offers `NAME = "module:SUITE"` by this entry point adds the suite NAME.
 ENTRY_POINTS = "jaxrl_dist.envs"
 
 _LARGEST = 3e38
@@ -66,7 +66,7 @@ class Picture(NamedTuple):
 
     Attributes:
         draw: (state of one environment, in NumPy) -> u8 [H, W, 3].
-        frames_per_second: that make the simulator's own speed.
+        frames_per_second: at the simulator's own speed.
         page: (such states, frames per second) -> an HTML page that shows them; None where there is none.
     """
 
@@ -76,7 +76,7 @@ class Picture(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """One environment on the device: pure, unbatched (the caller maps it), its state carries its key.
+    """One environment on the device: pure, unbatched (`columns` maps it), its state carries its key.
 
     The step that ends an episode returns its true last observation; the next one ignores the action and resets.
 
@@ -93,11 +93,39 @@ class Environment(NamedTuple):
     spec: types.EnvironmentSpec
     make_picture: Callable[[], Picture] | None = None
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
+
+class Columns(NamedTuple):
+    """B environments on the device, leaves [B, ...].
+
+    Attributes:
+        reset: (key, indices i32 [B]) -> (state, timestep); environment i has the key `fold_in(key, i)`.
+        step: (state, action [B, ...]) -> (state, timestep).
+    """
+
+    reset: Callable[[Array, Array], tuple[ArrayTree, types.TimeStep]]
+    step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
+
+
+def columns(environment: Environment) -> Columns:
+    """Maps an environment over columns; equal ones of equal functions, so that these compile once."""
+    return _columns(environment.reset, environment.step)
+
+
+@functools.lru_cache(maxsize=8)
+def _columns(reset: Callable[..., Any], step: Callable[..., Any]) -> Columns:
+    def reset_all(key: Array, indices: Array) -> tuple[ArrayTree, types.TimeStep]:
+        return jax.vmap(lambda index: reset(jax.random.fold_in(key, index)))(indices)  # type: ignore[no-any-return]
+
+    return Columns(reset_all, jax.vmap(step))
+
 
 class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
 
-    One thread at a time uses it. What was returned is never written to again. Some libraries wait for ever, in native
+    One thread at a time uses it. Returned arrays are never written to again. Some libraries wait for ever, in native
     code, for an environment that hangs; another thread therefore calls `hangs.check_waiting` now and then, which reads
     the three attributes below.
 
@@ -127,7 +155,7 @@ class HostEnvironment(Protocol):
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
 
         Raises:
-            EnvironmentFault: one of them died, hung or gave what cannot be.
+            EnvironmentFault: one of them died, hung or returned an invalid value.
             ValueError: an action is not one of the action space.
         """
 
@@ -142,7 +170,7 @@ class HostEnvironment(Protocol):
         """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
 
         Raises:
-            EnvironmentFault: one of them died, hung or gave what cannot be.
+            EnvironmentFault: one of them died, hung or returned an invalid value.
         """
 
     def close(self) -> None:
@@ -158,7 +186,7 @@ class Film(NamedTuple):
     Attributes:
         environment: with B = 1.
         frame: (its last observation, without the batch axis) -> u8 [H, W, 3].
-        frames_per_second: that make the simulator's own speed.
+        frames_per_second: at the simulator's own speed.
         page: (frames per second) -> an HTML page of all frames so far; None where there is none.
     """
 
@@ -177,7 +205,7 @@ class HostTask(NamedTuple):
         make: (seeds u32 [B], batch_size, timeout_s) -> `HostEnvironment`. Environment i is seeded with `seeds[i]` (31
             bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
             fault.
-        make_evaluation: as `make`, for environments whose episodes are scored; None where these are no others.
+        make_evaluation: as `make`, for environments whose episodes are scored; None where `make` serves both.
         make_film: (seed of 31 bits, timeout_s) -> `Film`; None where the suite draws nothing.
         steps_together: the environments of one `make` step all together, so `batch_size` must be B.
     """
@@ -189,6 +217,9 @@ class HostTask(NamedTuple):
     make_film: Callable[[int, float], Film] | None = None
     steps_together: bool = False
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class Suite(NamedTuple):
     """Describes a suite before its library is imported.
@@ -198,7 +229,7 @@ class Suite(NamedTuple):
         runs_on: `device` or `host`.
         make: (name of the task, its parameters as text) -> `Environment` or `HostTask`.
         environments: names of its tasks; () for any.
-        draws: what of it can be filmed, in words; "" where it draws nothing.
+        draws: its tasks that can be filmed, in words; "" where it draws nothing.
     """
 
     name: str
@@ -213,15 +244,15 @@ def registry() -> Mapping[str, Suite]:
     """Returns the suites by name: those of this package, and those that installed packages offer.
 
     Raises:
-        errors.UsageError: a package offers what is no `Suite`, or cannot be imported.
+        errors.UsageError: a package offers something else than a `Suite`, or cannot be imported.
     """
     package = importlib.import_module("jaxrl_dist.envs.suites")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
     found = [getattr(importlib.import_module(name), "SUITE", None) for name in names]
     by_name = {suite.name: suite for suite in found if suite is not None}
     for name, text in user_code.installed(ENTRY_POINTS).items():
-        flag = f"the entry point {name} of {ENTRY_POINTS}"
-        suite = user_code.load(flag, text, "Suite", lambda value: isinstance(value, Suite))
+        point = f"the entry point {name} of {ENTRY_POINTS}"
+        suite = user_code.load(errors.Worded(point, point), text, "Suite", lambda value: isinstance(value, Suite))
         by_name.setdefault(name, suite._replace(name=name))
     return by_name
 
@@ -240,14 +271,18 @@ def find_suite(name: str) -> Suite:
         hint = f"; did you mean {namesakes[0]}?" if namesakes else errors.nearest(name, full_names)
         if suite in by_name:
             hint = f"; did you mean {suite}:{(by_name[suite].environments or ('NAME',))[0]}?"
-        raise errors.UsageError(f"--env={name}: expected suite:name, suites are {', '.join(by_name)}{hint}")
+        raise errors.UsageError(
+            errors.given("env", name), f": expected suite:name, suites are {', '.join(by_name)}{hint}"
+        )
     if suite not in by_name:
         hint = errors.nearest(name, full_names) or errors.nearest(suite, by_name)
-        raise errors.UsageError(f"--env={name}: no suite {suite}, expected one of {', '.join(by_name)}{hint}")
+        raise errors.UsageError(
+            errors.given("env", name), f": no suite {suite}, expected one of {', '.join(by_name)}{hint}"
+        )
     found = by_name[suite]
     if found.environments and member not in found.environments:
         hint = errors.nearest(member, found.environments)
-        raise errors.UsageError(f"--env={name}: {suite} has {', '.join(found.environments)}{hint}")
+        raise errors.UsageError(errors.given("env", name), f": {suite} has {', '.join(found.environments)}{hint}")
     return found
 
 
@@ -268,7 +303,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     try:
         environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
-        raise errors.missing_package(f"--env={name}", error.name, suite.name) from error
+        raise errors.missing_package(errors.given("env", name), error.name, suite.name) from error
     if kept is None:
         return environment
     # These build on this module's records, so they cannot be imported above.
@@ -281,7 +316,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
 
 
 def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[str, Any]:
-    """Finds rows whose numbers are not finite, or lie outside what the environment declares.
+    """Finds rows whose numbers are not finite, or outside the ranges that the environment declares.
 
     Args:
         spec: of the environment.

@@ -29,13 +29,13 @@ class Fact(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What playing showed.
+    """Holds the results of a check.
 
     Attributes:
         facts: one per rule.
-        episodes: that ended.
-        mean_return: of those, NaN without any.
-        steps_per_s: of all environments together, without the choice of actions.
+        episodes: number of those that ended.
+        mean_return: their mean return, NaN without any.
+        steps_per_s: of all environments together, not counting the time to draw actions.
     """
 
     facts: list[Fact]
@@ -58,10 +58,10 @@ def main(arguments: Sequence[str]) -> int:
         print(_described(environment.spec, protocol), flush=True)
         report = hangs.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
     except errors.UsageError as error:
-        print(error, file=sys.stderr)
+        print(errors.as_typed(error), file=sys.stderr)
         return 2
     except errors.EnvironmentFault as error:
-        print(f"BROKEN    {error}")
+        print(f"BROKEN    {errors.as_typed(error)}")
         return 1
     for fact in report.facts:
         print(f"{'BROKEN' if fact.broken else 'holds':10}{fact.rule}{': ' * bool(fact.broken)}{fact.broken}")
@@ -80,7 +80,7 @@ def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -
         seed: of the actions.
 
     Raises:
-        base.EnvironmentFault: from the environments.
+        errors.EnvironmentFault: from the environments.
     """
     environment = make()
     try:
@@ -96,7 +96,7 @@ def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -
     rows = jax.tree.map(lambda *leaves: np.stack(leaves), *(copy for _, copy in played))
     facts = [*_rules(rows, environment.spec), *_rules_of_types(played[0][0], environment.spec)]
     changed = [t for t, (row, copy) in enumerate(played) if not _equal(row, copy)]
-    facts.append(Fact("what was returned is never written to again", f"row {changed[0]}" if changed else ""))
+    facts.append(Fact("returned arrays are never written to again", f"row {changed[0]}" if changed else ""))
     differs = [t for t, ((_, a), (_, b)) in enumerate(zip(played, repeated, strict=False)) if not _equal(a, b)]
     facts.append(Fact("equal seeds and actions give equal rows", f"row {differs[0]} differs" if differs else ""))
     anew = bool((again_first.step_type == types.FIRST).all())

@@ -1,4 +1,4 @@
-"""What every suite checks of its arguments: the name of a task, and parameters that come as texts."""
+"""Checks the arguments of every suite: the name of a task, and parameters that come as texts."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -10,7 +10,8 @@ from jaxrl_dist import errors
 from jaxrl_dist.settings import fields
 
 OBSERVE = "observe"
-# A message names so many environments at most, or else the few that are most like what was asked for.
+# A message names all environments up to the first number; of more, only as many as the second says, those most like the
+# given name.
 _MOST_NAMES, _FEW_NAMES = 30, 5
 
 
@@ -20,11 +21,11 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
     Args:
         task: name without the suite's.
         suite: its name.
-        environments: that it offers.
-        more: where to find them all; of suites with so many that a message names only those most like the task.
+        environments: names that it offers.
+        more: says where to find all names, for suites whose message names only a few.
 
     Raises:
-        config.UsageError: it does not; the message names the valid ones and the nearest.
+        errors.UsageError: it does not; the message names the valid ones and the nearest.
     """
     if task in environments:
         return
@@ -33,7 +34,7 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
         like = errors.most_like(task, environments, _FEW_NAMES)
         valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
         valid += f" ({more})"
-    raise errors.UsageError(f"--env={suite}:{task}: {valid}{errors.nearest(task, environments)}")
+    raise errors.UsageError(errors.given("env", f"{suite}:{task}"), f": {valid}{errors.nearest(task, environments)}")
 
 
 def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -48,13 +49,13 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
         The given parameters only, parsed.
 
     Raises:
-        config.UsageError: unknown name, or a text that is no value of the default's type.
+        errors.UsageError: unknown name, or a text that is no value of the default's type.
     """
     for name in params:
         if name not in defaults:
             valid = (*sorted(defaults), OBSERVE)
             raise errors.UsageError(
-                f"--env.params.{name}: {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
+                errors.given(f"env.params.{name}"), f": {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
             )
     return {name: parse(name, text, defaults[name]) for name, text in params.items()}
 
@@ -63,7 +64,7 @@ def parse(name: str, text: str, default: Any) -> Any:
     """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list.
 
     Raises:
-        config.UsageError: it is no such value; of numbers, one that is not finite, unless the default is not either.
+        errors.UsageError: it is no such value, or a number that is not finite although the default is.
     """
     kind = next((kind for kind in (bool, int, float, str) if isinstance(default, kind)), None)
     field = fields.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
@@ -73,18 +74,18 @@ def parse(name: str, text: str, default: Any) -> Any:
         return jnp.asarray([fields.parse(field, part) for part in text.split(",")], jnp.result_type(default))
     except ValueError as error:
         listed = "" if kind else ", or several separated by commas"
-        raise errors.UsageError(f"--env.params.{name}={text}: {error}{listed}") from None
+        raise errors.UsageError(errors.given(f"env.params.{name}", text), f": {error}{listed}") from None
 
 
 def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
     """Checks that parameters of these names, where they are given, are at least 1.
 
     Raises:
-        config.UsageError: one is not.
+        errors.UsageError: one is not.
     """
     for name in names:
         if name in values and values[name] < 1:
-            raise errors.UsageError(f"--env.params.{name}={values[name]}: expected at least 1")
+            raise errors.UsageError(errors.given(f"env.params.{name}", values[name]), ": expected at least 1")
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class State(NamedTuple):
     Attributes:
         key: typed key [], constant; step n consumes its child n.
         steps: i32 [], calls of `step` so far, plus one.
-        ended: bool [], the last timestep was LAST, so the next step resets.
+        ended: bool [], whether the last timestep was LAST, so that the next step resets.
         environment: tree, the bare environment's state.
         episode_return: f32 [].
         episode_length: i32 [].
@@ -36,9 +36,9 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
     """Adds next-step auto-reset and the bookkeeping of episodes.
 
     The step that ends an episode returns its true last observation with LAST; the next step ignores the action, resets
-    and returns FIRST with reward 0 and discount 1. Where an episode terminates and is truncated at once, it terminated.
-    Real actions are clipped to their bounds. Every leaf is strongly typed and a step's outputs have the types of
-    `reset`'s, so that a scan can carry them.
+    and returns FIRST with reward 0 and discount 1. An episode that terminates and is truncated at the same step counts
+    as terminated. Real actions are clipped to their bounds. Every leaf is strongly typed and a step's outputs have the
+    types of `reset`'s, so that a scan can carry them.
 
     Args:
         bare: one environment without resets.
@@ -92,7 +92,7 @@ def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Env
         indices: components that remain, in this order.
 
     Raises:
-        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+        errors.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
     spec = spec_of(environment.spec, indices)
 
@@ -118,7 +118,7 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
         indices: components that remain, in this order.
 
     Raises:
-        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+        errors.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
     spec = spec_of(task.spec, indices)
 
@@ -140,14 +140,17 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
     """Returns the spec of an environment of which only some components of its observation [D] are shown.
 
     Raises:
-        config.UsageError: the observation is not one-dimensional, or an index is not in it.
+        errors.UsageError: the observation is not one-dimensional, or an index is not in it.
     """
     shape = getattr(spec.observation, "shape", None)
     if shape is None or len(shape) != 1:
-        raise errors.UsageError(f"--env.params.observe takes observations of shape [D]; {spec.name} has {shape}")
+        raise errors.UsageError(
+            errors.given("env.params.observe"), f" takes observations of shape [D]; {spec.name} has {shape}"
+        )
     if not indices or not all(0 <= index < shape[0] for index in indices):
         raise errors.UsageError(
-            f"--env.params.observe={','.join(map(str, indices))}: {spec.name} has components 0 … {shape[0] - 1}"
+            errors.given("env.params.observe", ",".join(map(str, indices))),
+            f": {spec.name} has components 0 … {shape[0] - 1}",
         )
     return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
 

@@ -1,1 +1,1 @@
-"""The gradient step: an agent's loss over batches and devices, and what is drawn for it."""
+"""The gradient step: an agent's loss over batches and devices, and the batches that are drawn for it."""

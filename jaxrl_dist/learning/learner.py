@@ -4,6 +4,7 @@ It knows agents only through their loss, and devices only through `types.Axis`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,12 +13,12 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_dist import agents, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import permutations
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
-# Folded into an update's key for what an agent prepares.
+# Folded into an update's key for `Agent.prepare`.
 _PREPARE = 2**31 - 1
 
 
@@ -125,110 +126,185 @@ class Learner(NamedTuple):
     advance: Callable[[LearnerState], LearnerState]
     update: Callable[..., tuple[LearnerState, Array, dict[str, Array]]]
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class _Measured(NamedTuple):
-    """What a step measures: the taught rows of all devices, its metrics, and the maxima of this device."""
+    """Measurements of a step: the taught rows of all devices, its metrics, and the maxima of this device."""
 
     valid: Array
     metrics: dict[str, Array]
     maxima: dict[str, Array]
 
 
+class _Static(NamedTuple):
+    """The parts of a learner: its settings, its agent, how it reduces over devices, and the rule of its steps."""
+
+    config: Config
+    agent: agents.Agent
+    axis: types.Axis
+    rule: optax.GradientTransformation
+
+
 def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
     """Builds a learner of one agent; `axis` reduces over devices, or is `types.LOCAL`."""
-    optimizer = make_direction(config.optimizer, config.momentum, config.decay, config.epsilon)
+    rule = make_direction(config.optimizer, config.momentum, config.decay, config.epsilon)
+    static = _Static(config, agent, axis, rule)
+    return Learner(
+        init=functools.partial(_init, static),
+        gradients=functools.partial(_gradients, agent),
+        prepare=functools.partial(_prepare_whole, static),
+        apply=functools.partial(_apply, static),
+        advance=functools.partial(_advance, static),
+        update=functools.partial(_update, static),
+    )
 
-    def init(params: types.Params) -> LearnerState:
-        network = params.network
-        opt_state: Any = {name: optimizer.init(network[name]) for name in agent.parts}
-        if not agent.parts:
-            opt_state = optimizer.init(network)
-        return LearnerState(params, agent.target(network), opt_state, jnp.zeros((), jnp.int32))
 
-    def gradients(params: types.Params, inputs: types.LossInputs, weights: Array) -> Gradient:
-        def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
-            output = agent.loss(params._replace(network=network), inputs)
-            return jnp.sum(weights * output.loss + output.unweighted), output
+def _init(static: _Static, params: types.Params) -> LearnerState:
+    network, parts = params.network, static.agent.parts
+    opt_state: Any = {name: static.rule.init(network[name]) for name in parts} if parts else static.rule.init(network)
+    return LearnerState(params, static.agent.target(network), opt_state, jnp.zeros((), jnp.int32))
 
-        (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
-        metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
-        return Gradient(sums, loss, output.valid.sum(), metrics, maxima, output.priority)
 
-    def apply(state: LearnerState, gradient: Gradient, progress: Array) -> tuple[LearnerState, dict[str, Array]]:
-        valid = jnp.maximum(gradient.valid, 1.0)
-        scale = 1 / valid if config.reduction == "mean" else 1.0
-        grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
-        # Without taught rows the optimiser's momentum would move parameters all the same.
-        rate = learning_rate(config, progress) * (gradient.valid > 0)
-        if agent.parts:
-            moved = {name: part_moved(part, name, grads, state, rate) for name, part in agent.parts.items()}
-            network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
-        else:
-            network, opt_state = move(grads, state.opt_state, network, rate)
-        metrics = {name: value / valid for name, value in gradient.metrics.items()}
-        metrics["gradient_norm"] = optax.global_norm(grads)
-        return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+def _update(
+    static: _Static, state: LearnerState, sample: types.Sample, key: Array, progress: Array
+) -> tuple[LearnerState, Array, dict[str, Array]]:
+    config, agent, axis = static.config, static.agent, static.axis
+    inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, axis)
+    batch = _prepare(agent, state.params, inputs)
+    weights = item_weights(sample, batch)
+    if config.epochs * config.minibatches == 1:
+        inputs = inputs._replace(batch=_as_one(agent, batch, axis))
+        state, priorities, measured = _step(static, state, inputs, weights)
+    else:
+        state, measured = _epochs(static, state, inputs._replace(batch=batch), weights)
+        # No replay that keeps priorities is gone over more than once.
+        priorities = jnp.zeros_like(weights)
+    metrics = measured.metrics | axis.max(measured.maxima)
+    params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
+    return _advance(static, state._replace(params=params)), priorities, metrics
 
-    def move(grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array) -> tuple[ArrayTree, ArrayTree]:
-        """Clips gradients by their norm, and makes a step."""
-        if config.max_grad_norm:
-            clip = jnp.minimum(1.0, config.max_grad_norm / jnp.maximum(optax.global_norm(grads), 1e-12))
-            grads = jax.tree.map(lambda g: g * clip, grads)
-        directions, opt_state = optimizer.update(grads, opt_state, network)
-        return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
 
-    def part_moved(part: types.Part, name: str, grads: ArrayTree, state: LearnerState, rate: Array) -> Any:
-        """Moves a part by its own step size, in the updates that are its own."""
-        before = state.params.network[name], state.opt_state[name]
-        if part.learning_rate:
-            rate = rate * (part.learning_rate / config.learning_rate)
-        after = move(grads[name], before[1], before[0], rate)
-        if part.period == 1:
-            return after
-        due = (state.updates + 1) % part.period == 0
-        return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, before)
+def _epochs(
+    static: _Static, state: LearnerState, inputs: types.LossInputs, weights: Array
+) -> tuple[LearnerState, _Measured]:
+    """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
+    config, agent, num_items = static.config, static.agent, _num_items(inputs.batch)
 
-    def step(state: LearnerState, inputs: types.LossInputs, weights: Array) -> tuple[LearnerState, Array, _Measured]:
-        gradient = gradients(state.params, inputs, weights)
-        reduced = _reduce(gradient, axis)
-        state, metrics = apply(state, reduced, inputs.progress)
-        return state, gradient.priorities, _Measured(reduced.valid, metrics, gradient.maxima)
+    def epoch(state: LearnerState, key: Array) -> Any:
+        shuffle_key, loss_key = jax.random.split(key)
+        order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
+        order, keys = order.reshape(config.minibatches, -1), jax.random.split(loss_key, config.minibatches)
+        batch = inputs.batch if agent.epoch is None else agent.epoch(inputs.batch, order, inputs.axis)
 
-    def prepared(params: types.Params, inputs: types.LossInputs) -> ArrayTree:
-        # A key of its own leaves those of the losses as they are.
-        return agent.prepare(params, inputs._replace(key=jax.random.fold_in(inputs.key, _PREPARE)))
+        def minibatch(state: LearnerState, x: Any) -> Any:
+            indices, key = x
+            part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
+            state, _, measured = _step(static, state, inputs._replace(batch=part, key=key), part_weights)
+            return state, measured
 
-    def prepare(params: types.Params, inputs: types.LossInputs) -> ArrayTree:
-        return _as_one(agent, prepared(params, inputs), axis)
+        return jax.lax.scan(minibatch, state, (order, keys))
 
-    def update(
-        state: LearnerState, sample: types.Sample, key: Array, progress: Array
-    ) -> tuple[LearnerState, Array, dict[str, Array]]:
-        inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, axis)
-        batch = prepared(state.params, inputs)
-        weights = item_weights(sample, batch)
-        if config.epochs * config.minibatches == 1:
-            inputs = inputs._replace(batch=_as_one(agent, batch, axis))
-            state, priorities, measured = step(state, inputs, weights)
-        else:
-            state, measured = _epochs(config, agent, step, state, inputs._replace(batch=batch), weights)
-            # Data that is gone over more than once comes from no replay that keeps priorities.
-            priorities = jnp.zeros_like(weights)
-        metrics = measured.metrics | axis.max(measured.maxima)
-        params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
-        return advance(state._replace(params=params)), priorities, metrics
+    state, each = jax.lax.scan(epoch, state, jax.random.split(inputs.key, config.epochs))
+    valid = each.valid.sum()
+    metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
+    return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))
 
-    def advance(state: LearnerState) -> LearnerState:
-        state = state._replace(updates=state.updates + 1)
-        if not jax.tree.leaves(state.target_network):
-            return state
-        due = state.updates % config.target_period == 0
-        fresh, present = agent.target(state.params.network), state.target_network
-        if config.target_rate < 1:
-            fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
-        return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
 
-    return Learner(init, gradients, prepare, apply, advance, update)
+def _step(
+    static: _Static, state: LearnerState, inputs: types.LossInputs, weights: Array
+) -> tuple[LearnerState, Array, _Measured]:
+    """Takes one gradient over all devices, and makes one step."""
+    gradient = _gradients(static.agent, state.params, inputs, weights)
+    # One collective for all; maxima and priorities stay on their device.
+    sums, valid, metrics = static.axis.sum((gradient.sums, gradient.valid, gradient.metrics))
+    state, metrics = _apply(static, state, gradient._replace(sums=sums, valid=valid, metrics=metrics), inputs.progress)
+    return state, gradient.priorities, _Measured(valid, metrics, gradient.maxima)
+
+
+def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInputs, weights: Array) -> Gradient:
+    def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
+        output = agent.loss(params._replace(network=network), inputs)
+        return jnp.sum(weights * output.loss + output.unweighted), output
+
+    (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
+    metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
+    return Gradient(sums, loss, output.valid.sum(), metrics, maxima, output.priority)
+
+
+def _apply(
+    static: _Static, state: LearnerState, gradient: Gradient, progress: Array
+) -> tuple[LearnerState, dict[str, Array]]:
+    config, parts = static.config, static.agent.parts
+    valid = jnp.maximum(gradient.valid, 1.0)
+    scale = 1 / valid if config.reduction == "mean" else 1.0
+    grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
+    # Without taught rows the optimiser's momentum would move parameters all the same.
+    rate = learning_rate(config, progress) * (gradient.valid > 0)
+    if parts:
+        moved = {name: _part_moved(static, part, name, grads, state, rate) for name, part in parts.items()}
+        network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
+    else:
+        network, opt_state = _moved(static, grads, state.opt_state, network, rate)
+    metrics = {name: value / valid for name, value in gradient.metrics.items()}
+    metrics["gradient_norm"] = optax.global_norm(grads)
+    return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+
+
+def _part_moved(
+    static: _Static, part: types.Part, name: str, grads: ArrayTree, state: LearnerState, rate: Array
+) -> Any:
+    """Moves a part by its own step size, in the updates that are its own."""
+    before = state.params.network[name], state.opt_state[name]
+    if part.learning_rate:
+        rate = rate * (part.learning_rate / static.config.learning_rate)
+    after = _moved(static, grads[name], before[1], before[0], rate)
+    if part.period == 1:
+        return after
+    due = (state.updates + 1) % part.period == 0
+    return jax.tree.map(lambda new, old: jnp.where(due, new, old), after, before)
+
+
+def _moved(
+    static: _Static, grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array
+) -> tuple[ArrayTree, ArrayTree]:
+    """Clips gradients by their norm, and makes a step."""
+    largest = static.config.max_grad_norm
+    if largest:
+        clip = jnp.minimum(1.0, largest / jnp.maximum(optax.global_norm(grads), 1e-12))
+        grads = jax.tree.map(lambda g: g * clip, grads)
+    directions, opt_state = static.rule.update(grads, opt_state, network)
+    return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
+
+
+def _advance(static: _Static, state: LearnerState) -> LearnerState:
+    config, state = static.config, state._replace(updates=state.updates + 1)
+    if not jax.tree.leaves(state.target_network):
+        return state
+    due = state.updates % config.target_period == 0
+    fresh, present = static.agent.target(state.params.network), state.target_network
+    if config.target_rate < 1:
+        fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
+    return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
+
+
+def _prepare(agent: agents.Agent, params: types.Params, inputs: types.LossInputs) -> ArrayTree:
+    # A key of its own leaves those of the losses as they are.
+    return agent.prepare(params, inputs._replace(key=jax.random.fold_in(inputs.key, _PREPARE)))
+
+
+def _prepare_whole(static: _Static, params: types.Params, inputs: types.LossInputs) -> ArrayTree:
+    return _as_one(static.agent, _prepare(static.agent, params, inputs), static.axis)
+
+
+def _as_one(agent: agents.Agent, batch: ArrayTree, axis: types.Axis) -> ArrayTree:
+    """Returns a batch as its only minibatch, once all of its items are known to make one."""
+    return batch if agent.epoch is None else agent.epoch(batch, jnp.arange(_num_items(batch))[None], axis)
+
+
+def _num_items(batch: ArrayTree) -> int:
+    return jax.tree.leaves(batch)[0].shape[0]
 
 
 def learning_rate(config: Config, progress: Array) -> Array:
@@ -251,8 +327,8 @@ def check_batch(config: Config, num_items: int, num_devices: int) -> None:
         nearest = sorted(sorted(valid, key=lambda m: abs(m - config.minibatches))[:3])
         fix = f"nearest valid: {', '.join(map(str, nearest))}" if nearest else "no number of minibatches would"
         raise UsageError(
-            f"--learner.minibatches={config.minibatches} on {num_devices} device(s) does not divide "
-            f"{num_items} items; {fix}"
+            given("learner.minibatches", config.minibatches),
+            f" on {num_devices} device(s) does not divide {num_items} items; {fix}",
         )
 
 
@@ -274,49 +350,3 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
     if name == "rmsprop_centred":
         return optax.scale_by_stddev(decay=decay, eps=epsilon)
     return optax.identity()
-
-
-def _reduce(gradient: Gradient, axis: types.Axis) -> Gradient:
-    """Sums over devices in one collective; maxima and priorities stay on their device."""
-    sums, valid, metrics = axis.sum((gradient.sums, gradient.valid, gradient.metrics))
-    return gradient._replace(sums=sums, valid=valid, metrics=metrics)
-
-
-def _as_one(agent: agents.Agent, batch: ArrayTree, axis: types.Axis) -> ArrayTree:
-    """Returns a batch as its only minibatch, once all of its items are known to make one."""
-    return batch if agent.epoch is None else agent.epoch(batch, jnp.arange(_num_items(batch))[None], axis)
-
-
-def _epochs(
-    config: Config,
-    agent: agents.Agent,
-    step: Callable[..., Any],
-    state: LearnerState,
-    inputs: types.LossInputs,
-    weights: Array,
-) -> tuple[LearnerState, _Measured]:
-    """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
-    num_items = _num_items(inputs.batch)
-
-    def epoch(state: LearnerState, key: Array) -> Any:
-        shuffle_key, loss_key = jax.random.split(key)
-        order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
-        order, keys = order.reshape(config.minibatches, -1), jax.random.split(loss_key, config.minibatches)
-        batch = inputs.batch if agent.epoch is None else agent.epoch(inputs.batch, order, inputs.axis)
-
-        def minibatch(state: LearnerState, x: Any) -> Any:
-            indices, key = x
-            part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
-            state, _, measured = step(state, inputs._replace(batch=part, key=key), part_weights)
-            return state, measured
-
-        return jax.lax.scan(minibatch, state, (order, keys))
-
-    state, each = jax.lax.scan(epoch, state, jax.random.split(inputs.key, config.epochs))
-    valid = each.valid.sum()
-    metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
-    return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))
-
-
-def _num_items(batch: ArrayTree) -> int:
-    return jax.tree.leaves(batch)[0].shape[0]

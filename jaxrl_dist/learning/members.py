@@ -1,7 +1,7 @@
-"""An agent and a learner whose settings are arrays of each member of a sweep, and which settings can be such.
+"""Makes an agent and a learner whose settings are arrays, one number per member of a sweep.
 
 The values travel as frozen statistics of the parameters, so layouts, checkpoints and evaluations know nothing of them:
-whatever is given the parameters builds its functions anew, while it is traced, from the values that lie in them.
+a function that gets parameters is built, while it is traced, from the values that lie in them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -85,7 +85,7 @@ def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:
     """Says whether a setting can have several values in one program: an array in its place is enough to trace it.
 
     Args:
-        name: of a setting that is marked to be swept; in some configurations such a one decides what is compiled too.
+        name: of a setting that is marked to be swept; in some configurations it decides what is compiled all the same.
         build: as in `over`.
         trace: (name -> value) traces the training program with these values.
     """
@@ -97,8 +97,8 @@ def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:
 
 
 def is_apart(name: str, build: Build) -> bool:
-    """Says whether what is computed without parameters, in which a member's values lie, does without a setting."""
-    # What an actor remembers of an error is such.
+    """Says whether no function without parameters, and so without a member's values, depends on a setting."""
+    # `first_error`, which computes errors from stored extras, is such a function.
     if name.startswith("agent.") and build({})[0].first_error is not None:
         return False
 

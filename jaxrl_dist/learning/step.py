@@ -1,4 +1,4 @@
-"""The learning step of an iteration: what comes in is added, then as many batches are drawn and learned as are due."""
+"""The learning step of an iteration: adds unrolls to the replay, then draws and learns as many batches as are due."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 
 
 def parts(learner: learners.Learner, replay: replays.Replay) -> Parts:
-    """Makes the parts. Of a replay, `replay_age` is a metric: updates since the sampled rows were acted, here."""
+    """Makes the parts; with a replay the metric `replay_age` counts updates since the sampled rows were acted."""
 
     def add(replay_state: ArrayTree, unrolls: Unrolls) -> ArrayTree:
         for unroll, columns in unrolls:
@@ -66,20 +66,7 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
     def once(state: learners.LearnerState, replay_state: ArrayTree, key: Array, progress: Array) -> Any:
         return teach(state, replay_state, draw(replay_state, key, progress), key, progress)
 
-    def learn_whole(
-        state: learners.LearnerState,
-        replay_state: ArrayTree,
-        unrolls: Unrolls,
-        credit: Array,
-        ready: Array,
-        key: Array,
-        progress: Array,
-    ) -> Any:
-        del ready
-        state, replay_state, metrics = once(state, add(replay_state, unrolls), key, progress)
-        return state, replay_state, credit, jnp.int32(1), metrics
-
-    def learn_due(
+    def learn(
         state: learners.LearnerState,
         replay_state: ArrayTree,
         unrolls: Unrolls,
@@ -89,6 +76,9 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
         progress: Array,
     ) -> Any:
         replay_state = add(replay_state, unrolls)
+        if not replay.min_rows:
+            state, replay_state, metrics = once(state, replay_state, key, progress)
+            return state, replay_state, credit, jnp.int32(1), metrics
         credit = credit + jnp.where(ready, numerator, 0)
         due = credit // denominator
         shapes = jax.eval_shape(once, state, replay_state, key, progress)[2]
@@ -102,11 +92,11 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
         state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
         return state, replay_state, credit - due * denominator, due, total
 
-    return learn_whole if replay.min_rows == 0 else learn_due
+    return learn
 
 
 class Pace(NamedTuple):
-    """When updates are due.
+    """Schedule of updates.
 
     Attributes:
         first_ready: iterations after an empty replay before the first that may sample.

@@ -1,7 +1,7 @@
 """Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
-A `Network` is memoryless but for its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps
-inputs to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
+A `Network` keeps no state but its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps inputs
+to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import cores, custom, noisy, torsos
 from jaxrl_dist.settings import setting
 
@@ -51,13 +51,13 @@ class Config:
     )
     layer_norm: bool = setting(
         False,
-        "Normalise what each hidden layer of torso and heads gives, over its features and before its activation; not "
-        "inside a module of your own.",
+        "Normalise the outputs of each hidden layer of torso and heads, over its features and before its activation; "
+        "not inside a module of your own.",
         source="Ba et al. 2016, section 3 (layer normalization)",
     )
     shared: bool = setting(
         True,
-        "One torso under all heads; off: each head has its own (always shared with another core than identity).",
+        "One torso under all heads; off: each head has its own. Shared in any case unless the core is identity.",
         source="Mnih et al. 2016, section 4",
     )
     head_size: int = setting(
@@ -143,6 +143,9 @@ class Network(NamedTuple):
     step: Callable[..., Any]
     unroll: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], extra: int = 0) -> Network:
     """Builds the network of an agent.
@@ -158,7 +161,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
-        raise UsageError(f"--env={spec.name}: its observation is a tree; networks take one array")
+        raise UsageError(given("env", spec.name), ": its observation is a tree; networks take one array")
     recurrent = config.core in RECURRENT
     num_frames = config.num_frames if config.core in STACKED else 1
     inputs_shape = cores.stacked_shape(observation.shape, num_frames)
@@ -302,7 +305,7 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core is not None:
-            # Parameters are drawn by this name.
+            # Flax draws parameters by the name of the attribute.
             self.lstm = self.core.clone()
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:

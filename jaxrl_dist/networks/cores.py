@@ -10,11 +10,11 @@ import jax.numpy as jnp
 class Core(Protocol):
     """A Flax module with a memory.
 
-    T rows at once, one by one, or cut anywhere give the same, and nothing before a FIRST row reaches it.
+    T rows at once, one by one, or in pieces give the same result. Rows before a FIRST row have no influence on it.
     """
 
     def initial(self, batch_size: int) -> Any:
-        """Returns the memory of nothing seen, leaves [B, ...], all zeros or False."""
+        """Returns the memory before any row, leaves [B, ...], all zeros or False."""
 
     def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
         """Maps features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, F'])."""
@@ -35,7 +35,7 @@ class Lstm(nn.Module):
 
     @nn.nowrap
     def initial(self, batch_size: int) -> tuple[jax.Array, jax.Array]:
-        """Returns hidden state and cell of nothing seen, zeros f32 [B, size]."""
+        """Returns hidden state and cell before any row, zeros f32 [B, size]."""
         return jnp.zeros((batch_size, self.size)), jnp.zeros((batch_size, self.size))
 
     @nn.compact

@@ -5,7 +5,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.settings import user_code
 
 
@@ -18,11 +18,11 @@ def make(name: str) -> Any:
     Raises:
         UsageError: there is no such class, or it fails; the message names the Flax modules that there are, or the line.
     """
-    made = user_code.load(f"--network={name}", name, "Flax module", callable, _is_flax_module)
+    made = user_code.load(given("network", name), name, "Flax module", callable, _is_flax_module)
     try:
         return made()
     except Exception as error:
-        raise UsageError(f"--network={name}: {user_code.where(error)}; it is made without arguments") from error
+        raise UsageError(given("network", name), f": {user_code.where(error)}; it is made without arguments") from error
 
 
 def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> None:
@@ -41,12 +41,13 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
         features = jax.eval_shape(lambda x: torso.init_with_output(jax.random.key(0), x)[0], batch)
     except Exception as error:
         raise UsageError(
-            f"--network={name}: {user_code.where(error)}; it was given observations {batch.shape}"
+            given("network", name), f": {user_code.where(error)}; it was given observations {batch.shape}"
         ) from error
     shape = getattr(features, "shape", None)
     if shape is None or len(shape) != 2 or shape[0] != 2:
         raise UsageError(
-            f"--network={name} maps observations {batch.shape} to {'a tree' if shape is None else shape}; wanted (2, F)"
+            given("network", name),
+            f" maps observations {batch.shape} to {'a tree' if shape is None else shape}; wanted (2, F)",
         )
 
 

@@ -9,10 +9,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import custom
 
-# Name -> fewest pixels of an image's height and width that leave its last convolution one.
+# Name -> least height and width of an image, in pixels, for which its last convolution has an output.
 _CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
@@ -36,7 +36,7 @@ def make(
         orthogonal: initialisation; else LeCun normal.
         shape: of one observation.
         last_layer: whether the last layer of units is part of it; else the heads bring their own.
-        layer_norm: whether what a layer gives is normalised before its activation; not in a module of the user's.
+        layer_norm: whether a layer's outputs are normalised before its activation; not in a module of the user's.
 
     Raises:
         UsageError: the torso does not take such observations, or there is no such module.
@@ -47,20 +47,25 @@ def make(
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
-                f"--network={name} takes images [H, W, C]; this observation has shape {shape}: use --network=mlp"
+                given("network", name),
+                f" takes images [H, W, C]; this observation has shape {shape}: use ",
+                given("network", "mlp"),
             )
         least = _CONVOLUTIONS[name]
         if least > min(shape[:2]):
             other = next((torso for torso, pixels in _CONVOLUTIONS.items() if pixels <= min(shape[:2])), "mlp")
             raise UsageError(
-                f"--network={name} takes images of {least} × {least} pixels or more; this observation has shape "
-                f"{shape}: use --network={other}"
+                given("network", name),
+                f" takes images of {least} × {least} pixels or more; this observation has shape {shape}: use ",
+                given("network", other),
             )
         return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
             init, norm, last_layer
         )
     if ":" not in name:
-        raise UsageError(f"--network={name} is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class")
+        raise UsageError(
+            given("network", name), f" is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class"
+        )
     return custom.make(name)
 
 
@@ -97,9 +102,9 @@ class _MinAtarCnn(nn.Module):
 
 
 class _Convolution(nn.Module):
-    """A convolution without padding; on a CPU as products, since XLA's own there leaves its fast path inside loops.
+    """A convolution without padding; on a CPU as products, since XLA's own is slow there inside loops.
 
-    The gradient of the Nature network took 26 times as long in a loop, that of MinAtar's 7 times.
+    In a loop the gradient of the Nature network took 26 times as long as outside, that of MinAtar's 7 times.
     """
 
     features: int
@@ -122,7 +127,7 @@ def by_convolution(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
 
 
 def by_products(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
-    """Does what `by_convolution` does as one product of matrices.
+    """Convolves as `by_convolution`, by one product of matrices.
 
     Blocks of stride × stride pixels become channels, so that few shifted copies of the image make all patches.
     """
@@ -179,7 +184,7 @@ class _ImpalaResNet(nn.Module):
 
 
 def _units(size: int, init: Any, norm: Callable[[], Any], x: jax.Array) -> jax.Array:
-    """Flattens features and maps them to units with relu; to none where `size` is 0."""
+    """Flattens features, and maps them to `size` units with relu unless it is 0."""
     x = x.reshape(x.shape[0], -1)
     return nn.relu(norm()(nn.Dense(size, kernel_init=init)(x))) if size else x
 
@@ -190,7 +195,7 @@ def kernel(orthogonal: bool, gain: float) -> Any:
 
 
 def normalisation(layer_norm: bool) -> Callable[[], Any]:
-    """Returns what makes the normalisation of a layer: over the features of each row (and pixel), or none.
+    """Returns the maker of a layer's normalisation, over the features of each row (and pixel), or of the identity.
 
     Source: Ba et al. 2016, "Layer normalization".
     """

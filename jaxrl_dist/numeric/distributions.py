@@ -1,8 +1,8 @@
 """Action distributions as pure functions of their parameters: categorical, Gaussian, and Gaussian squashed by tanh.
 
 Each offers `sample(key)`, `log_prob(sample)`, `entropy(key)`, `mode()` and `kl(other)`; one key serves a whole batch.
-`action(sample)` is what the environment takes: of a squashed distribution the samples are those before tanh, since
-f32 actions near ±1 no longer tell them apart, and a probability computed back from them explodes.
+`action(sample)` is what the environment takes. A squashed distribution keeps samples from before tanh: near ±1
+different samples have the same f32 action, from which no probability can be computed.
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Categorical(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Says whether actions are not the samples themselves."""
+        """Says whether actions differ from samples."""
         return False
 
     def sample(self, key: Array) -> Array:
@@ -93,7 +93,7 @@ class Gaussian(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Says whether actions are not the samples themselves."""
+        """Says whether actions differ from samples."""
         return False
 
     def sample(self, key: Array) -> Array:
@@ -144,7 +144,7 @@ class TanhGaussian(NamedTuple):
 
     @property
     def squashes(self) -> bool:
-        """Says whether actions are not the samples themselves."""
+        """Says whether actions differ from samples."""
         return True
 
     def sample(self, key: Array) -> Array:
@@ -160,7 +160,7 @@ class TanhGaussian(NamedTuple):
         return self._base().entropy(key) + _log_slope(self._base().sample(key)).sum(-1)
 
     def mode(self) -> Array:
-        """Returns f32 [..., A], the mean, whose tanh is the median and everyone's deterministic action."""
+        """Returns f32 [..., A], the mean, whose tanh is the median and the usual deterministic action."""
         return self.mean
 
     def action(self, sample: Array) -> Array:

@@ -19,14 +19,14 @@ _SMALLEST_STD = 1e-6
 class Moments(NamedTuple):
     """Moments of all rows so far; the same on every device.
 
-    A batch moves a sum by less than f32 resolves once 2²⁴ times as many rows went before, and rows, mean and M2 would
-    stop or drift apart one by one. So what each addition rounds off is kept and added the next time (Kahan 1965).
+    After 2²⁴ times as many rows, a batch changes a sum by less than f32 resolves, and rows, mean and M2 would stop or
+    drift apart. So the part that an addition rounds off is kept and added the next time (Kahan 1965).
 
     Attributes:
         rows: f32 [], how many.
         mean: tree of f32 [...].
         m2: tree of f32 [...], summed squared deviations from the mean.
-        lost: (rows, mean, m2) of f32, what rounding has kept out of each so far.
+        lost: (rows, mean, m2) of f32, the part of each that rounding has left out so far.
     """
 
     rows: Array
@@ -36,7 +36,7 @@ class Moments(NamedTuple):
 
 
 def initial(spec: ArrayTree) -> Moments:
-    """Returns the moments of no rows.
+    """Returns the moments before any row.
 
     Args:
         spec: tree of arrays or `jax.ShapeDtypeStruct` [...], one row.
@@ -76,7 +76,7 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
     centre = jax.tree.map(jnp.add, moments.mean, offset)
     batch_m2 = axis.sum(jax.tree.map(lambda x, c: summed(x, c, 2), batch, centre))
 
-    # From the mean with what rounding has kept out of it.
+    # From the mean including the part that rounding has left out.
     delta = jax.tree.map(jnp.subtract, offset, moments.lost[1])
     weight = rows / jnp.maximum(moments.rows + rows, 1.0)
     step = (
@@ -95,8 +95,8 @@ def std(moments: Moments) -> ArrayTree:
     """Returns the standard deviation of every component, to divide by.
 
     Returns:
-        Tree of f32 [...]; 1 where no rows were seen or all were equal, so that a constant stays what it is, and a
-        reward that has always been 0 is not blown up when the first other one comes.
+        Tree of f32 [...]; 1 where no rows were seen or all were equal, so that a constant stays as it is, and the first
+        reward other than 0 is not blown up.
     """
 
     def leaf(mean: Array, m2: Array) -> Array:

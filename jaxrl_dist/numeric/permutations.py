@@ -1,4 +1,4 @@
-"""Random permutations without sorting, the dearest part of a shuffle, and integers from half of the usual bits."""
+"""Random permutations without sorting, the costliest part of a shuffle, and integers from half of the usual bits."""
 
 import jax
 import jax.numpy as jnp

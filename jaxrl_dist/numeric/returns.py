@@ -20,7 +20,7 @@ from jaxrl_dist.types import Array
 
 
 class Transitions(NamedTuple):
-    """What up to n steps from each of M rows brought, for agents that bootstrap by another network.
+    """Transitions of up to n steps from each of M rows, for agents that bootstrap by another network.
 
     Attributes:
         reward: f32 [M], discounted sum of the rewards of k steps.

@@ -1,5 +1,6 @@
 """Layouts: how data moves between environments, replay and learners; no layout names an agent."""
 
+import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,8 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxrl_dist import agents
+from jaxrl_dist import replay as replays
+from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.types import Array, ArrayTree, Axis
+
+
+def never() -> bool:
+    """Returns False: no stop is asked for."""
+    return False
 
 
 class Metrics(NamedTuple):
@@ -44,7 +53,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class BadRow(NamedTuple):
-    """Where the first number came from that is not finite or out of range: field, and indices of seed, column, row."""
+    """Place of the first number that is not finite or out of range: field, and indices of seed, column, row."""
 
     field: str
     seed: int
@@ -66,68 +75,133 @@ class Failure(NamedTuple):
     source: BadRow | None
 
 
-def with_learner(state: Any, learner: Any) -> Any:
-    """Returns a state with another `LearnerState`, leaves [S, ...]."""
-    return state._replace(learner=learner)
+class LayoutParts(NamedTuple):
+    """The parts that a layout is made of.
+
+    Attributes:
+        config: the layout's settings.
+        agent: acts and defines the loss.
+        replay: one shard of it.
+        learner: reduces by the layout's `LayoutSpec.axis`.
+        environment: `envs.Environment`, or `envs.HostTask` where the layout serves these.
+        num_envs: environments per seed, over all devices and threads.
+        mesh: devices of the learner, from `mesh.make`.
+    """
+
+    config: Any
+    agent: agents.Agent
+    replay: replays.Replay
+    learner: learners.Learner
+    environment: Any
+    num_envs: int
+    mesh: Mesh
 
 
-def no_summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Returns nothing: there is nothing to say of the whole run."""
-    del sums
-    return {}
+class Diagnosis(NamedTuple):
+    """Finds out what went wrong in an iteration.
+
+    Attributes:
+        template: (keys [S]) -> `Failure.saved` of `jax.ShapeDtypeStruct`.
+        run: (`Failure.saved`, iteration, total_iterations) -> (`LearnerState`, `Metrics`): runs it again.
+        kept: () -> the `Failure` that `Layout.run` kept of its last iterations, None where it kept none: then these
+            are run again from the last checkpoint to find it.
+        find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, or None.
+    """
+
+    template: Callable[[Array], Any]
+    run: Callable[[Any, int, int], tuple[Any, Metrics]]
+    kept: Callable[[], Failure | None] = lambda: None
+    find_source: Callable[[Any, int, int], BadRow | None] = lambda state, iteration, total: None
 
 
-class Layout(NamedTuple):
-    """A layout's programs over a mesh.
+class EventLog(NamedTuple):
+    """Records and repeats the order of events, of a layout where it is a matter of the clock.
+
+    Attributes:
+        take: () -> the events since the last call, as `events.encode` writes them.
+        count: (saved state) -> events of the run up to it.
+        follow: (workers by event) makes the next run repeat this order.
+        roll_back: (saved state, updates) -> saved state with the learner's version of so many updates; raises a
+            `UsageError` that names the versions it keeps where this is none of them.
+    """
+
+    take: Callable[[], bytes]
+    count: Callable[[Any], int]
+    follow: Callable[[Sequence[int]], None]
+    roll_back: Callable[[Any, int], Any]
+
+
+class Layout(abc.ABC):
+    """A layout's programs over a mesh, and its threads where it has some; none starts before `run`.
 
     Attributes:
         mesh: learner's devices.
         rows_per_iteration: environment steps of one iteration and seed, over all devices.
-        init: (keys [S]) -> state; its `learner` is a `LearnerState` with leaves [S, ...].
-        template: (keys [S]) -> saved state of `jax.ShapeDtypeStruct` with shardings, for restoring.
-        run: (state, iteration, num_iterations, total_iterations, stopped) -> (state, `Metrics` of these iterations).
-            The state that is passed is used up. `stopped`, () -> bool, is polled where iterations can be interrupted;
-            raises `Interrupted` then, and at a fault. No iterations only compile.
-        snapshot: (state) -> what a checkpoint holds of it; `run` takes either.
-        kept_failure: () -> the `Failure` that `run` kept of its last iterations, None where it kept none: then these
-            are run again from the last checkpoint to find it.
-        find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, or None.
-        failure_template: (keys [S]) -> `Failure.saved` of `jax.ShapeDtypeStruct`.
-        run_failure: (saved, iteration, total_iterations) -> (`LearnerState`, `Metrics`).
-        report: (sums by path, seconds) -> what a training record says of the layout itself.
+        program: the jitted program behind `run`, for lowering and counting; `run_arguments` returns its arguments.
+        diagnosis: of an iteration that went wrong.
         placement: lines that say what runs where.
-        close: ends threads and frees environments.
-        events: () -> what the event log gets of the iterations since the last call (`events.encode`).
-        num_events: (state, iteration) -> events of a run up to a saved state.
-        start_from: (state of `init`, `LearnerState`) -> the state that starts from this one.
-        roll_back: (saved state, updates) -> saved state with the learner's version of so many updates, if it was kept;
-            None where the layout keeps none.
-        follow: (workers by event) makes a run repeat a log's order; None where order is not a matter of the clock.
-        program: the jitted program behind `run`, and its arguments by `run_arguments`, for lowering and counting.
-        summary: (sums of `Metrics.layout` over the whole run, by path) -> what `summary.json` says of the layout.
+        events: None where order is not a matter of the clock.
     """
 
     mesh: Mesh
     rows_per_iteration: int
-    init: Callable[[Array], Any]
-    template: Callable[[Array], Any]
-    run: Callable[..., tuple[Any, Metrics]]
-    snapshot: Callable[[Any], Any]
-    kept_failure: Callable[[], Failure | None]
-    find_source: Callable[[Any, int, int], BadRow | None]
-    failure_template: Callable[[Array], Any]
-    run_failure: Callable[..., tuple[Any, Metrics]]
-    report: Callable[..., dict[str, Any]]
-    placement: tuple[str, ...]
-    close: Callable[[], None]
     program: Any
-    run_arguments: Callable[..., tuple[Any, ...]]
-    events: Callable[[], bytes] = bytes
-    num_events: Callable[[Any, int], int] = lambda state, iteration: 0
-    start_from: Callable[[Any, Any], Any] = with_learner
-    roll_back: Callable[[Any, int], Any] | None = None
-    follow: Callable[[Sequence[int]], None] | None = None
-    summary: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = no_summary
+    diagnosis: Diagnosis
+    placement: tuple[str, ...] = ()
+    events: EventLog | None = None
+
+    @abc.abstractmethod
+    def init(self, keys: Array) -> Any:
+        """Returns the first state, of typed keys [S]; its `learner` is a `LearnerState` with leaves [S, ...]."""
+
+    @abc.abstractmethod
+    def template(self, keys: Array) -> Any:
+        """Returns a saved state of `jax.ShapeDtypeStruct` with shardings, for restoring."""
+
+    @abc.abstractmethod
+    def run(
+        self, state: Any, iteration: int, count: int, total: int, stopped: Callable[[], bool] = never
+    ) -> tuple[Any, Metrics]:
+        """Runs iterations.
+
+        Args:
+            state: of `init`, `snapshot` or the last call; it is used up.
+            iteration: the first.
+            count: of iterations; none only compile.
+            total: iterations of the whole run, for schedules.
+            stopped: polled where iterations can be interrupted.
+
+        Returns:
+            The state after them, and their sums.
+
+        Raises:
+            Interrupted: at a stop, and at a fault.
+        """
+
+    @abc.abstractmethod
+    def run_arguments(self, state: Any, iteration: int, count: int, total: int) -> tuple[Any, ...]:
+        """Returns the arguments of `program`; a state of `jax.ShapeDtypeStruct` gives such."""
+
+    def snapshot(self, state: Any) -> Any:
+        """Returns what a checkpoint holds of a state."""
+        return state
+
+    def start_from(self, state: Any, learner: learners.LearnerState) -> Any:
+        """Returns the state of `init` that starts from another `LearnerState`, leaves [S, ...]."""
+        return state._replace(learner=learner)
+
+    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+        """Returns what a training record says of the layout itself, from sums of `Metrics.layout` by path."""
+        del sums, seconds
+        return {}
+
+    def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Returns what `summary.json` says of the layout, from the sums over the whole run."""
+        del sums
+        return {}
+
+    def close(self) -> None:  # noqa: B027
+        """Ends threads and frees environments."""
 
 
 class LayoutSpec(NamedTuple):
@@ -137,7 +211,7 @@ class LayoutSpec(NamedTuple):
         name: as in `--layout`.
         summary: one line for `--list`.
         config: dataclass of its settings, `--layout.*`.
-        make: (config, agent, replay, learner, environment, num_envs, mesh) -> `Layout`.
+        make: (`LayoutParts`) -> `Layout`; raises a `UsageError` for parts that do not fit together.
         serves: where environments may run, `device` or `host`; the first natively.
         seeds_together: whether several seeds train in one program.
         axis: by which its learner reduces over devices.
@@ -148,17 +222,12 @@ class LayoutSpec(NamedTuple):
     name: str
     summary: str
     config: type
-    make: Callable[..., Layout]
+    make: Callable[[LayoutParts], Layout]
     serves: tuple[str, ...]
     seeds_together: bool
     axis: Axis
     choose_devices: Callable[..., list[jax.Device]]
     replay_shards: Callable[..., int]
-
-
-def never() -> bool:
-    """Returns False: nobody asks for a stop."""
-    return False
 
 
 def all_finite(tree: ArrayTree) -> Array:

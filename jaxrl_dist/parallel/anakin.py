@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, errors, networks, parallel
-from jaxrl_dist import replay as replays
+from jaxrl_dist import envs, errors, networks, parallel
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step
 from jaxrl_dist.parallel import keys as run_keys
@@ -27,6 +25,8 @@ from jaxrl_dist.types import Array, ArrayTree
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
 _ROWS_PER_CORE = 1024
 _ROWS_PER_CORE_PHYSICS = 64
+# Of learner, actors and replay, which a run carries.
+_CARRIED = (meshes.PER_SEED, meshes.COLUMNS, meshes.COLUMNS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,68 +61,95 @@ class State(NamedTuple):
     replay_began: np.ndarray
 
 
-def make(
-    config: Config,
-    agent: agents.Agent,
-    replay: replays.Replay,
-    learner: learners.Learner,
-    environment: envs.Environment,
-    num_envs: int,
-    mesh: Mesh,
-) -> parallel.Layout:
-    """Builds the programs.
-
-    Args:
-        config: settings.
-        agent: acts and defines the loss.
-        replay: one shard of it.
-        learner: built with `meshes.AXIS`.
-        environment: one, on the device.
-        num_envs: environments per seed, over all devices.
-        mesh: from `meshes.make`.
+class Anakin(parallel.Layout):
+    """Acts and learns in one program; made of `parallel.LayoutParts` with an environment on the device.
 
     Raises:
         UsageError: a replay that keeps observations on the host.
     """
-    if replay.host:
-        raise errors.UsageError(
-            "--replay.storage=host: anakin's program does not leave its devices; valid: device, or --layout=sebulba"
-        )
-    columns = num_envs // mesh.shape["devices"]
-    unroll = unrolls.device_unroll(agent, environment, config.unroll_length)
-    learn, pace = step.make(learner, replay), step.pace(replay, config.unroll_length)
 
-    def init(key: Array) -> Any:
+    def __init__(self, parts: parallel.LayoutParts) -> None:
+        if parts.replay.host:
+            raise errors.UsageError(
+                "--replay.storage=host: anakin's program does not leave its devices; valid: device, or --layout=sebulba"
+            )
+        self._parts, self.mesh = parts, parts.mesh
+        length = parts.config.unroll_length
+        self.rows_per_iteration = parts.num_envs * length
+        self._columns = parts.num_envs // parts.mesh.shape["devices"]
+        self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length)
+        self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
+        self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
+        in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
+        self.program = self._program(self._train, in_specs, out_specs, donate=(6, 7, 8))
+        self.diagnosis = parallel.Diagnosis(self.template, self._run_again, find_source=self._find_source)
+
+    def init(self, keys: Array) -> State:
+        keys = meshes.put_keys(self.mesh, keys)
+        learner_state, actors, replay_state = self._init(keys)
+        return State(learner_state, keys, actors, replay_state, np.zeros((), np.int32))
+
+    def template(self, keys: Array) -> State:
+        placed = functools.partial(meshes.placed, self.mesh)
+        learner_state, actors, replay_state = placed(_CARRIED, jax.eval_shape(self._init, keys))
+        return State(learner_state, placed(meshes.PER_SEED, keys), actors, replay_state, np.zeros((), np.int32))
+
+    def run(
+        self, state: State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
+    ) -> tuple[State, parallel.Metrics]:
+        del stopped
+        *carried, metrics = self.program(*self.run_arguments(state, iteration, count, total))
+        learner_state, actors, replay_state = carried
+        return State(learner_state, state.key, actors, replay_state, state.replay_began), metrics
+
+    def run_arguments(self, state: State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
+        began = int(state.replay_began)
+        bounds = (np.int32(iteration), np.int32(iteration + count))
+        due = (np.int32(began + self._pace.first_ready), np.int32(self._pace.credit(iteration - began)))
+        return (*bounds, np.float32(total), *due, state.key, state.learner, state.actors, state.replay)
+
+    def _program(self, function: Any, in_specs: Any, out_specs: Any, donate: Sequence[int] = ()) -> Any:
+        """Compiles a program of one seed on one device for the mesh."""
+        # The outputs' shardings are given, not inferred: they are the next call's inputs, and must not compile anew.
+        return meshes.program(meshes.device_map(function, self.mesh, in_specs, out_specs), self.mesh, out_specs, donate)
+
+    def _begin(self, key: Array) -> Any:
+        agent, environment, replay = self._parts.agent, self._parts.environment, self._parts.replay
         keys = run_keys.seed_keys(key)
-        learner_state = learner.init(agent.init(keys.params))
-        env_keys = jax.vmap(jax.random.fold_in, (None, 0))(keys.environment, meshes.global_columns(columns))
-        actors = unrolls.ActorState(*jax.vmap(environment.reset)(env_keys), agent.init_carry(columns))
+        learner_state = self._parts.learner.init(agent.init(keys.params))
+        columns = envs.columns(environment)
+        state, timestep = columns.reset(keys.environment, meshes.global_columns(self._columns))
+        actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         numbers = jnp.float32(1), jnp.int32(0)
-        rows = jax.eval_shape(act, key, *numbers, learner_state.params, actors, jnp.int32(0))[1]
+        rows = jax.eval_shape(self._act, key, *numbers, learner_state.params, actors, jnp.int32(0))[1]
         return learner_state, actors, replay.init(unrolls.step_struct(rows.steps), rows.carry)
 
-    def act(device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array) -> Any:
+    def _act(
+        self, device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array
+    ) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""
         act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
-        exploration = agent.exploration(params, meshes.global_columns(columns), num_envs, i / total)
-        return *unroll(params, actors, act_key, exploration, version), learn_key
+        env_index = meshes.global_columns(self._columns)
+        exploration = self._parts.agent.exploration(params, env_index, self._parts.num_envs, i / total)
+        return *self._unroll(params, actors, act_key, exploration, version), learn_key
 
-    def iterate(device_key: Array, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any) -> Any:
+    def _iterate(
+        self, device_key: Array, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any
+    ) -> tuple[Array, Any, parallel.Metrics]:
         learner_state, actors, replay_state = carried
-        actors, rows, episodes, learn_key = act(
+        actors, rows, episodes, learn_key = self._act(
             device_key, total, i, learner_state.params, actors, learner_state.updates
         )
-        unrolled = ((rows, jnp.arange(columns, dtype=jnp.int32)),)
-        learner_state, replay_state, credit, updates, learned = learn(
+        unrolled = ((rows, jnp.arange(self._columns, dtype=jnp.int32)),)
+        learner_state, replay_state, credit, updates, learned = self._learn(
             learner_state, replay_state, unrolled, credit, i >= ready_at, learn_key, i / total
         )
         return credit, (learner_state, actors, replay_state), parallel.Metrics(episodes, updates, learned, {})
 
-    def device_key_of(key: Array) -> Array:
-        return jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
-
-    def run(start: Array, stop: Array, total: Array, ready_at: Array, credit: Array, key: Array, *carried: Any) -> Any:
-        one = functools.partial(iterate, device_key_of(key), total, ready_at)
+    def _train(
+        self, start: Array, stop: Array, total: Array, ready_at: Array, credit: Array, key: Array, *carried: Any
+    ) -> Any:
+        one = functools.partial(self._iterate, _device_key(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
@@ -134,51 +161,14 @@ def make(
         _, carried, metrics = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
         return *carried, metrics._replace(episodes=meshes.AXIS.sum(metrics.episodes))
 
-    device_map = functools.partial(meshes.device_map, mesh=mesh)
-    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
-    kinds = (per_seed, by_column, by_column)
-    init_program = meshes.program(device_map(init, in_specs=(per_seed,), out_specs=kinds), mesh, kinds)
-    # The outputs' shardings are given, not inferred: they are the next call's inputs, and must not compile anew.
-    in_specs, out_specs = (*(shared,) * 5, per_seed, *kinds), (*kinds, per_seed)
-    program = meshes.program(device_map(run, in_specs=in_specs, out_specs=out_specs), mesh, out_specs, donate=(6, 7, 8))
-
-    def init_state(keys: Array) -> State:
-        keys = meshes.put_keys(mesh, keys)
-        learner_state, actors, replay_state = init_program(keys)
-        return State(learner_state, keys, actors, replay_state, np.zeros((), np.int32))
-
-    def template(keys: Array) -> State:
-        shapes = jax.eval_shape(init_program, keys)
-        learner_state, actors, replay_state = meshes.placed(mesh, kinds, shapes)
-        return State(learner_state, meshes.placed(mesh, per_seed, keys), actors, replay_state, np.zeros((), np.int32))
-
-    def run_arguments(state: State, iteration: int, num_iterations: int, total_iterations: int) -> tuple[Any, ...]:
-        began = int(state.replay_began)
-        bounds = (np.int32(iteration), np.int32(iteration + num_iterations))
-        due = (np.int32(began + pace.first_ready), np.int32(pace.credit(iteration - began)))
-        numbers = (*bounds, np.float32(total_iterations), *due)
-        return (*numbers, state.key, state.learner, state.actors, state.replay)
-
-    def run_state(
-        state: State,
-        iteration: int,
-        num_iterations: int,
-        total_iterations: int,
-        stopped: Callable[[], bool] = parallel.never,
-    ) -> tuple[State, parallel.Metrics]:
-        del stopped
-        arguments = run_arguments(state, iteration, num_iterations, total_iterations)
-        learner_state, actors, replay_state, metrics = program(*arguments)
-        return State(learner_state, state.key, actors, replay_state, state.replay_began), metrics
-
-    def out_of_range(i: Array, total: Array, key: Array, learner_state: learners.LearnerState, actors: Any) -> Any:
-        rows = act(device_key_of(key), total, i, learner_state.params, actors, learner_state.updates)[1]
-        wrong = envs.out_of_range(environment.spec, rows.steps.timestep)
+    def _out_of_range(self, i: Array, total: Array, key: Array, learner_state: Any, actors: Any) -> Any:
+        rows = self._act(_device_key(key), total, i, learner_state.params, actors, learner_state.updates)[1]
+        wrong = envs.out_of_range(self._parts.environment.spec, rows.steps.timestep)
         return jax.tree.map(lambda x: x.swapaxes(0, 1), wrong)
 
-    def find_source(state: State, iteration: int, total: int) -> parallel.BadRow | None:
-        kinds = (shared, shared, per_seed, per_seed, by_column)
-        find = jax.jit(device_map(out_of_range, in_specs=kinds, out_specs=by_column))
+    def _find_source(self, state: State, iteration: int, total: int) -> parallel.BadRow | None:
+        kinds = (meshes.SHARED, meshes.SHARED, meshes.PER_SEED, meshes.PER_SEED, meshes.COLUMNS)
+        find = self._program(self._out_of_range, kinds, meshes.COLUMNS)
         wrong = find(np.int32(iteration), np.float32(total), state.key, state.learner, state.actors)
         found = [np.argwhere(np.asarray(rows).swapaxes(1, 2)) for rows in wrong.values()]
         first = [(tuple(rows[rows[:, 1].argmin()]), name) for rows, name in zip(found, wrong, strict=True) if len(rows)]
@@ -187,27 +177,14 @@ def make(
         (seed, row, column), name = min(first, key=lambda pair: pair[0][1])
         return parallel.BadRow(name, int(seed), int(column), int(row))
 
-    def run_failure(saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        state, metrics = run_state(saved, iteration, 1, total)
+    def _run_again(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
+        state, metrics = self.run(saved, iteration, 1, total)
         return state.learner, metrics
 
-    return parallel.Layout(
-        mesh=mesh,
-        rows_per_iteration=num_envs * config.unroll_length,
-        init=init_state,
-        template=template,
-        run=run_state,
-        snapshot=lambda state: state,
-        kept_failure=lambda: None,
-        find_source=find_source,
-        failure_template=template,
-        run_failure=run_failure,
-        report=lambda sums, seconds: {},
-        placement=(),
-        close=lambda: None,
-        program=program,
-        run_arguments=run_arguments,
-    )
+
+def _device_key(key: Array) -> Array:
+    """Returns this device's key of a seed; call it inside `device_map`."""
+    return jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
 
 
 def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
@@ -256,7 +233,7 @@ LAYOUT = parallel.LayoutSpec(
     name="anakin",
     summary="The Anakin layout: environments and learner in one compiled program, mapped over all devices.",
     config=Config,
-    make=make,
+    make=Anakin,
     serves=("device",),
     seeds_together=True,
     axis=meshes.AXIS,

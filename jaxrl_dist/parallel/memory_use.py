@@ -139,8 +139,8 @@ def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequenc
     fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
     fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
     raise errors.UsageError(
-        f"--replay.capacity={settings['replay.capacity']} takes {readable(needed)} of each device's memory, "
-        f"{readable(int(free))} are free; {fix}"
+        errors.given("replay.capacity", settings["replay.capacity"]),
+        f" takes {readable(needed)} of each device's memory, {readable(int(free))} are free; {fix}",
     )
 
 

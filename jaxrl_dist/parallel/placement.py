@@ -1,4 +1,4 @@
-"""Which devices act and which learn: reads their names, and says what runs where."""
+"""Chooses the devices that act and that learn: reads their names, and says what runs where."""
 
 from collections.abc import Sequence
 

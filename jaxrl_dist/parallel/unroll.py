@@ -47,7 +47,7 @@ def device_unroll(
         closing row is acted on for its extras only; its action is chosen anew when the next unroll opens with it.
     """
 
-    step = jax.vmap(environment.step)
+    step = envs.columns(environment).step
 
     def unroll(
         params: types.Params, state: ActorState, key: Array, exploration: ArrayTree, version: Array
@@ -77,7 +77,7 @@ def device_unroll(
 
 
 class HostRows(NamedTuple):
-    """What an unroll on the host leaves behind, beside the unroll.
+    """Results of an unroll on the host beside the unroll itself.
 
     Attributes:
         timestep: leaves [B, ...] in NumPy, the closing row's; `info` is ().

@@ -11,7 +11,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 @dataclasses.dataclass(frozen=True)
 class LatestConfig:
-    """Settings of on-policy learning: there are none, each unroll is learned from once."""
+    """Settings of on-policy learning: none, since each unroll is learned from once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class MixedConfig:
 
 
 class HostStorage(NamedTuple):
-    """How observations are kept on the host: rows of a window, rows over all columns, and batches drawn ahead."""
+    """Sizes of a storage on the host: rows of a window, rows over all columns, and batches drawn ahead."""
 
     length: int
     capacity: int
@@ -116,13 +116,13 @@ class Replay(NamedTuple):
         init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
         add: (state, unroll [T + 1, N], columns i32 [N]) -> state; `columns` says which of the B each is, and a column
             that comes twice brings the later rows second.
-        add_again: like `add`, for an update that is made again from a state that holds the rows of its unrolls already.
+        add_again: `add` for an update that is repeated from a state which already holds the rows of its unrolls.
         sample: (state, key, progress f32 []) -> `types.Sample`.
         update: (state, indices, errors [N]) -> state; `errors` are what the loss gives as priorities.
         keeps_rows: whether rows outlive the iteration that brought them; then each column's unrolls must follow on one
             another.
-        host: how observations are kept on the host, None where they are in the state. Then unrolls come and samples go
-            without them, and the layout keeps them.
+        host: sizes where the layout keeps observations on the host, so that unrolls and samples have none; None where
+            the state holds them.
     """
 
     min_rows: int
@@ -135,9 +135,12 @@ class Replay(NamedTuple):
     keeps_rows: bool
     host: HostStorage | None = None
 
+    def __repr__(self) -> str:
+        return types.short_repr(self)
+
 
 class Windows(NamedTuple):
-    """How windows are cut.
+    """Describes the windows that a replay returns.
 
     Attributes:
         context: rows before the taught ones.

@@ -11,32 +11,34 @@ from jaxrl_dist.types import Array
 
 def make() -> replay.Replay:
     """Makes the replay of on-policy learning; its state exists only between `add` and `update`."""
-
-    def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -> types.Unroll:
-        del columns
-        if not isinstance(state, types.Unroll):
-            return unroll
-        steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.steps, unroll.steps)
-        return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.carry, unroll.carry))
-
-    def sample(state: types.Unroll, key: Array, progress: Array) -> types.Sample:
-        del key, progress
-        return types.Sample(state, (), jnp.ones(state.steps.version.shape[1], jnp.float32))
-
     return replay.Replay(
         min_rows=0,
         updates=(1, 1),
         init=lambda step_spec, carry_spec: (),
         add=add,
         add_again=add,
-        sample=sample,
+        sample=_sample,
         update=lambda state, indices, priorities: (),
         keeps_rows=False,
     )
 
 
+def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -> types.Unroll:
+    """Returns an unroll, beside those of the same iteration that came before it."""
+    del columns
+    if not isinstance(state, types.Unroll):
+        return unroll
+    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.steps, unroll.steps)
+    return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.carry, unroll.carry))
+
+
+def _sample(state: types.Unroll, key: Array, progress: Array) -> types.Sample:
+    del key, progress
+    return types.Sample(state, (), jnp.ones(state.steps.version.shape[1], jnp.float32))
+
+
 def _make_latest(config: replay.LatestConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
-    """Makes `latest`, which nothing else decides."""
+    """Makes `latest`, which has no settings, and whose windows are whole unrolls."""
     del config, windows, sizes
     return make()
 

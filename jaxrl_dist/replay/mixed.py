@@ -1,22 +1,23 @@
 """The mixed replay: the newest unroll whole, beside unrolls drawn uniformly from a ring of those before it."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import replay, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.replay import latest, ring
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import Array
 
 
 class Between(NamedTuple):
-    """What there is between `add` and `update`; otherwise the ring is alone.
+    """State between `add` and `update`; at other times the state is the ring alone.
 
     Attributes:
         newest: unrolls [T + 1, N].
-        ring: with them.
+        ring: already with these unrolls.
         added: i32 [B], how many of them each column has.
     """
 
@@ -36,8 +37,9 @@ def make(
     """Makes one device's shard, for an agent that takes unrolls whole and learns once from each batch.
 
     Unrolls of the ring begin where they were played, with their acting state, and close with the row that opened the
-    next one; so the newest is never drawn beside itself. While the ring holds none, LAST rows stand in their place,
-    which teach nothing. A sample names the newest unroll as fresh: statistics take in nothing twice.
+    next one; so the newest is never drawn from the ring as well. While the ring holds none, LAST rows, which teach
+    nothing, take their place. A sample names the newest unroll as fresh, so that running statistics count each row
+    once.
 
     Args:
         config: settings, over all devices.
@@ -63,33 +65,37 @@ def make(
         unroll_length=unroll_length,
         axis=axis,
     )
-    newest = latest.make()
+    return rows._replace(
+        min_rows=0,
+        updates=(1, 1),
+        add=functools.partial(_add, rows),
+        add_again=_add_again,
+        sample=functools.partial(_sample, rows, unroll_length),
+        update=lambda state, indices, errors: state.ring,
+    )
 
-    def add(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
-        fed = add_again(state, unroll, columns)
-        return fed._replace(ring=rows.add(fed.ring, unroll, columns))
 
-    def add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
-        before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
-        return Between(newest.add(before, unroll, columns), kept, added.at[columns].add(1))
+def _add(rows: replay.Replay, state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+    added = _add_again(state, unroll, columns)
+    return added._replace(ring=rows.add(added.ring, unroll, columns))
 
-    def sample(state: Between, key: Array, progress: Array) -> types.Sample:
-        older = _without_newest(state, unroll_length)
-        old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
-        steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
-        carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
-        weights = jnp.ones(steps.version.shape[1], jnp.float32)
-        return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
 
-    def update(state: Between, indices: ArrayTree, errors: Array) -> Any:
-        del indices, errors
-        return state.ring
+def _add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+    before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
+    return Between(latest.add(before, unroll, columns), kept, added.at[columns].add(1))
 
-    return rows._replace(min_rows=0, updates=(1, 1), add=add, add_again=add_again, sample=sample, update=update)
+
+def _sample(rows: replay.Replay, unroll_length: int, state: Between, key: Array, progress: Array) -> types.Sample:
+    older = _without_newest(state, unroll_length)
+    old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
+    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
+    carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
+    weights = jnp.ones(steps.version.shape[1], jnp.float32)
+    return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
 
 
 def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
-    """Returns the ring without new unrolls that a newer one has closed; the last of a column cannot be drawn yet."""
+    """Returns the ring without the newest unrolls; a column's last, being not yet closed, is not drawn anyway."""
     held, closed = state.ring, jnp.maximum(state.added - 1, 0) * unroll_length
     rows = jax.tree.leaves(held.rows)[0].shape[1]
     return held._replace(head=(held.head - closed) % rows, filled=jnp.maximum(held.filled - closed, 0))
@@ -101,7 +107,7 @@ def _holds_any(state: ring.RingState, unroll_length: int) -> Array:
 
 
 def _blank_unless(present: Array, unroll: types.Unroll) -> types.Unroll:
-    """Makes every row LAST unless `present`; what leaves a LAST step teaches nothing."""
+    """Makes every row LAST, so that none is learned from, unless `present`."""
     timestep = unroll.steps.timestep
     step_type = jnp.where(present, timestep.step_type, jnp.full_like(timestep.step_type, types.LAST))
     return unroll._replace(steps=unroll.steps._replace(timestep=timestep._replace(step_type=step_type)))
@@ -114,14 +120,15 @@ def _replayed(fraction: float, columns: int) -> int:
         valid = [n / (n + columns) for n in range(1, 15 * columns)]
         nearest = min(valid, key=lambda share: abs(share - fraction))
         raise UsageError(
-            f"--replay.fraction={fraction}: beside {columns} new unrolls per device this is {exact:g} of the replay; "
-            f"nearest valid: {nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)"
+            given("replay.fraction", fraction),
+            f" needs {exact:g} unrolls of the replay beside {columns} new ones per device; nearest valid: "
+            f"{nearest:.6g} ({round(columns * nearest / (1 - nearest))} unrolls)",
         )
     return round(exact)
 
 
 def _make_mixed(config: replay.MixedConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
-    """Makes the replay, whose windows are unrolls whatever an agent takes."""
+    """Makes the replay; its windows are whole unrolls, so `windows` is not used."""
     del windows
     return make(config, **sizes)
 

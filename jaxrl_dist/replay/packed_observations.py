@@ -1,7 +1,7 @@
 """The host tier of a replay: observations in the CPU's memory, each unroll of an environment a compressed block.
 
-What a ring keeps of the rest stays on the devices. Blocks are compressed by zstd at level 1, whose window is as long as
-a block: an Atari frame differs from the one before in few places.
+All other fields of the ring stay on the devices. Blocks are compressed by zstd at level 1, whose window is as long as a
+block: an Atari frame differs from the one before in few places.
 """
 
 import threading
@@ -71,16 +71,16 @@ class Observations:
 
 
 class Blocks:
-    """Rings of blocks, one for each column of each of this process's devices. JAX takes it for a tree without leaves.
+    """Rings of blocks, one for each column of each of this process's devices. JAX sees a tree without leaves.
 
     Attributes:
         packed_bytes: of all blocks that are kept.
         added_bytes: of all that were ever added.
-        added: how many those were.
+        added: number of blocks that were ever added.
     """
 
     def __init__(self, observations: Observations, num_devices: int, columns: int, places: int) -> None:
-        """Holds nothing yet; `columns` [B] of each device, and `places` for blocks in each."""
+        """Makes empty rings: `columns` [B] on each device, with `places` for blocks in each."""
         self.packed_bytes = self.added_bytes = self.added = 0
         self._observations = observations
         self._shape = (num_devices, columns, places)
@@ -94,7 +94,7 @@ class Blocks:
         return int(np.prod(self._shape)) * self._observations.block_bytes
 
     def projected_bytes(self) -> float:
-        """Size to which the kept blocks will grow, if those to come are as large; 0 while there is none."""
+        """Size to which the kept blocks will grow, if new ones are as large as those so far; 0 before the first."""
         return self.packed_bytes / max(len(self._kept), 1) * int(np.prod(self._shape))
 
     def put(self, device: int, columns: Sequence[int], blocks: Sequence[Block]) -> None:
@@ -117,7 +117,7 @@ class Blocks:
             while at < length:
                 number, offset = divmod(row + at, per_block)
                 count = min(per_block - offset, length - at)
-                # A window of a ring that is not filled yet stays zeros: it weighs nothing.
+                # A window of a ring that is not filled yet stays zeros; its weight is 0.
                 block = self._kept.get((device, int(columns[item]), number % self._shape[2]))
                 for window, rows in zip(windows, self._observations.unpack(block) if block else (), strict=False):
                     window[item, at : at + count] = rows[offset : offset + count]
@@ -127,7 +127,7 @@ class Blocks:
         return jax.tree.unflatten(self._observations.structure, windows)
 
     def save(self) -> Saved:
-        """Returns what a checkpoint holds of them."""
+        """Returns the blocks as arrays, for a checkpoint."""
         sizes = np.zeros((*self._shape, len(self._observations.leaves)), np.int64)
         places = sorted(self._kept)
         for place in places:
@@ -136,7 +136,7 @@ class Blocks:
         return Saved(np.frombuffer(data, np.uint8), sizes, self._heads.copy())
 
     def load(self, saved: Saved) -> None:
-        """Takes up what a checkpoint held."""
+        """Replaces the blocks by those of a checkpoint."""
         data, offset = np.asarray(saved.data).tobytes(), 0
         for place in zip(*np.nonzero(np.asarray(saved.sizes).sum(-1)), strict=True):
             block = []
@@ -166,8 +166,9 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
     if projected - blocks.packed_bytes > free_bytes:
         fits = int(capacity * (free_bytes + blocks.packed_bytes) / projected * 0.9)
         raise errors.UsageError(
-            f"--replay.capacity={capacity}: compressed, its observations will take {projected / 2**30:.2f} GiB of the "
-            f"host's memory, {free_bytes / 2**30:.2f} GiB are free; about {fits} would fit"
+            errors.given("replay.capacity", capacity),
+            f": compressed, its observations will take {projected / 2**30:.2f} GiB of the host's memory, "
+            f"{free_bytes / 2**30:.2f} GiB are free; about {fits} would fit",
         )
 
 

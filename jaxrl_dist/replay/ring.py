@@ -6,13 +6,14 @@ the acting state, at every unroll.
 """
 
 import fractions
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import permutations
 from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows, sum_tree
 from jaxrl_dist.types import Array, ArrayTree
@@ -40,18 +41,55 @@ class RingState(NamedTuple):
 
 
 class Priorities(NamedTuple):
-    """Of every window by the place where it begins, 0 where there is none; and f32 [B], the largest ever, in each."""
+    """Priority of each window by the place where it begins, 0 where none does; f32 [B], each the largest so far."""
 
     tree: sum_tree.Tree
     largest: Array
 
 
 class Drawn(NamedTuple):
-    """Which windows were drawn, i32 [N] each: column, first row, and the column's head at that time."""
+    """The windows that were drawn, i32 [N] each: column, first row, and the column's head at that time."""
 
     column: Array
     start: Array
     head: Array
+
+
+class _Shard(NamedTuple):
+    """Sizes of a shard and how it is drawn from.
+
+    Attributes:
+        config: settings, over all devices.
+        windows: how they are cut.
+        axis: reduces over the shards.
+        columns: B.
+        rows: C.
+        unroll_length: T.
+        items: windows of a sample, N.
+    """
+
+    config: UniformConfig
+    windows: Windows
+    axis: types.Axis
+    columns: int
+    rows: int
+    unroll_length: int
+    items: int
+
+    @property
+    def stride(self) -> int:
+        """Rows from one place where a window may begin to the next."""
+        return 1 if self.windows.first_carry else self.unroll_length
+
+    @property
+    def places(self) -> int:
+        """Places of a column where a window may begin."""
+        return self.rows // self.stride
+
+    @property
+    def prioritised(self) -> bool:
+        """Says whether windows have priorities."""
+        return isinstance(self.config, PrioritisedConfig)
 
 
 def make(
@@ -76,121 +114,136 @@ def make(
     Raises:
         UsageError: sizes that do not divide, or a window longer than the ring.
     """
-    columns, rows, length = num_columns // num_devices, config.capacity // num_columns, windows.length
-    stride = 1 if windows.first_carry else unroll_length
-    places = rows // stride
-    _check(config, num_columns, num_devices, unroll_length, length)
-    ratio = _updates_per_unroll(config, num_columns * unroll_length, windows.taught)
-    items = config.batch_size // num_devices
-    prioritised = isinstance(config, PrioritisedConfig)
-
-    def init(step_spec: ArrayTree, carry_spec: ArrayTree) -> RingState:
-        storage = jax.tree.map(lambda s: jnp.zeros((columns, rows, *s.shape), s.dtype), step_spec)
-        carry: Any = ()
-        if not windows.first_carry:
-            carry = jax.tree.map(lambda s: jnp.zeros((columns, places, *s.shape[1:]), s.dtype), carry_spec)
-        kept = Priorities(sum_tree.init(columns, places), jnp.ones(columns)) if prioritised else ()
-        # Two arrays: what is donated may not be one.
-        return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
-
-    def add(state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
-        """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
-        earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
-        start = (state.head[chosen] + earlier * unroll_length) % rows
-
-        def write(storage: Array, new: Array) -> Array:
-            # An unroll divides the ring, so no block wraps.
-            numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
-            index = jnp.stack([chosen, start], -1)
-            return jax.lax.scatter(
-                storage, index, jnp.moveaxis(new[:-1], 0, 1), numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
-            )
-
-        storage = jax.tree.map(write, state.rows, unroll.steps)
-        head = state.head.at[chosen].add(unroll_length) % rows
-        filled = jnp.minimum(state.filled.at[chosen].add(unroll_length), rows)
-        carry = state.carry
-        if not windows.first_carry:
-            carry = jax.tree.map(lambda x, new: x.at[chosen, start // stride].set(new), carry, unroll.carry)
-        state = RingState(storage, carry, head, filled, state.priorities)
-        return state._replace(priorities=enter(state, chosen, start)) if prioritised else state
-
-    def enter(state: RingState, chosen: Array, start: Array) -> Priorities:
-        """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
-        tree, largest = state.priorities
-        count, overwritten = unroll_length // stride, start // stride
-        completed = (overwritten - (-(-length // stride)) + 1) % places
-        began = (completed[:, None] + jnp.arange(count)) % places * stride
-        column = jnp.broadcast_to(chosen[:, None], began.shape)
-        # Rows since then: a window is whole if all of its rows are written and none is overwritten.
-        age = (state.head[chosen][:, None] - began - 1) % rows + 1
-        whole = (age >= length) & (age <= state.filled[chosen][:, None])
-        steps = state.rows._replace(timestep=state.rows.timestep._replace(observation=()))
-        flat = column.reshape(-1), began.reshape(-1)
-        sequences = types.Unroll(jax.tree.map(lambda x: _read(x, *flat, length), steps), ())
-        taught = sequences.steps.timestep.step_type[windows.context : windows.context + windows.taught]
-        teaches = (taught != types.LAST).any(0).reshape(began.shape)
-        value: Any = largest[chosen][:, None]
-        if windows.first_error:
-            error = windows.first_error(sequences).reshape(began.shape)
-            value = jnp.where(jnp.isfinite(error), _priority(config, error), value)
-        value = jnp.where(whole & teaches, value, 0.0)
-        blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
-        return Priorities(sum_tree.put_blocks(tree, places, chosen, blocks), largest)
-
-    def choose(state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
-        if prioritised:
-            column, item, priority = sum_tree.draw(state.priorities.tree, sum_tree.stratified(key, items))
-            share = priority / jnp.maximum(sum_tree.totals(state.priorities.tree).sum(), _TINY)
-            weights = importance_weights(config, share, progress, axis)
-            return column, item * stride, weights
-        counts = jnp.maximum((state.filled - length) // stride + 1, 0)
-        ends = jnp.cumsum(counts)
-        number = permutations.integers(key, items, jnp.maximum(ends[-1], 1))
-        # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
-        method = "compare_all" if columns <= _FEW_COLUMNS else "scan"
-        column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
-        offset = number - (ends - counts)[column]
-        oldest = (state.head - state.filled)[column]
-        return column, (oldest + offset * stride) % rows, jnp.ones(items, jnp.float32)
-
-    def sample(state: RingState, key: Array, progress: Array) -> types.Sample:
-        column, start, weights = choose(state, key, progress)
-        steps = jax.tree.map(lambda x: _read(x, column, start, length), state.rows)
-        if windows.first_carry:
-            carry = windows.first_carry(items)
-        else:
-            carry = jax.tree.map(lambda x: x[column, start // stride], state.carry)
-        return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column]), weights)
-
-    def update(state: RingState, drawn: Drawn, errors: Array) -> RingState:
-        if not prioritised:
-            return state
-        (tree, largest), (column, start, head) = state.priorities, drawn
-        item = start // stride
-        # What is drawn of a shard without any priority is no window and must not become one, what was overwritten since
-        # is another, and a single NaN would end all draws.
-        overwritten = (start - head) % rows < (state.head[column] - head) % rows
-        present = sum_tree.get(tree, column, item)
-        is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
-        value = jnp.where(is_known, _priority(config, errors), present)
-        largest_error = axis.max(jnp.where(is_known, jnp.abs(errors), 0.0).max())
-        largest = jnp.maximum(largest, _priority(config, largest_error))
-        return state._replace(priorities=Priorities(sum_tree.put(tree, column, item, value), largest))
-
-    min_rows = max(length, -(-config.min_size // num_columns))
-    host = HostStorage(length, config.capacity, config.prefetch) if config.storage == "host" else None
-    return Replay(
-        min_rows,
-        ratio,
-        init,
-        add,
-        add_again=lambda state, unroll, columns: state,
-        sample=sample,
-        update=update,
-        keeps_rows=True,
-        host=host,
+    _check(config, num_columns, num_devices, unroll_length, windows.length)
+    shard = _Shard(
+        config=config,
+        windows=windows,
+        axis=axis,
+        columns=num_columns // num_devices,
+        rows=config.capacity // num_columns,
+        unroll_length=unroll_length,
+        items=config.batch_size // num_devices,
     )
+    on_host = config.storage == "host"
+    return Replay(
+        min_rows=max(windows.length, -(-config.min_size // num_columns)),
+        updates=_updates_per_unroll(config, num_columns * unroll_length, windows.taught),
+        init=functools.partial(_init, shard),
+        add=functools.partial(_add, shard),
+        add_again=lambda state, unroll, columns: state,
+        sample=functools.partial(_sample, shard),
+        update=functools.partial(_update, shard),
+        keeps_rows=True,
+        host=HostStorage(windows.length, config.capacity, config.prefetch) if on_host else None,
+    )
+
+
+def _init(shard: _Shard, step_spec: ArrayTree, carry_spec: ArrayTree) -> RingState:
+    columns = shard.columns
+    storage = jax.tree.map(lambda s: jnp.zeros((columns, shard.rows, *s.shape), s.dtype), step_spec)
+    carry: Any = ()
+    if not shard.windows.first_carry:
+        carry = jax.tree.map(lambda s: jnp.zeros((columns, shard.places, *s.shape[1:]), s.dtype), carry_spec)
+    kept = Priorities(sum_tree.init(columns, shard.places), jnp.ones(columns)) if shard.prioritised else ()
+    # Two arrays, as one buffer cannot be donated twice.
+    return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
+
+
+def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
+    """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
+    earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
+    start = (state.head[chosen] + earlier * shard.unroll_length) % shard.rows
+
+    def write(storage: Array, new: Array) -> Array:
+        # An unroll divides the ring, so no block wraps.
+        numbers = jax.lax.ScatterDimensionNumbers(tuple(range(1, new.ndim)), (0,), (0, 1))
+        index = jnp.stack([chosen, start], -1)
+        return jax.lax.scatter(
+            storage, index, jnp.moveaxis(new[:-1], 0, 1), numbers, mode=jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        )
+
+    storage = jax.tree.map(write, state.rows, unroll.steps)
+    head = state.head.at[chosen].add(shard.unroll_length) % shard.rows
+    filled = jnp.minimum(state.filled.at[chosen].add(shard.unroll_length), shard.rows)
+    carry = state.carry
+    if not shard.windows.first_carry:
+        carry = jax.tree.map(lambda x, new: x.at[chosen, start // shard.stride].set(new), carry, unroll.carry)
+    state = RingState(storage, carry, head, filled, state.priorities)
+    return state._replace(priorities=_enter(shard, state, chosen, start)) if shard.prioritised else state
+
+
+def _enter(shard: _Shard, state: RingState, chosen: Array, start: Array) -> Priorities:
+    """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
+    (tree, largest), windows, stride = state.priorities, shard.windows, shard.stride
+    count, overwritten = shard.unroll_length // stride, start // stride
+    completed = (overwritten - (-(-windows.length // stride)) + 1) % shard.places
+    began = (completed[:, None] + jnp.arange(count)) % shard.places * stride
+    column = jnp.broadcast_to(chosen[:, None], began.shape)
+    # Rows since then: a window is whole if all of its rows are written and none is overwritten.
+    age = (state.head[chosen][:, None] - began - 1) % shard.rows + 1
+    whole = (age >= windows.length) & (age <= state.filled[chosen][:, None])
+    steps = state.rows._replace(timestep=state.rows.timestep._replace(observation=()))
+    flat = column.reshape(-1), began.reshape(-1)
+    sequences = types.Unroll(jax.tree.map(lambda x: _read(x, *flat, windows.length), steps), ())
+    taught = sequences.steps.timestep.step_type[windows.context : windows.context + windows.taught]
+    teaches = (taught != types.LAST).any(0).reshape(began.shape)
+    value: Any = largest[chosen][:, None]
+    if windows.first_error:
+        error = windows.first_error(sequences).reshape(began.shape)
+        value = jnp.where(jnp.isfinite(error), _priority(shard.config, error), value)
+    value = jnp.where(whole & teaches, value, 0.0)
+    blocks = [(overwritten, jnp.zeros_like(value)), (completed, value)]
+    return Priorities(sum_tree.put_blocks(tree, shard.places, chosen, blocks), largest)
+
+
+def _sample(shard: _Shard, state: RingState, key: Array, progress: Array) -> types.Sample:
+    if shard.prioritised:
+        column, start, weights = _draw_by_priority(shard, state, key, progress)
+    else:
+        column, start, weights = _draw_uniformly(shard, state, key)
+    steps = jax.tree.map(lambda x: _read(x, column, start, shard.windows.length), state.rows)
+    if shard.windows.first_carry:
+        carry = shard.windows.first_carry(shard.items)
+    else:
+        carry = jax.tree.map(lambda x: x[column, start // shard.stride], state.carry)
+    return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column]), weights)
+
+
+def _draw_by_priority(shard: _Shard, state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
+    """Draws windows in proportion to their priorities; returns column, first row and weight [N]."""
+    tree = state.priorities.tree
+    column, item, priority = sum_tree.draw(tree, sum_tree.stratified(key, shard.items))
+    share = priority / jnp.maximum(sum_tree.totals(tree).sum(), _TINY)
+    return column, item * shard.stride, importance_weights(shard.config, share, progress, shard.axis)
+
+
+def _draw_uniformly(shard: _Shard, state: RingState, key: Array) -> tuple[Array, Array, Array]:
+    """Draws among all whole windows; returns column, first row and weight [N]."""
+    counts = jnp.maximum((state.filled - shard.windows.length) // shard.stride + 1, 0)
+    ends = jnp.cumsum(counts)
+    number = permutations.integers(key, shard.items, jnp.maximum(ends[-1], 1))
+    # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
+    method = "compare_all" if shard.columns <= _FEW_COLUMNS else "scan"
+    column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
+    offset = number - (ends - counts)[column]
+    oldest = (state.head - state.filled)[column]
+    return column, (oldest + offset * shard.stride) % shard.rows, jnp.ones(shard.items, jnp.float32)
+
+
+def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> RingState:
+    if not shard.prioritised:
+        return state
+    (tree, largest), (column, start, head) = state.priorities, drawn
+    item, rows = start // shard.stride, shard.rows
+    # Three kinds of items keep their priority: those drawn from a shard without any priority are no windows, those
+    # overwritten since are other windows, and a NaN would spoil every later draw.
+    overwritten = (start - head) % rows < (state.head[column] - head) % rows
+    present = sum_tree.get(tree, column, item)
+    is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
+    value = jnp.where(is_known, _priority(shard.config, errors), present)
+    largest_error = shard.axis.max(jnp.where(is_known, jnp.abs(errors), 0.0).max())
+    largest = jnp.maximum(largest, _priority(shard.config, largest_error))
+    return state._replace(priorities=Priorities(sum_tree.put(tree, column, item, value), largest))
 
 
 def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:
@@ -234,8 +287,9 @@ def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tu
     if not 0 < ratio < 1000:
         one = config.batch_size * taught / inserted
         raise UsageError(
-            f"--replay.samples_per_insert={config.samples_per_insert} makes {float(exact):g} updates per unroll of "
-            f"{inserted} rows; valid: {one / 1e6:g} to {one * 999:g} (one update: {one:g})"
+            given("replay.samples_per_insert", config.samples_per_insert),
+            f" makes {float(exact):g} updates per unroll of {inserted} rows; valid: {one / 1e6:g} to "
+            f"{one * 999:g} (one update: {one:g})",
         )
     return ratio.numerator, ratio.denominator
 
@@ -245,24 +299,28 @@ def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_len
     if config.capacity % block or config.capacity < block:
         below = max(config.capacity // block, 1) * block
         raise UsageError(
-            f"--replay.capacity={config.capacity} is no multiple of {num_columns} environments × "
-            f"{unroll_length} rows per unroll; nearest valid: {below} or {below + block}"
+            given("replay.capacity", config.capacity),
+            f" is no multiple of {num_columns} environments × {unroll_length} rows per unroll; nearest valid: {below} "
+            f"or {below + block}",
         )
     if config.batch_size % num_devices:
         below = max(config.batch_size // num_devices, 1) * num_devices
         raise UsageError(
-            f"--replay.batch_size={config.batch_size} is not divided by {num_devices} devices; "
-            f"nearest valid: {below} or {below + num_devices}"
+            given("replay.batch_size", config.batch_size),
+            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
         )
     if length > config.capacity // num_columns:
         raise UsageError(
-            f"--replay.capacity={config.capacity} keeps {config.capacity // num_columns} rows per environment, "
-            f"fewer than a window of {length}; nearest valid: {-(-length // unroll_length) * block}"
+            given("replay.capacity", config.capacity),
+            f" keeps {config.capacity // num_columns} rows per environment, fewer than a window of {length}; nearest "
+            f"valid: {-(-length // unroll_length) * block}",
         )
     if config.min_size > config.capacity:
         raise UsageError(
-            f"--replay.min_size={config.min_size} is larger than --replay.capacity={config.capacity}: "
-            f"learning would never start; nearest valid: {config.capacity}"
+            given("replay.min_size", config.min_size),
+            " is larger than ",
+            given("replay.capacity", config.capacity),
+            f": learning would never start; nearest valid: {config.capacity}",
         )
 
 

@@ -2,7 +2,8 @@
 
 A tree is a tuple of levels f32 [B, P], leaves first; a node is the sum of its `FAN_OUT` children, and the last level is
 the column's total, [B, 1]. Nodes are always added up anew from their children, never changed by a difference, so that
-rounding does not gather. Source: Schaul et al. 2016, "Prioritized experience replay", appendix B.2.1 (a binary tree).
+rounding errors do not accumulate. Source: Schaul et al. 2016, "Prioritized experience replay", appendix B.2.1 (a binary
+tree).
 """
 
 from collections.abc import Sequence
@@ -104,7 +105,8 @@ def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
     def nothing() -> tuple[Array, Array]:
         return jnp.zeros(share.shape, jnp.int32), jnp.zeros(share.shape, jnp.int32)
 
-    # What a branch returns is stored. Else XLA's CPU compiler searches anew for every number read at the places found.
+    # The result of a branch is stored. Without the branch XLA's CPU compiler repeats the search for every number that
+    # is read at the places found.
     column, node = jax.lax.cond(total > 0, search, nothing)
     return column, node, get(tree, column, node)
 

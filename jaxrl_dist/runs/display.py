@@ -1,4 +1,4 @@
-"""Shows how far a run is: one live line in a terminal, or a plain line every few seconds in a log file."""
+"""Shows how far a run is: one live line in a terminal or notebook, or a plain line every few seconds in a log file."""
 
 import math
 import numbers
@@ -10,7 +10,7 @@ _SECONDS_BETWEEN_PLAIN_LINES = 5.0
 
 
 class Display(Protocol):
-    """Where a run shows itself."""
+    """Shows the progress of a run."""
 
     def update(self, text: str) -> None:
         """Replaces the live line."""
@@ -26,11 +26,14 @@ def make(stream: TextIO, *, is_live: bool) -> Display:
     """Chooses how to show a run on a stream.
 
     Args:
-        stream: terminal, file or pipe.
+        stream: terminal, output of a notebook's cell, file or pipe.
         is_live: whether to show progress, beside what is said.
     """
     if not is_live:
         return _Plain(stream, seconds_between=math.inf)
+    # Before terminals, as a kernel may call its stream one.
+    if type(stream).__module__.startswith("ipykernel."):
+        return _Overwritten(stream)
     return _Live(stream) if stream.isatty() else _Plain(stream, _SECONDS_BETWEEN_PLAIN_LINES)
 
 
@@ -119,6 +122,34 @@ class _Live:
 
     def close(self) -> None:
         self._live.stop()
+
+
+class _Overwritten:
+    """One line that is written anew over itself, below everything that is said.
+
+    Notebooks know the carriage return, but no other control of a terminal; what `rich` shows there needs ipywidgets.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = ""
+
+    def update(self, text: str) -> None:
+        self._write(text, "")
+        self._shown = text
+
+    def say(self, text: str) -> None:
+        self._write(text, f"\n{self._shown}")
+
+    def close(self) -> None:
+        if self._shown:
+            print(file=self._stream, flush=True)
+            self._shown = ""
+
+    def _write(self, text: str, end: str) -> None:
+        """Writes text over the live line, with blanks where that was longer."""
+        opens = "\r" * bool(self._shown)
+        print(f"{opens}{text.ljust(len(self._shown))}", end=end, file=self._stream, flush=True)
 
 
 def _seconds_left(record: Mapping[str, Any], total_steps: int, first: Mapping[str, Any]) -> float | None:

@@ -40,7 +40,7 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
         if not {"family", "settings"} <= contents.keys():
             raise LookupError("not what a run writes")
     except (OSError, ValueError, LookupError, AttributeError) as error:
-        raise errors.UsageError(f"{path} cannot be read ({error}): give another --out") from None
+        raise errors.UsageError(f"{path} cannot be read ({error}): give another ", errors.given("out")) from None
     return contents
 
 
@@ -74,7 +74,7 @@ def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None
 
 @contextlib.contextmanager
 def made(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes a folder where it is missing; what is still empty at the end, of all that it made, is removed again.
+    """Makes a folder where it is missing; folders that it made and that are still empty at the end are removed.
 
     Args:
         folder: to make, with those above it.

@@ -56,8 +56,8 @@ class Logger:
             title: opens the live line, such as "ppo gymnax:CartPole-v1"; the run's name in trackers.
             settings: flag name -> value, for trackers.
             total_steps: environment steps per seed at which the run ends, 0 while unknown; may be set later.
-            display: whether to show anything at all in the terminal.
-            stream: the terminal; standard output by default.
+            display: whether to show anything at all.
+            stream: terminal, or output of a notebook's cell; standard output by default.
         """
         self.title = title
         self.total_steps = total_steps
@@ -146,7 +146,7 @@ class Logger:
 
 
 class _Sink(Protocol):
-    """Where records go; `consequence` completes the warning after a failure."""
+    """Writes records to one place; `consequence` completes the warning after a failure."""
 
     can_recover: bool
     consequence: str
@@ -169,7 +169,7 @@ class _JsonLines:
         metrics.append(self._folder, record)
 
     def close(self) -> None:
-        """Every line is written already."""
+        """Does nothing, as every line is written already."""
 
 
 class _TensorBoard:

@@ -39,7 +39,7 @@ def append(folder: pathlib.Path, record: Record) -> None:
         OSError: it cannot be written.
     """
     line = json.dumps(record, sort_keys=True, allow_nan=False).encode() + b"\n"
-    # Opened for each line: whoever cuts or replaces the file in between is never overwritten.
+    # Opened for each line, so that a cut or a replacement of the file in between is never overwritten.
     with (folder / FILE_NAME).open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:

@@ -54,7 +54,7 @@ def check_trackers(settings: Mapping[str, Any] | resolve.Resolved) -> None:
     for name in TRACKERS:
         destination = settings[f"log.{name}"]
         if destination and not is_installed(name):
-            raise errors.missing_package(f"--log.{name}={destination}", name, name)
+            raise errors.missing_package(errors.given(f"log.{name}", destination), name, name)
 
 
 def commit() -> str:
@@ -66,7 +66,7 @@ def commit() -> str:
 
 
 def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns what the sessions of a run ran with, of its `config.json`; unknown where it does not say."""
+    """Returns commit and versions of a run's sessions, from its `config.json`; unknown where it has none."""
     return contents.get(_KEY) or [_UNKNOWN]
 
 

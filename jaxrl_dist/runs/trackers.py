@@ -1,7 +1,7 @@
-"""Sends the records of a run to Weights & Biases and to MLflow, each from a thread of its own, so that none delays it.
+"""Sends the records of a run to Weights & Biases and to MLflow, in threads of their own, so that the run never waits.
 
-Which run it is there is kept in the run folder, `wandb_run.json` and `mlflow_run.json`: a resumed run goes on in it,
-and what it repeats is not sent twice.
+The tracker's id of the run is kept in the run folder, in `wandb_run.json` or `mlflow_run.json`: a resumed run goes on
+under this id, and repeated records are not sent twice.
 """
 
 import json
@@ -24,7 +24,7 @@ _MLFLOW_BATCH, _MLFLOW_LONGEST = 100, 500
 
 
 class Session(NamedTuple):
-    """What a tracker is told of the run when a session begins.
+    """Facts about the run that a tracker gets when a session begins.
 
     Attributes:
         destination: project, or experiment.

@@ -1,4 +1,4 @@
-"""What a run folder says of its run, finished, stopped, failed or still going; reads files only, without JAX."""
+"""Reads the folder of a run, finished, stopped, failed or still going; reads files only, without JAX."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from jaxrl_dist.settings import resolve, sweep
 
 _LOG_NAME = "train.log"
 _COMPLAINT = "train.py: "
-# Counts of what did not go as it should, and what to call them.
+# Metric that counts a kind of trouble -> the words for it.
 _COUNTS = {
     "dropped_unrolls": "unrolls came too late and were dropped",
     "gradients_dropped_stale": "gradients were too old and were dropped",

@@ -33,7 +33,7 @@ class _Parser(absl_flags.ArgumentParser):
 
     def parse(self, argument: Any) -> Any:
         """Returns the value."""
-        # Several texts are put together by absl.
+        # absl itself collects the texts of a flag that may repeat.
         return argument if self.field.repeats else fields.parse(self.field, argument)
 
 
@@ -57,7 +57,7 @@ def with_flag_files(arguments: Sequence[str]) -> list[str]:
 
 
 def names(arguments: Sequence[str]) -> list[str]:
-    """Returns what may be flag names among the arguments."""
+    """Returns the names of the arguments that look like flags."""
     return [argument.lstrip("-").partition("=")[0] for argument in arguments if argument.startswith("-")]
 
 
@@ -125,7 +125,7 @@ def options(
     for argument in own:
         if argument.startswith("-") and argument.strip("-"):
             name = argument.lstrip("-").partition("=")[0]
-            raise errors.UsageError(f"--{name}: no such flag{errors.nearest_flag(name, declared)} {advice}")
+            raise errors.UsageError(f"--{name}: no such flag", *errors.nearest_flag(name, declared), f" {advice}")
     mine = {name: value for name, value in values.items() if name in declared}
     return config(**mine), Given({name: x for name, x in values.items() if name not in declared}, rest)
 

@@ -35,7 +35,7 @@ def load(name: str, folder: pathlib.Path) -> Preset:
     """Returns a preset; `NONE` for an empty name.
 
     Raises:
-        ValueError: there is none of that name, or its file is not as a preset's should be.
+        ValueError: there is no preset of that name, or its file has another form.
     """
     if not name:
         return NONE

@@ -1,6 +1,6 @@
 """Gives every setting of a run its value, with its origin, from layers of rising rank; compares configurations.
 
-It knows no setting: which layers there are, `systems.catalogue` says.
+It knows no setting by name; `systems.catalogue` says which layers there are.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from jaxrl_dist import errors
 from jaxrl_dist.settings import fields as setting_fields
 
-# Flags of 0.1.0 that have another name since; CHANGELOG.md has the same table.
+# Flags of 0.1.0 that were renamed, old -> new; CHANGELOG.md has the same table.
 RENAMED = {
     "learner.policy_learning_rate": "agent.policy_learning_rate",
     "learner.policy_period": "agent.policy_period",
@@ -48,7 +48,7 @@ class Resolved:
         settings: flag name -> value.
         origins: flag name -> where the value comes from.
         fields: flag name -> declaration (none for `env.params.*`).
-        row: the `systems.System` whose settings they are; None where nobody has asked for one.
+        row: the `systems.System` whose settings they are; None where none was chosen.
     """
 
     family: str | None
@@ -56,6 +56,11 @@ class Resolved:
     origins: Mapping[str, str]
     fields: Mapping[str, setting_fields.Field]
     row: Any = None
+
+    def __repr__(self) -> str:
+        named = " ".join(str(self.settings[name]) for name in ("system", "env", "layout") if name in self.settings)
+        given = sum(origin == FLAG for origin in self.origins.values())
+        return f"Resolved({named}: {len(self.settings)} settings, {given} of them given)"
 
     def __getitem__(self, name: str) -> Any:
         """Returns the value of a flag."""
@@ -79,8 +84,8 @@ class Resolved:
     def as_json(self) -> dict[str, Any]:
         """Returns what `config.json` holds; `entries` reads it back.
 
-        Beside value and origin stands the setting's tag, and its default where the value is another, so that whoever
-        compares runs needs none of the code that they ran.
+        An entry has value, origin and tag, and the default where the value differs from it, so that runs can be
+        compared without the code that they ran.
         """
         found = {}
         for name, value in self.settings.items():
@@ -94,7 +99,7 @@ class Resolved:
     def difference(self, old: Mapping[str, Any]) -> Difference:
         """Compares with the contents of another run's `config.json`.
 
-        A setting that the file does not know yet had its present default.
+        A setting that is newer than the file counts as having its present default.
 
         Raises:
             UsageError: the contents are not those of a `config.json`.
@@ -112,7 +117,7 @@ def layered(
 
     Args:
         layers: in rising rank.
-        parse: (name, value of any type) -> valid value; raises a UsageError for what cannot be.
+        parse: (name, value of any type) -> valid value; raises a UsageError for an invalid one.
         declared: flag name -> declaration.
         family: task family of the environment.
     """
@@ -147,7 +152,7 @@ def difference(
 
 
 def _default(name: str, entry: Mapping[str, Any]) -> Any:
-    """Returns what a setting was before it was recorded; an environment's own parameter was not there."""
+    """Returns the value of a setting that a `config.json` lacks: its default; None for `env.params.*`."""
     return None if name.startswith(PARAMS) else entry.get("default", entry["value"])
 
 
@@ -159,7 +164,7 @@ def describe(changes: Sequence[Change], limit: int = 6) -> str:
 
 
 def origin_of(source: str) -> str:
-    """Says where the value of a Config class or of a system's row is from: its paper, this project, or no one's."""
+    """Says where a value of a Config class or of a system's row is from: a paper, this project, or no cited source."""
     return f"paper: {source}" if source and not source.startswith(setting_fields.OURS) else source or "default"
 
 
@@ -181,11 +186,12 @@ def plain(value: Any) -> Any:
 
 
 def entries(contents: Any, declared: Container[str] = ()) -> dict[str, dict[str, Any]]:
-    """Returns the settings of a `config.json`'s contents, checked in form, by the names that they have today.
+    """Checks the form of a `config.json`'s contents, and returns its settings by their present names.
 
     Args:
         contents: of the file.
-        declared: names of the run's settings; of what was renamed, others are left out, as nothing depended on them.
+        declared: names of the run's settings; a renamed one that is not among them is left out, as the run did not use
+            it.
 
     Raises:
         UsageError: the contents are not those of a `config.json`.

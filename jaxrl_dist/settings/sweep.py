@@ -15,7 +15,7 @@ Values = Mapping[str, float]
 
 
 def combinations(settings: Resolved) -> list[dict[str, float]]:
-    """Returns the combinations of values of a sweep, the last setting varying fastest; one empty one without a sweep.
+    """Returns the combinations of values of a sweep, the last varying fastest; a single empty one without a sweep.
 
     Raises:
         UsageError: the sweep is not NAME=A,B;NAME=C,D, or a name or a value cannot be.
@@ -24,39 +24,44 @@ def combinations(settings: Resolved) -> list[dict[str, float]]:
     for part in filter(None, settings["sweep"].split(";")):
         name, values = _axis(settings, part)
         if name in axes:
-            raise errors.UsageError(f"--sweep={settings['sweep']}: {name} is given twice")
+            raise errors.UsageError(errors.given("sweep", settings["sweep"]), f": {name} is given twice")
         axes[name] = values
     return _product(axes)
 
 
 def read(sweep: str) -> list[dict[str, float]]:
-    """Returns the combinations of a sweep whose text was checked before, such as that of a run; one empty one of ""."""
+    """Returns the combinations of a sweep whose text was checked before; of "" a single empty one."""
     parts = [part.strip().partition("=") for part in filter(None, sweep.split(";"))]
     return _product({name: [float(value) for value in given.split(",")] for name, _, given in parts})
 
 
 def check_once(settings: Resolved, flags: Collection[str]) -> None:
-    """Checks that what a sweep varies is no flag too; a preset's value or a paper's may stand below it.
+    """Checks that no setting of a sweep is given as a flag too; a preset's or a paper's value is overridden.
 
     Args:
         settings: resolved.
         flags: names that the user gave.
 
     Raises:
-        UsageError: it is.
+        UsageError: one is both.
     """
     for name in combinations(settings)[0]:
         if name in flags:
-            raise errors.UsageError(f"--{name}={settings[name]} is given, and in --sweep too; leave out one of them")
+            raise errors.UsageError(
+                errors.given(name, settings[name]),
+                " is given, and in ",
+                errors.given("sweep"),
+                " too; leave out one of them",
+            )
 
 
 def num_members(settings: Resolved) -> int:
-    """Returns how many runs the program trains: seeds, for each combination."""
+    """Returns how many runs the program trains: seeds × combinations."""
     return settings["num_seeds"] * len(combinations(settings))
 
 
 def by_combination(settings: Resolved, per_member: Sequence[Any]) -> list[tuple[dict[str, float], list[Any]]]:
-    """Groups what there is of each member by its combination."""
+    """Groups items, one per member, by the members' combinations."""
     count = settings["num_seeds"]
     grouped = enumerate(combinations(settings))
     return [(values, list(per_member[i * count : (i + 1) * count])) for i, values in grouped]
@@ -76,24 +81,29 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
     name, separator, given = part.strip().partition("=")
     valid = [name for name, field in settings.fields.items() if field.sweep]
     if not separator:
-        raise errors.UsageError(f"--sweep={part}: expected NAME=A,B such as learner.learning_rate=1e-4,1e-3")
+        raise errors.UsageError(
+            errors.given("sweep", part), ": expected NAME=A,B such as learner.learning_rate=1e-4,1e-3"
+        )
     if name not in settings.fields:
         hint = errors.nearest(name, valid)
-        raise errors.UsageError(f"--sweep={part}: {settings['system']} has no setting {name}{hint} (--help lists them)")
+        raise errors.UsageError(
+            errors.given("sweep", part), f": {settings['system']} has no setting {name}{hint}", errors.LISTED
+        )
     if name not in valid:
         raise refused(part, name, valid)
     try:
         values = [fields.parse(settings.fields[name], value) for value in given.split(",")]
     except ValueError as error:
-        raise errors.UsageError(f"--sweep={part}: {error}") from None
+        raise errors.UsageError(errors.given("sweep", part), f": {error}") from None
     if len(set(values)) < len(values):
-        raise errors.UsageError(f"--sweep={part}: a value is given twice")
+        raise errors.UsageError(errors.given("sweep", part), ": a value is given twice")
     return name, values
 
 
 def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
     """Explains that a program cannot have several values of a setting."""
     return errors.UsageError(
-        f"--sweep={sweep}: {name} decides what is compiled, or where a run begins; valid here: {', '.join(valid)} "
-        "(scripts/study.py --search takes any)"
+        errors.given("sweep", sweep),
+        f": {name} decides what is compiled, or the first parameters; valid here: {', '.join(valid)} "
+        "(scripts/study.py --search takes any)",
     )

@@ -16,7 +16,7 @@ _MACHINERY = ("<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath
 
 
 def load(
-    flag: str,
+    flag: errors.Worded,
     text: str,
     kind: str,
     is_one: Callable[[Any], bool],
@@ -25,7 +25,7 @@ def load(
     """Imports what a flag names.
 
     Args:
-        flag: with its value, as the user wrote it, for messages.
+        flag: with its value, for messages.
         text: `module:name`; the module lies where Python looks, which commands widen by the folder they start in.
         kind: of what is looked for, such as "function".
         is_one: whether a value is of that kind.
@@ -36,19 +36,20 @@ def load(
     """
     module_name, _, name = text.rpartition(":")
     if not module_name or not name:
-        raise errors.UsageError(f"{flag}: expected {flag.partition('=')[2].removesuffix(text)}module:NAME of a {kind}")
+        suite = flag.python.partition("=")[2].removesuffix(text)
+        raise errors.UsageError(flag, f": expected {suite}module:NAME of a {kind}")
     module = imported(flag, module_name)
     found = getattr(module, name, None)
     if not is_one(found):
         names = [key for key, value in vars(module).items() if (is_likely or is_one)(value) and not key.startswith("_")]
         raise errors.UsageError(
-            f"{flag}: {module_name} has no {kind} {name}; it has {', '.join(names) or 'none'}"
-            f"{errors.nearest(name, names)}"
+            flag,
+            f": {module_name} has no {kind} {name}; it has {', '.join(names) or 'none'}{errors.nearest(name, names)}",
         )
     return found
 
 
-def imported(flag: str, name: str) -> ModuleType:
+def imported(flag: errors.Worded, name: str) -> ModuleType:
     """Imports a module that a flag names.
 
     Raises:
@@ -57,14 +58,14 @@ def imported(flag: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise errors.UsageError(f"{flag}: importing {name}: {where(error)}") from error
+        raise errors.UsageError(flag, f": importing {name}: {where(error)}") from error
 
 
 def where(error: Exception) -> str:
-    """Says in one line what an error is and where in the user's code it was raised."""
+    """Describes in one line an error, and the place in the user's code where it was raised."""
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]
-    # The package itself may be installed beside the libraries, and then every frame is of them.
+    # If all frames are of installed packages, as those of an installed jaxrl_dist are, the last of all is named.
     chosen = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     # A module that is missing has no frame of its own.
     place = f" at {os.path.basename(chosen[-1].filename)}:{chosen[-1].lineno}" if chosen else ""

@@ -46,6 +46,10 @@ class System:
     by_layout: Mapping[str, Families] = dataclasses.field(default_factory=dict)
     summary: str = ""
 
+    def __repr__(self) -> str:
+        layouts, actions = ", ".join(self.layout_names), ", ".join(self.actions)
+        return f"System({self.name}: replay {self.replay.name}; layouts {layouts}; actions {actions})"
+
     def settings_in(self, layout: str, family: str | None) -> Mapping[str, Cited]:
         """Returns what only this layout has or needs, for tasks of a family (None while it is unknown)."""
         own = self.by_layout.get(layout, {})

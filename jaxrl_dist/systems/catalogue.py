@@ -1,4 +1,4 @@
-"""Which settings a system has, their values and where these come from, and the texts of `--help` and `--list`.
+"""Lists the settings of a system, their values and origins, and writes the texts of `--help` and `--list`.
 
 A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
 family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's.
@@ -23,19 +23,20 @@ from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
-# What a package offers as `NAME = "module:SYSTEM"` is trained with `--system=NAME`.
+# A package that offers `NAME = "module:SYSTEM"` by this entry point adds `--system=NAME`.
 ENTRY_POINTS = "jaxrl_dist.systems"
 ALIASES = {"network": "network.torso"}
 PRESETS = pathlib.Path(str(importlib.resources.files("jaxrl_dist.systems"))) / "presets"
 
 # Rows are counted and permuted in 32 bits.
 _MOST_ROWS = 2**31
-# What `--layout=auto` may choose of any run, as nothing that is learned depends on it.
+# Settings that `--layout=auto` may choose for any run, as they change nothing that is learned.
 _FOR_SPEED = (
     *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
     *("layout.num_actors", "layout.ready_envs"),
 )
 _WIDTH = 110
+_NO_SUCH = errors.Worded("no such setting", "no such flag")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +47,19 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's own, auto the fastest that learns "
-        "the same, measured.",
+        "How data moves between environments and learners; empty takes the system's own, auto measures which of those "
+        "that learn the same is the fastest.",
     )
     preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
-        1_000_000, "Environment steps per seed; more than a finished run has extends it.", low=1, tag="tunable"
+        1_000_000, "Environment steps per seed; a larger number extends a finished run.", low=1, tag="tunable"
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1)
     sweep: str = setting(
         "",
-        "Numbers of agent and learner that take several values, each beside every seed in the one program, such as "
-        "learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01 for all four combinations.",
+        "Several values for numbers of agent and learner; every combination trains with every seed in one program. "
+        "Such as learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01, four combinations.",
     )
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
@@ -67,7 +68,7 @@ class RunConfig:
     init_from: str = setting("", "Run folder whose final parameters this run starts from.")
     precision: str = setting(
         "default",
-        "Precision of matrix products; default is the platform's own, and CPUs know none but float32.",
+        "Precision of matrix products; default is the platform's own; CPUs have float32 alone.",
         choices=("default", "bfloat16", "tensorfloat32", "float32"),
     )
     profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
@@ -130,11 +131,14 @@ def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System
     beneath = {name: str(preset.settings[name].value) for name in named if name in preset.settings}
     if beneath and named["system"] not in ("", beneath["system"]):
         raise errors.UsageError(
-            f"--system={named['system']}: --preset={preset.name} is of {beneath['system']}; leave out one of them"
+            errors.given("system", named["system"]),
+            ": ",
+            errors.given("preset", preset.name),
+            f" is of {beneath['system']}; leave out one of them",
         )
     system, _, layout = (named[name] or beneath.get(name, "") for name in named)
     row = own or find_system(system or RunConfig.system)
-    # One that is named without text is refused where environments are checked.
+    # An empty --env is refused where environments are checked.
     env = named["env"] if "env" in flags else beneath.get("env", RunConfig.env)
     return Choice(row, env, choose_layout(row, "" if layout == AUTO else layout, env))
 
@@ -148,7 +152,7 @@ def find_preset(name: str) -> presets.Preset:
     try:
         return presets.load(name, PRESETS)
     except ValueError as error:
-        raise errors.UsageError(f"--preset={name}: {error}") from None
+        raise errors.UsageError(errors.given("preset", name), f": {error}") from None
 
 
 def choose_layout(system: systems.System, name: str, env: str) -> str:
@@ -165,15 +169,18 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
     names = system.layout_names
     if name and name not in names:
         hint = errors.nearest(name, (*names, AUTO))
-        raise errors.UsageError(f"--layout={name}: {system.name} runs in {', '.join(names)} or {AUTO}{hint}")
+        raise errors.UsageError(
+            errors.given("layout", name), f": {system.name} runs in {', '.join(names)} or {AUTO}{hint}"
+        )
     suite = envs.registry().get(env.partition(":")[0])
     if suite is None:
         return name or names[0]
     able = [one.name for one in system.layouts if suite.runs_on in one.serves]
     if name and name not in able:
         raise errors.UsageError(
-            f"--layout={name}: {env} runs on the {'CPU' if suite.runs_on == 'host' else suite.runs_on} only; valid: "
-            f"{', '.join(able) or 'none'}"
+            errors.given("layout", name),
+            f": {env} runs on the {'CPU' if suite.runs_on == 'host' else suite.runs_on} only; valid: "
+            f"{', '.join(able) or 'none'}",
         )
     natively = [one.name for one in system.layouts if one.serves[0] == suite.runs_on]
     return name or (natively or able or names)[0]
@@ -189,14 +196,16 @@ def find_system(name: str) -> systems.System:
         return systems.SYSTEMS[name]
     if "#" in name:
         raise errors.UsageError(
-            f"--system={name}: a program made it, and no module has it; give that program's own record, as in "
-            "train(system=SYSTEM) or load(folder, system=SYSTEM)"
+            errors.given("system", name),
+            ": a program made it, and no module has it; give that program's own record, as in train(system=SYSTEM) "
+            "or load(folder, system=SYSTEM)",
         )
     offered = user_code.installed(ENTRY_POINTS)
     if name not in offered and ":" not in name:
         valid = (*systems.SYSTEMS, *offered)
         raise errors.UsageError(
-            f"--system={name}: expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}"
+            errors.given("system", name),
+            f": expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}",
         )
     return _own_system(name, offered.get(name, name))
 
@@ -204,12 +213,12 @@ def find_system(name: str) -> systems.System:
 @functools.cache
 def _own_system(name: str, text: str) -> systems.System:
     """Imports a user's row, which messages and folders call by the name that `--system` gives it."""
-    flag = f"--system={name}"
+    flag = errors.given("system", name)
     row: systems.System = user_code.load(flag, text, "System", lambda value: isinstance(value, systems.System))
     try:
         fields.of(row.config)
     except (TypeError, NameError) as error:
-        raise errors.UsageError(f"{flag}: {error}") from error
+        raise errors.UsageError(flag, f": {error}") from error
     return dataclasses.replace(row, name=name)
 
 
@@ -222,7 +231,7 @@ def named_row(system: systems.System) -> systems.System:
     if systems.SYSTEMS.get(system.name) is system or ":" in system.name or "#" in system.name:
         return system
     for module_name, module in list(sys.modules.items()):
-        # What a program or notebook makes lies in __main__, which has a second name where processes are spawned.
+        # Objects of a program or notebook lie in __main__, which has a second name where processes are spawned.
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             found = [key for key, value in vars(module).items() if value is system]
             if found:
@@ -247,27 +256,38 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
     """
     for short, full in ALIASES.items():
         if short in flags and full in flags:
-            raise errors.UsageError(f"--{short} is short for --{full}: give one of them")
+            raise errors.UsageError(errors.given(short), " is short for ", errors.given(full), ": give one of them")
     return {ALIASES.get(name, name): value for name, value in flags.items()}
 
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
     """Explains that a system has no such flag, and names the nearest that it has."""
     if resolve.RENAMED.get(name) in catalogue:
-        return errors.UsageError(f"--{name}: its name is --{resolve.RENAMED[name]} since 0.2.0")
+        return errors.UsageError(errors.given(name), ": renamed to ", errors.given(resolve.RENAMED[name]), " in 0.2.0")
     others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
     if others:
         return errors.UsageError(
-            f"--{name}: a flag of --layout={', --layout='.join(others)}, which this run does not have"
+            errors.given(name),
+            errors.Worded(": a setting of ", ": a flag of "),
+            errors.given("layout", ", ".join(others)),
+            ", which this run does not have",
         )
     owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layout_names[0])]
     if owners:
-        return errors.UsageError(f"--{name}: {system.name} has no such flag; --system={', '.join(owners)} have it")
+        return errors.UsageError(
+            errors.given(name),
+            f": {system.name} has ",
+            _NO_SUCH,
+            "; ",
+            errors.given("system", ", ".join(owners)),
+            " have it",
+        )
     candidates = (*catalogue, *ALIASES)
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
     namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
-    hint = f"; did you mean --{namesakes[0]}?" if namesakes else errors.nearest_flag(name, candidates)
-    return errors.UsageError(f"--{name}: {system.name} has no such flag{hint} (--help lists them)")
+    near = errors.nearest_flag(name, candidates)
+    hint = ("; did you mean ", errors.given(namesakes[0]), "?") if namesakes else near
+    return errors.UsageError(errors.given(name), f": {system.name} has ", _NO_SUCH, *hint, errors.LISTED)
 
 
 def resolved(
@@ -350,7 +370,7 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
     A run that was begun without it goes on in its own layout, on its own devices.
 
     Args:
-        contents: of a `config.json`, of whatever form.
+        contents: of a `config.json`, which may be damaged.
         asked: settings now; a run of another system or environment says nothing about them.
     """
     try:
@@ -402,7 +422,7 @@ def help_text(
     lines = [
         f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layout_names)}.",
-        "Values rise in rank from default or paper over family (of the environment) and preset to flag.",
+        "A value comes from, in rising order: default, paper, family of the environment, preset, flag.",
         *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
     ]
@@ -432,13 +452,16 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
     """Refuses several seeds, or a sweep, of a layout that trains one at a time."""
     if found["num_seeds"] > 1 and not seeds_together:
         raise errors.UsageError(
-            f"--num_seeds={found['num_seeds']}: {found['layout']} trains one seed at a time; valid: 1 "
-            "(scripts/study.py runs several, one after the other)"
+            errors.given("num_seeds", found["num_seeds"]),
+            f": {found['layout']} trains one seed at a time; valid: 1 (scripts/study.py runs several, one after the "
+            "other)",
         )
     if found["sweep"] and not seeds_together:
         raise errors.UsageError(
-            f"--sweep={found['sweep']}: {found['layout']} trains one seed at a time; valid: --layout=anakin, or "
-            "scripts/study.py with --search"
+            errors.given("sweep", found["sweep"]),
+            f": {found['layout']} trains one seed at a time; valid: ",
+            errors.given("layout", "anakin"),
+            ", or scripts/study.py with --search",
         )
 
 
@@ -446,8 +469,8 @@ def _check_rows(settings: Mapping[str, Any]) -> None:
     """Refuses iterations of more rows than an int32 counts."""
     names = [name for name in ("env.num_envs", "layout.unroll_length") if name in settings]
     if math.prod(settings[name] for name in names) >= _MOST_ROWS:
-        given = " × ".join(f"--{name}={settings[name]}" for name in names)
-        raise errors.UsageError(f"{given}: expected fewer than {_MOST_ROWS} rows per iteration")
+        factors = [part for name in names for part in (" × ", errors.given(name, settings[name]))]
+        raise errors.UsageError(*factors[1:], f": expected fewer than {_MOST_ROWS} rows per iteration")
 
 
 def _in_layout(
@@ -473,7 +496,7 @@ def _value(system: systems.System, catalogue: Mapping[str, Field], name: str, va
     try:
         return fields.parse(catalogue[name], value)
     except ValueError as error:
-        raise errors.UsageError(f"--{name}={value}: {error}") from None
+        raise errors.UsageError(errors.given(name, value), f": {error}") from None
 
 
 def _flag_lines(system: systems.System, layout: str, name: str, field: Field, preset: presets.Preset) -> list[str]:

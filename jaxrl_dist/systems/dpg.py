@@ -112,7 +112,7 @@ APE_X_DPG = {
     "replay.capacity": Cited(999_936, f"{_APE_X} (1M), in whole unrolls of 32 environments"),
 }
 
-# What has real actions is of these families; the papers' settings serve both.
+# Tasks with real actions are of these families; the papers' settings serve both.
 REAL_FAMILIES: Families = {"continuous": {}, "physics": {}}
 
 # A small task gives too few rows for the few updates per row of a large machine.

@@ -2,8 +2,8 @@
 
 The loss is summed, so gradients are as much larger as there are rows, and with them the ε of RMSProp that tells noise
 from signal: of 160 rows, .5 is what 2e-5 is of their mean. With 1e-5 CartPole was learned and lost again. MinAtar's
-Breakout plays alike each time, and summed losses settled on the first five or six bricks: means, more rows and entropy
-go on.
+Breakout is alike in each game: with summed losses the policy settled on the first five or six bricks; with means, more
+rows and more entropy it goes on learning.
 """
 
 from jaxrl_dist.agents import impala
@@ -112,7 +112,7 @@ IMPALA = {
     **cited(f"{_IMPALA_CODE}: losses are summed", {"learner.reduction": "sum"}),
 }
 
-# What samples a replay goes over each batch once.
+# Batches drawn from a replay are gone over once.
 IMPALA_REPLAY_FAMILIES: Families = {
     "classic": _CLASSIC,
     "minatar": _MINATAR,

@@ -15,7 +15,7 @@ from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import evaluation
+from jaxrl_dist.training import arguments, evaluation
 
 
 class Assembly(NamedTuple):
@@ -32,13 +32,21 @@ class Assembly(NamedTuple):
     settings: Resolved
     environment: envs.Environment | envs.HostTask
     agent: agents.Agent
-    layout: Any
+    layout: parallel.Layout
     evaluate: Any
 
     @property
     def protocol(self) -> str:
-        """What scores depend on beside the environment's name, "" where nothing does."""
+        """Names what scores depend on beside the environment's name, "" where nothing does."""
         return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
+
+    def init(self, keys: jax.Array) -> Any:
+        """Returns the layout's first state, of typed keys [S], with the values of a sweep."""
+        state = self.layout.init(keys)
+        if not self.settings["sweep"]:
+            return state
+        params = members.set_values(state.learner.params, sweep.combinations(self.settings))
+        return self.layout.start_from(state, state.learner._replace(params=params))
 
 
 def resolve(
@@ -77,13 +85,13 @@ def assemble(
         UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
     """
     mesh = meshes.make(devices, sweep.num_members(settings))
-    _check_divides("--env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
+    _check_divides("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
     builder = Builder(settings, environment, mesh)
     if settings["sweep"]:
-        agent, layout = _sweep(builder)
+        agent, learns = _sweep(builder)
     else:
         agent, learns = builder.agent_and_learner({})
-        layout = builder.layout(agent, learns)
+    layout = builder.layout(agent, learns)
     episodes, max_steps = episodes or settings["evaluation.episodes"], settings["evaluation.max_steps"]
     if isinstance(environment, envs.HostTask):
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
@@ -111,6 +119,9 @@ class Parts(NamedTuple):
     learner: learner.Learner
     step: Callable[..., Any]
 
+    def __repr__(self) -> str:
+        return f"Parts({self.settings['system']} {self.settings['env']}: {', '.join(self._fields)})"
+
 
 def make(
     system: str | systems.System, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any
@@ -124,7 +135,7 @@ def make(
         **run_settings: settings without an owner, as `train` takes them.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: arguments or settings are not valid, or do not go together.
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)
@@ -138,8 +149,9 @@ def by_flag(
     """Returns all settings of a call by flag name.
 
     Raises:
-        UsageError: one is given twice.
+        UsageError: one is of another type than it must be, or given twice.
     """
+    arguments.check_task(system, env, settings)
     named = {"system": system, "env": env, **run_settings}
     for name, value in (settings or {}).items():
         if name in named:
@@ -169,7 +181,8 @@ class Builder(NamedTuple):
         apart = chosen.axis is types.LOCAL
         rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart)
         config: Any = self.settings.group("layout", chosen.config)
-        return chosen.make(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+        parts = parallel.LayoutParts(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+        return chosen.make(parts)
 
     def trace(self, values: Mapping[str, Any]) -> None:
         """Traces the training program with values, as `agent_and_learner` takes them."""
@@ -182,8 +195,8 @@ class Builder(NamedTuple):
         return members.can_vary(name, self.agent_and_learner, self.trace)
 
 
-def _sweep(builder: Builder) -> tuple[agents.Agent, parallel.Layout]:
-    """Builds agent and layout of a sweep.
+def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
+    """Builds agent and learner of a sweep.
 
     Raises:
         UsageError: a setting of it is not one that the program computes with.
@@ -194,14 +207,7 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, parallel.Layout]:
             marked = [one for one, field in builder.settings.fields.items() if field.sweep]
             raise sweep.refused(builder.settings["sweep"], name, [one for one in marked if builder.can_vary(one)])
     agent, learns = members.over(list(combinations[0]), builder.agent_and_learner)
-    layout = builder.layout(agent, learns)
-
-    def init(keys: jax.Array) -> Any:
-        state = layout.init(keys)
-        params = members.set_values(state.learner.params, combinations)
-        return state._replace(learner=state.learner._replace(params=params))
-
-    return agent, layout._replace(init=init)
+    return agent, learns
 
 
 def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
@@ -216,7 +222,9 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     try:
         return system.agent(config, spec, network)
     except errors.UnfitError as error:
-        raise errors.UsageError(f"{error}; valid: --system={catalogue.systems_for(error.actions)}") from error
+        raise errors.UsageError(
+            *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
+        ) from error
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
@@ -233,11 +241,12 @@ def _layout(settings: Resolved) -> parallel.LayoutSpec:
     return settings.row.layout(settings["layout"])
 
 
-def _check_divides(flag: str, value: int, num_devices: int) -> None:
+def _check_divides(name: str, value: int, num_devices: int) -> None:
     if value % num_devices:
         below = max(value // num_devices, 1) * num_devices
         raise errors.UsageError(
-            f"{flag}={value} is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}"
+            errors.given(name, value),
+            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
         )
 
 
@@ -265,21 +274,27 @@ def make_replay(
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = settings.row
-    once = f"--learner.epochs={learner_config.epochs} --learner.minibatches={learner_config.minibatches}"
-    more_than_once = learner_config.epochs * learner_config.minibatches > 1
+    epochs, minibatches = learner_config.epochs, learner_config.minibatches
+    once = errors.given("learner.epochs", epochs), " ", errors.given("learner.minibatches", minibatches)
+    more_than_once = epochs * minibatches > 1
     if not system.replay.keeps_rows:
         if apart and more_than_once:
-            raise errors.UsageError(f"{once}: {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
+            raise errors.UsageError(*once, f": {settings['layout']} takes one gradient per unroll; valid: 1 and 1")
         if agent.staleness == "none" and more_than_once:
             raise errors.UsageError(
-                f"{once}: after one update rows are not the policy's own, as {system.name} needs; valid: 1 and 1 (or "
-                "--system=ppo)"
+                *once,
+                f": {system.name} learns once from each row, by the policy that acted; valid: 1 and 1 (or ",
+                errors.given("system", "ppo"),
+                ")",
             )
         items = num_envs if agent.keeps_sequences else num_envs * unroll_length
         learner.check_batch(learner_config, items, num_shards)
     elif more_than_once:
         raise errors.UsageError(
-            f"{once}: {settings['system']} samples a replay; valid: 1 and 1 (raise --replay.samples_per_insert instead)"
+            *once,
+            f": {settings['system']} samples a replay; valid: 1 and 1 (raise ",
+            errors.given("replay.samples_per_insert"),
+            " instead)",
         )
     windows = replay.Windows(
         agent.context,

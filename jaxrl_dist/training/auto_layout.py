@@ -1,8 +1,8 @@
-"""Chooses what only speed depends on, by trying it for about ten seconds: `--layout=auto`.
+"""Chooses settings on which only speed depends, by trying them for about ten seconds: `--layout=auto`.
 
 It may choose the layout, the devices, the number of actors, the simulator's threads, and, where actors take the newest
-parameters anyway, how many environments act together. It leaves alone what is learned: the environments and rows per
-update, the replay, the lag of the policy, the optimiser; and whatever a flag or a preset has named.
+parameters anyway, how many environments act together. It leaves alone all that changes what is learned (environments
+and rows per update, replay, policy lag, optimiser), and whatever a flag or a preset has named.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Option = dict[str, Any]
 
 _SLICE_S = 0.5
 _ROUNDS = 3
-# What is faster by less than this may be so by chance, and the first option is the usual one.
+# A smaller gain may be due to chance; then the first option, which is the usual one, is kept.
 _CLEARLY = 1.03
 _REPLAY_ROWS = 2**16
 _THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
@@ -52,7 +52,7 @@ def settle(
         say: prints a line.
 
     Raises:
-        UsageError: simulators that come by themselves, or settings that cannot be.
+        UsageError: simulators connect by themselves, or settings are not valid.
     """
     if named.get("layout") != resolve.AUTO:
         return settings, environment
@@ -77,7 +77,8 @@ def choose(
     """
     if settings["env"].startswith("external:"):
         raise errors.UsageError(
-            f"--layout={resolve.AUTO}: {settings['env']} comes by itself, and cannot be tried first"
+            errors.given("layout", resolve.AUTO),
+            f": simulators of {settings['env']} connect by themselves, so no layout can be tried",
         )
     measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
     for options in (_layouts, _devices, _actors, _threads, _together):
@@ -90,7 +91,7 @@ def choose(
             if speed:
                 say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
         if not any(speeds):
-            # The run itself then says why.
+            # Then the run itself reports the error.
             return measured
         best = max(range(len(tried)), key=lambda i: speeds[i])
         if speeds[best] < speeds[0] * _CLEARLY:
@@ -108,7 +109,7 @@ def _speeds(
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
 ) -> list[float]:
-    """Returns the steps per second of each option, measured in turns; 0 for one that cannot be, and says why."""
+    """Returns the steps per second of each option, measured in turns; 0 for one that is not possible, and says why."""
     with contextlib.ExitStack() as stack:
         probes = [_probe(named, measured, option, devices, on_devices, stack, say) for option in options]
         for _ in range(_ROUNDS):
@@ -128,7 +129,7 @@ def _probe(
     stack: contextlib.ExitStack,
     say: Callable[[str], None],
 ) -> probe.Probe | None:
-    """Returns the probe of an option, warm, which the stack closes; None, and why, if settings do not go together."""
+    """Returns the warm probe of an option, which the stack closes; None, and says why, if settings exclude it."""
     entries = {name: (value, resolve.AUTO) for name, value in option.items()}
     try:
         settings, environment = assemble.resolve(named, {**measured, **entries})
@@ -136,7 +137,7 @@ def _probe(
         on_devices(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
     except errors.UsageError as error:
-        say(f"{resolve.AUTO}: {_text(option)} cannot be: {error}")
+        say(f"{resolve.AUTO}: {_text(option)} is not possible: {errors.as_typed(error)}")
         return None
     stack.callback(made.close)
     made.warm_up()
@@ -190,7 +191,7 @@ def _threads(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[
 
 
 def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
-    """Returns how many environments act together, where the clock says which anyway."""
+    """Returns numbers of environments that act together, where which ones do depends on timing anyway."""
     del devices
     if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
         return []
@@ -200,7 +201,7 @@ def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list
 
 
 def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
-    """Says whether it would change what a flag or a preset has named."""
+    """Says whether an option would change a setting that a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
     given = [settings.origins.get(name, "") for name in changed]
     return any(origin == "flag" or origin.startswith("preset ") for origin in given)

@@ -1,4 +1,4 @@
-"""Says what a run would be before it begins, `--dry_run`: memory, placement, schedules, compilation, speed.
+"""Describes a run before it begins, `--dry_run`: memory, placement, schedules, compilation, speed.
 
 Everything is compiled and trained for some seconds, and the run folder is not touched.
 """
@@ -42,7 +42,7 @@ class Compiled(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """What a probe measured.
+    """Measurements of a probe.
 
     Attributes:
         steps_per_second: of all seeds.
@@ -70,7 +70,7 @@ def describe(
         probe_s: how long to train.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: settings are not valid, or do not go together.
     """
     folder = resume.check_folder(flags, settings)
     settings, environment = assemble.resolve(flags)
@@ -121,7 +121,7 @@ def parts(template: Any) -> dict[str, dict[str, int]]:
 
 
 def _memory(template: Any, training: Compiled, devices: Sequence[jax.Device]) -> list[str]:
-    """Lists the bytes of each part by device, those alike together, and what is free."""
+    """Lists the bytes of each part by device, equal devices together, and the free memory."""
     table = parts(template)
     learners = [f"{device.platform}:{device.id}" for device in devices]
     table["program's own, in training"] = dict.fromkeys(learners, training.temporaries)
@@ -144,7 +144,7 @@ def _compile_training(probed: probe.Probe, template: Any) -> Compiled:
 
 
 def _compile_rest(probed: probe.Probe) -> list[Compiled]:
-    """Compiles what else a run has, by running it."""
+    """Compiles the other programs of a run, by running them."""
     started_s = time.perf_counter()
     probed.warm_up()
     trained_s = time.perf_counter()
@@ -195,7 +195,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def measure(probed: probe.Probe) -> Speed:
-    """Returns what a probe has measured, and what limits it; the probe's state is used up."""
+    """Returns the measurements of a probe, and the bottleneck; the probe's state is used up."""
     speed = Speed(probed.steps_per_second, probed.seconds, probed.iterations, probed.updates_per_iteration, "")
     report = probed.report()
     if "bottleneck" in report:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, errors, types
+from jaxrl_dist import agents, envs, errors, parallel, types
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import mesh as meshes
@@ -47,7 +47,7 @@ def make(
         environment: one, on the device.
         episodes: per seed.
         max_steps: bound where the environment has no time limit.
-        mesh: from `meshes.make`.
+        mesh: from `mesh.make`.
 
     Returns:
         (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments
@@ -55,63 +55,82 @@ def make(
         counts with the return so far; `limit` lowers that bound (0 only compiles). `stopped`, () -> bool, is polled
         about once a second: an evaluation that it ends has no result, None.
     """
-    num_devices = mesh.shape["devices"]
-    columns = -(-episodes // num_devices)
+    columns = -(-episodes // mesh.shape["devices"])
+    by_seed, by_column = meshes.PER_SEED, meshes.COLUMNS
+    reset, started = functools.partial(_reset, agent, environment, columns), (by_seed, by_column)
+    reset = meshes.program(meshes.device_map(reset, mesh, (meshes.SHARED, by_seed), started), mesh, started)
+    play_specs = (meshes.SHARED, meshes.SHARED, by_seed, by_seed, by_column)
+    play = meshes.device_map(functools.partial(_play, agent, environment), mesh, play_specs, by_column)
+    play = meshes.program(play, mesh, by_column, donate=(4,))
     longest = environment.spec.time_limit or max_steps
-    step = jax.vmap(environment.step)
-
-    def reset(index: Array, key: Array) -> tuple[Array, _Episodes]:
-        env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-        env_keys = jax.vmap(jax.random.fold_in, (None, 0))(env_key, meshes.global_columns(columns))
-        actors = jax.vmap(environment.reset)(env_keys)
-        return act_key, _Episodes(*actors, agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns))
-
-    def play(start: Array, stop: Array, params: types.Params, act_key: Array, episodes: _Episodes) -> _Episodes:
-        act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
-
-        def unfinished(loop: tuple[Array, _Episodes]) -> Array:
-            i, episodes = loop
-            return (i < stop) & ~episodes.done.all()
-
-        def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
-            i, (state, timestep, carry, done, returns) = loop
-            inputs = types.ActInputs(timestep._replace(info=()), carry, jax.random.fold_in(act_key, i))
-            output = agent.evaluate(params, inputs)
-            state, timestep = step(state, output.action)
-            returns = jnp.where(done, returns, timestep.info.episode_return)
-            done = done | (timestep.step_type == types.LAST)
-            return i + 1, _Episodes(state, timestep, output.carry, done, returns)
-
-        return jax.lax.while_loop(unfinished, body, (start, episodes))[1]
-
-    device_map = functools.partial(meshes.device_map, mesh=mesh)
-    shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
-    started = (per_seed, by_column)
-    reset_program = meshes.program(device_map(reset, in_specs=(shared, per_seed), out_specs=started), mesh, started)
-    play_specs = (shared, shared, per_seed, per_seed, by_column)
-    played = device_map(play, in_specs=play_specs, out_specs=by_column)
-    play_program = jax.jit(played, out_shardings=meshes.sharding(mesh, by_column), donate_argnums=4)
 
     def run(
         params: types.Params,
         keys: Array,
         index: int,
         limit: int = longest,
-        stopped: Callable[[], bool] = lambda: False,
+        stopped: Callable[[], bool] = parallel.never,
     ) -> np.ndarray | None:
-        act_keys, state = reset_program(np.int32(index), keys)
-        start, length, limit = 0, _FIRST_SLICE, min(limit, longest)
-        while True:
-            started_s, stop = time.perf_counter(), min(start + length, limit)
-            state = play_program(np.int32(start), np.int32(stop), params, act_keys, state)
-            if np.asarray(state.done).all() or stop == limit:
-                return np.asarray(state.returns, np.float64)[:, :episodes]
-            if stopped():
-                return None
-            seconds = time.perf_counter() - started_s
-            start, length = stop, max(1, round(min(length / seconds, 4 * length)))
+        act_keys, state = reset(np.int32(index), keys)
+        done = _played_in_slices(play, params, act_keys, state, min(limit, longest), stopped)
+        return None if done is None else np.asarray(done.returns, np.float64)[:, :episodes]
 
     return run
+
+
+def _reset(
+    agent: agents.Agent, environment: envs.Environment, columns: int, index: Array, key: Array
+) -> tuple[Array, _Episodes]:
+    """Begins the episodes of this device; also returns the key that actions are chosen with."""
+    env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
+    state, timestep = envs.columns(environment).reset(env_key, meshes.global_columns(columns))
+    carry, done, returns = agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns)
+    return act_key, _Episodes(state, timestep, carry, done, returns)
+
+
+def _play(
+    agent: agents.Agent,
+    environment: envs.Environment,
+    start: Array,
+    stop: Array,
+    params: types.Params,
+    act_key: Array,
+    episodes: _Episodes,
+) -> _Episodes:
+    """Plays from step to step, or until all episodes of this device are done."""
+    act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
+    step = envs.columns(environment).step
+
+    def unfinished(loop: tuple[Array, _Episodes]) -> Array:
+        i, episodes = loop
+        return (i < stop) & ~episodes.done.all()
+
+    def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
+        i, (state, timestep, carry, done, returns) = loop
+        inputs = types.ActInputs(timestep._replace(info=()), carry, jax.random.fold_in(act_key, i))
+        output = agent.evaluate(params, inputs)
+        state, timestep = step(state, output.action)
+        returns = jnp.where(done, returns, timestep.info.episode_return)
+        done = done | (timestep.step_type == types.LAST)
+        return i + 1, _Episodes(state, timestep, output.carry, done, returns)
+
+    return jax.lax.while_loop(unfinished, body, (start, episodes))[1]
+
+
+def _played_in_slices(
+    play: Any, params: types.Params, act_keys: Array, episodes: _Episodes, limit: int, stopped: Callable[[], bool]
+) -> _Episodes | None:
+    """Plays until all are done, or to the limit; looks for a stop about once a second, and returns None at one."""
+    start, length = 0, _FIRST_SLICE
+    while True:
+        started_s, stop = time.perf_counter(), min(start + length, limit)
+        episodes = play(np.int32(start), np.int32(stop), params, act_keys, episodes)
+        if np.asarray(episodes.done).all() or stop == limit:
+            return episodes
+        if stopped():
+            return None
+        seconds = time.perf_counter() - started_s
+        start, length = stop, max(1, round(min(length / seconds, 4 * length)))
 
 
 def make_on_host(
@@ -148,7 +167,7 @@ def make_on_host(
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
         make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
-        # In runs of several processes one thread launches all programs, so there nobody watches this one.
+        # In runs of several processes one thread launches all programs, so no second thread can watch it.
         return hangs.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
 
     def run(
@@ -156,7 +175,7 @@ def make_on_host(
         keys: Array,
         index: int,
         limit: int = longest,
-        stopped: Callable[[], bool] = lambda: False,
+        stopped: Callable[[], bool] = parallel.never,
     ) -> np.ndarray | None:
         own = jax.tree.map(lambda x: x.addressable_data(0), params)
         seeds = range(keys.shape[0])
@@ -167,7 +186,7 @@ def make_on_host(
 
 
 def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
-    """Checks what an evaluation gave.
+    """Checks the returns of an evaluation.
 
     Args:
         returns: f64 [S, episodes].

@@ -28,7 +28,7 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     parts = policy.assemble_run(folder, {})
     keys = assemble.seed_keys(parts.settings)
     layout = parts.layout
-    if layout.follow is None or not (folder / events.FILE_NAME).exists():
+    if layout.events is None or not (folder / events.FILE_NAME).exists():
         raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
     if isinstance(parts.environment, envs.HostTask):
         raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
@@ -36,11 +36,11 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     if found is None:
         raise errors.UsageError(f"{run} holds no checkpoint")
     state, meta = found
-    # What came after the checkpoint, as in a run that was killed, left nothing to compare with.
-    log = events.read(folder)[: layout.num_events(state, meta["iteration"])]
+    # Events after the checkpoint, as of a run that was killed, left no parameters to compare with.
+    log = events.read(folder)[: layout.events.count(state)]
     with session.matmul_precision(parts.settings):
-        layout.follow([])
-        repeated = _repeat(parts, keys, log, records.from_meta(meta).sessions)
+        layout.events.follow([])
+        repeated = _repeat(parts, layout.events, keys, log, records.from_meta(meta).sessions)
     layout.close()
     digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
@@ -63,15 +63,15 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {})
     layout, keys = parts.layout, assemble.seed_keys(parts.settings)
-    if layout.roll_back is None:
+    if layout.events is None:
         raise errors.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
     found = resume.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
     if found is None:
         raise errors.UsageError(f"{run} holds no checkpoint")
     before, meta = found
-    state = layout.roll_back(before, updates)
+    state = layout.events.roll_back(before, updates)
     place = [_updates(one) for one in before.versions].index(updates)
-    events.truncate(folder, layout.num_events(before, meta["iteration"]))
+    events.truncate(folder, layout.events.count(before))
     events.append(folder, events.encode(events.ROLLBACK, place, []))
     state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
     _, latest_meta = resume.load_params(folder, "latest", layout.template(keys).learner.params)
@@ -81,32 +81,36 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
 
 
 def _repeat(
-    parts: assemble.Assembly, keys: jax.Array, log: list[events.Event], sessions: list[tuple[int, int]]
+    parts: assemble.Assembly,
+    order: parallel.EventLog,
+    keys: jax.Array,
+    log: list[events.Event],
+    sessions: list[tuple[int, int]],
 ) -> types.Params:
     """Returns the parameters after all events of a log, whose sessions each had a length of the run in mind."""
-    layout, totals = parts.layout, dict(sessions)
-    assert layout.roll_back is not None
+    totals = dict(sessions)
     state, iteration, total = resume.initial_state(parts, keys), 0, totals.pop(0)
     workers: list[int] = []
     for number, event in enumerate([*log, None]):
         is_rollback, begins = event is not None and event.worker == events.ROLLBACK, number in totals
         if event is None or is_rollback or begins:
-            state, iteration = _follow(layout, state, iteration, workers, total)
+            state, iteration = _follow(parts.layout, order, state, iteration, workers, total)
         if begins:
             total = totals[number]
             if not parts.settings["checkpoint.replay"]:
                 state = resume.emptied(parts, state, keys, iteration)
         if event is not None and is_rollback:
-            state = layout.roll_back(state, _updates(state.versions[event.age]))
+            state = order.roll_back(state, _updates(state.versions[event.age]))
         elif event is not None:
             workers.append(event.worker)
     return state.learner.params
 
 
-def _follow(layout: parallel.Layout, state: Any, iteration: int, workers: list[int], total: int) -> tuple[Any, int]:
+def _follow(
+    layout: parallel.Layout, order: parallel.EventLog, state: Any, iteration: int, workers: list[int], total: int
+) -> tuple[Any, int]:
     """Runs from a snapshot on to the last of the events of these workers; returns a snapshot and its iteration."""
-    assert layout.follow is not None
-    layout.follow(workers)
+    order.follow(workers)
     try:
         layout.run(state, iteration, len(workers) + 1, total)
     except parallel.Interrupted as stop:

@@ -1,4 +1,4 @@
-"""Guards a run against numbers that cannot be: finds them, keeps the state before them, and names their source."""
+"""Guards a run against numbers that are not finite: finds them, keeps the state before them, and names their source."""
 
 import functools
 import pathlib
@@ -22,7 +22,7 @@ class NonFiniteError(FloatingPointError):
 
 
 def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
-    """Says whether all that a chunk of iterations has left behind is finite, and no environment left its range.
+    """Says whether all results of a chunk of iterations are finite, and no environment left its range.
 
     Args:
         state: of the layout, after the chunk.
@@ -50,10 +50,10 @@ def stop_at_failure(
         NonFiniteError: always.
     """
     first = progress.iteration
-    failure = parts.layout.kept_failure() or _search(parts, folder, keys, progress, count)
+    failure = parts.layout.diagnosis.kept() or _search(parts, folder, keys, progress, count)
     if failure is None:
         raise NonFiniteError(
-            f"not finite between iterations {first} and {first + count}, and finite when run again: suspect the "
+            f"not finite between iterations {first} and {first + count}, but finite when these run again: suspect the "
             f"hardware; the same command goes on from the last checkpoint in {folder}"
         )
     source = _describe(parts, failure)
@@ -66,12 +66,12 @@ def stop_at_failure(
     checkpoint.save(folder / "failure", "state", failure.saved, meta)
     raise NonFiniteError(
         f"not finite in iteration {failure.iteration}, after {records.env_steps(parts, failure.iteration):,} steps: "
-        f"{source}; jaxrl_dist.replay_failure({str(folder)!r}) runs it again, and the checkpoints are from before it"
+        f"{source}; jaxrl_dist.replay_failure({str(folder)!r}) runs it again; all checkpoints are from before it"
     )
 
 
 def forget_failure(folder: pathlib.Path, iteration: int) -> None:
-    """Removes the failure of an earlier session, once what is saved of the run is of a later iteration.
+    """Removes the failure of an earlier session, once the newest checkpoint is of a later iteration.
 
     Args:
         folder: run folder.
@@ -83,7 +83,7 @@ def forget_failure(folder: pathlib.Path, iteration: int) -> None:
     try:
         failed = checkpoint.read_meta(path)["iteration"]
     except errors.CheckpointError:
-        # Nothing could run it again.
+        # A damaged failure cannot be run again.
         failed = -1
     if iteration > failed:
         shutil.rmtree(folder / "failure", ignore_errors=True)
@@ -100,7 +100,8 @@ def _search(
         if not is_sound(state, metrics):
             # From the checkpoint once more: a copy of every state on the way might not fit beside a large replay.
             before = state_at(iteration)
-            return parallel.Failure(iteration, before, parts.layout.find_source(before, iteration, progress.total))
+            source = parts.layout.diagnosis.find_source(before, iteration, progress.total)
+            return parallel.Failure(iteration, before, source)
     return None
 
 
@@ -112,9 +113,9 @@ def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, t
 
 
 def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
-    """Names the environment, field and step that brought the first number that cannot be, or the learner."""
+    """Names the environment, field and step of the first such number, or the learner."""
     if failure.source is None:
-        return "from sound observations and rewards, so in the loss, its gradient or the update"
+        return "observations and rewards are finite, so the loss, its gradient or the update is not"
     field, member, column, row = failure.source
     seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
     where = sweep.describe(sweep.combinations(parts.settings)[number])

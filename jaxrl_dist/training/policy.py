@@ -1,4 +1,4 @@
-"""What a run folder gives back: its policy, to act and be evaluated, and an iteration that went wrong, to run again."""
+"""Reads a run folder: loads its policy to act and be evaluated, and runs an iteration again that failed."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, view
 from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import assemble, evaluation, records, resume, session
+from jaxrl_dist.training import arguments, assemble, evaluation, records, resume, session
 
 
 class Policy(NamedTuple):
@@ -33,6 +33,9 @@ class Policy(NamedTuple):
     environment: envs.Environment | envs.HostTask
     settings: resolve.Resolved
     env_steps: int
+
+    def __repr__(self) -> str:
+        return f"Policy({self.settings['system']} {self.settings['env']} after {self.env_steps:,} steps)"
 
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
         """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
@@ -56,9 +59,10 @@ def load(
         system: row of the run, where a program made it and no module has it.
 
     Raises:
-        UsageError: the folder holds no such policy.
+        UsageError: the folder holds no such policy, or an argument is of another type than it must be.
         checkpoint.CheckpointError: its files are corrupt.
     """
+    arguments.check_policy(run, slot, seed_index, params, system)
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
@@ -120,15 +124,16 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     Raises:
         UsageError: the run has not failed.
     """
+    arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = assemble_run(pathlib.Path(run), {}, num_devices)
-    saved, meta = checkpoint.restore(path, parts.layout.failure_template(assemble.seed_keys(parts.settings)))
+    saved, meta = checkpoint.restore(path, parts.layout.diagnosis.template(assemble.seed_keys(parts.settings)))
     with session.matmul_precision(parts.settings):
-        learned, sums = parts.layout.run_failure(saved, meta["iteration"], meta["total"])
+        learned, sums = parts.layout.diagnosis.run(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})
     return {name: value.tolist() for name, value in named.items()}
 
@@ -162,7 +167,7 @@ def assemble_run(
     """
     path = folder / "config.json"
     if not path.exists():
-        raise errors.UsageError(f"--run={folder} is no run folder: it has no config.json")
+        raise errors.UsageError(errors.given("run", folder), " is no run folder: it has no config.json")
     if num_devices > jax.device_count():
         raise errors.UsageError(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
@@ -194,5 +199,5 @@ def _restore(
     try:
         params, meta = resume.load_params(folder, slot, template)
     except ValueError as error:
-        raise errors.UsageError(str(error)) from error
+        raise errors.UsageError(*error.args) from error
     return parts, params, meta["env_steps"]

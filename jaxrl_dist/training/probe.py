@@ -1,4 +1,4 @@
-"""Trains for some seconds to see how fast a run would be; nothing is saved, and what was learned is thrown away."""
+"""Trains for some seconds to see how fast a run would be; nothing is saved or kept."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ _PLAYED_AHEAD = 2
 _REST_S, _LOOK_S = 2.0, 0.05
 # More than a window of any agent.
 _ROWS_PER_COLUMN = 256
-# So that no schedule is at its end however long a probe is.
+# Large, so that no schedule ends within a probe.
 _TOTAL = 2**24
 
 
@@ -54,7 +54,7 @@ class Probe:
             capacity: rows to which a replay is cut, about; 0 keeps it whole.
 
         Raises:
-            UsageError: settings that cannot be.
+            UsageError: settings are not valid, or do not go together.
         """
         self.parts = assemble.assemble(_early(settings, capacity), environment, devices)
         self.state: Any = None
@@ -70,12 +70,12 @@ class Probe:
 
     def warm_up(self) -> None:
         """Compiles, and trains until the first update is made, or a replay has taken too long to fill."""
-        self.state = self.parts.layout.init(self.keys)
+        self.state = self.parts.init(self.keys)
         self._run(0)
         started_s = time.perf_counter()
         while not self.learns and time.perf_counter() - started_s < _PATIENCE_S:
             self.learns = bool(self._run(1).updates.any())
-        # Whatever compiles as it is first met has been met now.
+        # By now all programs that compile at their first use have compiled.
         self._run(1)
 
     def run(self, seconds: float) -> None:
@@ -109,7 +109,7 @@ class Probe:
         return float(self._sums["updates"].mean()) / self.iterations
 
     def report(self) -> Mapping[str, Any]:
-        """Returns what a training record would say of the layout."""
+        """Returns the layout's part of a training record."""
         return self.parts.layout.report(self._sums, self.seconds)
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Probe:
 
 
 def _await_rest() -> None:
-    """Waits until actors have played ahead, so that they take no core from what is measured next."""
+    """Waits until actors have played ahead, so that they take no core from the next measurement."""
     until_s = time.perf_counter() + _REST_S
     while time.perf_counter() < until_s:
         used_s = time.process_time()

@@ -1,4 +1,4 @@
-"""What a run knows of its own progress, saved with every checkpoint, and the records that it makes of it."""
+"""The progress of a run, which every checkpoint holds, and the records that are made of it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from jaxrl_dist.training import assemble
 
 @dataclasses.dataclass
 class Pending:
-    """What happened since the last training record; saved too, so that a resumed run records what the whole one would.
+    """Sums since the last training record, saved too, so that a resumed run makes the records of an uninterrupted one.
 
     Attributes:
         sums: f64 [S] each, by path in the layout's metrics; as lists, so that JSON can hold them.
@@ -35,13 +35,13 @@ class Pending:
 
 @dataclasses.dataclass
 class Progress:
-    """What a run knows of itself on the host.
+    """The progress of a run, as kept on the host.
 
     Attributes:
         iteration: finished so far.
         total: at which the run ends, as of the last session.
         evaluated: iteration of the last evaluation.
-        wall_s: from the start of `start` on, summed over all sessions, as are the other seconds.
+        wall_s: seconds since `resume.start` began, summed over all sessions, as are the other seconds.
         train_s: in training iterations.
         compile_s: before the first iteration of each session.
         valid_steps: taught rows, summed over seeds.
@@ -97,6 +97,11 @@ def by_path(sums: Any) -> dict[str, np.ndarray]:
 def env_steps(parts: assemble.Assembly, iteration: int) -> int:
     """Returns the environment steps per seed after an iteration."""
     return iteration * parts.layout.rows_per_iteration
+
+
+def num_events(parts: assemble.Assembly, state: Any) -> int:
+    """Returns the events of a run up to a saved state, 0 of a layout that keeps no log."""
+    return parts.layout.events.count(state) if parts.layout.events is not None else 0
 
 
 def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from jaxrl_dist.training import assemble, records
 
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
-    """Returns what is saved of a state."""
+    """Returns the tree that a checkpoint holds of a state."""
     saved = parts.layout.snapshot(state)
     return saved if parts.settings["checkpoint.replay"] else saved._replace(replay=())
 
@@ -58,7 +58,7 @@ def restore_latest(
         if writer:
             cause = f"jaxrl_dist {writer} wrote it, go on with that"
         raise errors.UsageError(
-            f"the checkpoint does not fit ({error}); {cause}, or train into another --out"
+            f"the checkpoint does not fit ({error}); {cause}, or train into another ", errors.given("out")
         ) from error
     if found is None or whole:
         return found
@@ -90,7 +90,7 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     Raises:
         UsageError: these cannot be had.
     """
-    state, source = parts.layout.init(keys), parts.settings["init_from"]
+    state, source = parts.init(keys), parts.settings["init_from"]
     if not source:
         return state
     try:
@@ -98,7 +98,7 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     except ValueError as error:
         changes = _changes(parts.settings, pathlib.Path(source))
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
-        raise errors.UsageError(f"--init_from={source}: {reason}") from error
+        raise errors.UsageError(errors.given("init_from", source), f": {reason}") from error
     params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)
     return parts.layout.start_from(state, state.learner._replace(params=params, target_network=target))
 
@@ -111,7 +111,7 @@ class Started(NamedTuple):
         progress: of all sessions before.
         keys: typed keys [S] of the seeds.
         resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
-        clock_s: of `time.perf_counter`, when this session would have started had it done all before itself.
+        clock_s: of `time.perf_counter`, the start of this session less the seconds of all sessions before.
     """
 
     state: Any
@@ -122,7 +122,7 @@ class Started(NamedTuple):
 
 
 def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
-    """Restores the run in a folder, or starts it there; what cannot be leaves the folder as it is.
+    """Restores the run in a folder, or starts it there; an error leaves the folder as it is.
 
     Args:
         parts: assembled system.
@@ -147,7 +147,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
     metrics.truncate_after(folder, steps)
-    events.truncate(folder, parts.layout.num_events(found[0], progress.iteration))
+    events.truncate(folder, records.num_events(parts, found[0]))
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
 
 
@@ -168,8 +168,10 @@ def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
     changes = catalogue.resolved_as_in(held, flags, settings).difference(held).identity
     if changes:
         raise errors.UsageError(
-            f"--out={folder} holds a run of another configuration ({resolve.describe(changes)}); "
-            "give its settings to resume it, or another --out"
+            errors.given("out", folder),
+            f" holds a run of another configuration ({resolve.describe(changes)}); give its settings to resume it, or "
+            "another ",
+            errors.given("out"),
         )
     return folder
 
@@ -193,14 +195,16 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
             with folders.lock(folder):
                 pass
         except errors.LockError as error:
-            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from None
+            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from None
         except OSError as error:
-            raise errors.UsageError(f"--out={folder} cannot be written: {error.strerror or error}") from None
+            raise errors.UsageError(
+                errors.given("out", folder), f" cannot be written: {error.strerror or error}"
+            ) from None
         yield folder
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
-    """Lists in what a run differs from another whose parameters there are, of what their shapes depend on."""
+    """Lists differences of a run from that of `--init_from`, in settings on which shapes of parameters depend."""
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
     try:

@@ -15,7 +15,7 @@ from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import loggers, software
 from jaxrl_dist.settings import resolve, sweep
-from jaxrl_dist.training import assemble, auto_layout, resume, session
+from jaxrl_dist.training import arguments, assemble, auto_layout, resume, session
 from jaxrl_dist.training import stop as stopping
 from jaxrl_dist.training import summary as run_summary
 
@@ -30,6 +30,11 @@ class Run(NamedTuple):
     summary: dict[str, Any]
     reason: str
 
+    def __repr__(self) -> str:
+        steps, score = self.summary["env_steps"], self.summary["eval_return_mean"]
+        evaluated = "" if score is None else f", evaluated {score:.4g}"
+        return f"Run({self.folder}: {self.reason} at {steps:,} steps{evaluated})"
+
 
 def train(
     system: str | systems.System,
@@ -38,6 +43,7 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[session.Callback] = (),
+    display: bool = False,
     **run_settings: Any,
 ) -> Run:
     """Trains a system, or resumes it where the folder holds the same run.
@@ -49,19 +55,21 @@ def train(
         settings: by flag name, such as {"agent.discount": 0.9}.
         callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
             ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
+        display: show on standard output what the command does: what runs where, and a live line of progress.
         **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
 
     Returns:
         The run.
 
     Raises:
-        UsageError: settings that cannot be.
+        UsageError: arguments or settings that cannot be.
         FloatingPointError: training diverged.
         MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
     """
+    arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)
-    return drive(named, devices or jax.devices(), stopping.StopToken(), display=False, callbacks=callbacks)
+    return drive(named, devices or jax.devices(), stopping.StopToken(), display=display, callbacks=callbacks)
 
 
 def prepare() -> None:
@@ -86,7 +94,7 @@ def drive(
         named: settings by flag name.
         devices: to choose from.
         stop: polled between updates.
-        display: show the progress on the terminal.
+        display: show the progress on standard output.
         on_devices: called with those chosen, before anything is compiled for them.
         callbacks: see `train`.
 
@@ -130,7 +138,7 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
         try:
             stack.enter_context(run_folder.lock(folder))
         except errors.LockError as error:
-            raise errors.UsageError(f"--out={folder} is in use by a running trainer: {error}") from error
+            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
         yield
 
 

@@ -29,7 +29,7 @@ Drawn = dict[str, Any]
 
 
 class Range(NamedTuple):
-    """Where values of one setting are drawn: `choices`, or from `low` to `high`, both inclusive."""
+    """Values of one setting to draw from: `choices`, or from `low` to `high`, both inclusive."""
 
     name: str
     low: float = 0.0
@@ -41,7 +41,7 @@ class Range(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """What to search.
+    """Describes a search.
 
     Attributes:
         plan: a study whose settings are the trials; it has none of its own.
@@ -73,7 +73,7 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
         raise errors.UsageError(f"--search={text}: a flag of train.py prints instead of training")
     if name.startswith(resolve.PARAMS):
         raise errors.UsageError(
-            f"--search={text}: an environment's parameters make other tasks; vary them by --setting"
+            f"--search={text}: parameters of the environment change the task; vary them by --setting"
         )
     if name not in settings.fields:
         raise catalogue.unknown_flag(settings.row, settings.fields, name)
@@ -90,7 +90,7 @@ def parse_range(text: str, common: Sequence[str]) -> Range:
     except ValueError as error:
         raise errors.UsageError(f"--search={text}: {error}") from None
     if not (first < last < math.inf) or (scale == "log" and first <= 0):
-        raise errors.UsageError(f"--search={text}: a range rises, and one of logarithms lies above 0")
+        raise errors.UsageError(f"--search={text}: expected LOW < HIGH, and LOW > 0 for logarithms")
     return Range(name, first, last, scale == "log", field.kind == "int")
 
 
@@ -108,7 +108,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     Raises:
         UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing
             was started.
-        faults.LockError: the search is running already.
+        errors.LockError: the search is running already.
     """
     if search.trials < 1:
         raise errors.UsageError(f"--trials={search.trials}: a search needs at least one")
@@ -159,7 +159,7 @@ def _table(search: Search, rows: Sequence[study_table.Row]) -> study_table.Table
     note = (
         f"{len(rows)} of {search.trials} trials, drawn {'by Optuna' if search.sampler == 'optuna' else 'at random'}.",
         "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean. The best of many trials",
-        "is so by luck too: train it again with new seeds.",
+        "owes its rank to luck too: train it again with new seeds.",
     )
     head = ["trial", *names, "seeds", "IQM", "mean", "min", "max", "minutes", "state"]
     return study_table.Table(head, made, note)
@@ -237,12 +237,12 @@ def _names(one: Range) -> tuple[str, ...]:
 
 
 def _score(row: study_table.Row) -> float:
-    """Returns what is searched for, minus infinity of a trial without an evaluation."""
+    """Returns the score of a trial, minus infinity without an evaluation."""
     return -math.inf if row["eval_return_iqm"] is None else float(row["eval_return_iqm"])
 
 
 def _asked(search: Search) -> dict[str, Any]:
-    """Returns what a search is, as JSON; other flags of the runs are compared by the runs themselves."""
+    """Returns the search as JSON, to recognise it; other flags of the runs are compared by the runs themselves."""
     ranges = json.loads(json.dumps([one._asdict() for one in search.ranges]))
     return {"sampler": search.sampler, "first_seed": search.plan.first_seed, "ranges": ranges}
 
@@ -272,7 +272,7 @@ def _keep(search: Search, drawn: Sequence[Drawn]) -> None:
 
 
 def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
-    """Writes the page of what is finished so far."""
+    """Writes the page of the trials that are finished so far."""
     out: pathlib.Path = search.plan.out
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")

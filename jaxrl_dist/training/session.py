@@ -27,7 +27,7 @@ Callback = Callable[[dict[str, Any]], object]
 
 
 class Result(NamedTuple):
-    """How a session ended.
+    """The end of a session.
 
     Attributes:
         reason: `finished`, `return reached`, `stopped`, or "callback " with its name and what it said.
@@ -100,7 +100,7 @@ def run(
 
 
 def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
-    """Says what runs where, and what an extension does to schedules."""
+    """Says what runs where, and how an extension changes schedules."""
     say, asked = session.logger.say, session.parts.settings["steps"]
     steps = functools.partial(records.env_steps, session.parts)
     session.logger.total_steps = steps(total)
@@ -110,7 +110,8 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
         if line:
             say(line)
     if progress.iteration >= total:
-        say(f"it already has {steps(progress.iteration):,} steps per seed, of --steps={asked:,}: nothing left to train")
+        done = steps(progress.iteration)
+        say(f"it already has {done:,} steps per seed, and {asked:,} are asked for: nothing left to train")
     elif progress.iteration:
         say(f"resumed at {steps(progress.iteration):,} of {steps(total):,} steps per seed")
     if 0 < progress.iteration < total and progress.total != total:
@@ -120,7 +121,7 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
             f"annealed settings go on from {after:.0%} of their schedule, they were at {before:.0%}"
         )
     progress.total = total
-    progress.sessions.append((session.parts.layout.num_events(state, progress.iteration), total))
+    progress.sessions.append((records.num_events(session.parts, state), total))
 
 
 def _reason(session: _Session, progress: records.Progress) -> str:
@@ -190,14 +191,15 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         with _profile(session, learned):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
-        # What a fault leaves may be given away already: it is looked at only where it is to be saved.
-        if parts.layout.kept_failure() or (fault is None and not guard.is_sound(state, metrics)):
+        # After a fault the buffers of the state may be donated already, so it is checked only where it is to be saved.
+        if parts.layout.diagnosis.kept() or (fault is None and not guard.is_sound(state, metrics)):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         learned += progress.learner_steps > 0
-        events.append(session.folder, parts.layout.events())
+        if parts.layout.events is not None:
+            events.append(session.folder, parts.layout.events.take())
         session.tick(progress)
         if fault is not None:
             with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):
@@ -215,7 +217,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
 def _saving_at_a_fault(
     session: _Session, state: Any, progress: records.Progress, is_sound: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Saves what was learned before a fault leaves the context; the fault leaves it whatever becomes of that."""
+    """Saves what was learned before a fault leaves the context, as it does even if saving fails."""
     try:
         yield
     except Exception as fault:
@@ -276,7 +278,7 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
 
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:
-    """Saves everything; the guard has looked at it before."""
+    """Saves everything, which the guard has checked before."""
     progress.wall_s = time.perf_counter() - session.clock_s
     meta = _steps_meta(session, progress)
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.

@@ -113,7 +113,7 @@ class StopToken:
 
 
 def _restore(handlers: dict[signal.Signals, Any], wakeup: int) -> None:
-    """Puts back what was set before `install`."""
+    """Restores the handlers from before `install`."""
     signal.set_wakeup_fd(wakeup)
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -29,7 +29,7 @@ _LOG_NAME = "train.log"
 
 
 class Setting(NamedTuple):
-    """What is varied: a label for the table, and the flags of `train.py` that make it."""
+    """One variant of a study: a label for the table, and the flags of `train.py` that make it."""
 
     label: str
     flags: tuple[str, ...]
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What to run.
+    """Describes a study.
 
     Attributes:
         out: folder of the study.
@@ -72,7 +72,7 @@ def parse_setting(text: str) -> Setting:
     """Reads a setting such as "lstm: --network.core=lstm".
 
     Raises:
-        config.UsageError: it has no label, or a quotation mark is not closed.
+        errors.UsageError: it has no label, or a quotation mark is not closed.
     """
     label, separator, given = text.partition(":")
     if not separator or not _LABEL.fullmatch(label.strip()):
@@ -87,7 +87,7 @@ def cells(study: Study) -> list[Cell]:
     """Lists the processes of a study, with their flags checked.
 
     Raises:
-        config.UsageError: a flag is not valid, or two settings share a folder.
+        errors.UsageError: a flag is not valid, or two settings share a folder.
     """
     if study.num_seeds < 1:
         raise errors.UsageError(f"--num_seeds={study.num_seeds}: a study needs at least one seed")
@@ -101,7 +101,7 @@ def check_folders(planned: Sequence[Cell]) -> None:
     """Checks that no cell's folder holds a run of another configuration, such as of more seeds.
 
     Raises:
-        config.UsageError: one does.
+        errors.UsageError: one does.
     """
     for cell in planned:
         assert cell.command.settings is not None
@@ -137,8 +137,8 @@ def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] =
         The rows of the table; the state of each is "finished" where all its cells are.
 
     Raises:
-        config.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
-        faults.LockError: the study is running already.
+        errors.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
+        errors.LockError: the study is running already.
     """
     planned = cells(study)
     check_folders(planned)
@@ -174,7 +174,7 @@ def finish(
 def row(
     study: Study, label: str, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]
 ) -> tuple[study_table.Row, plots.Curve]:
-    """Returns the row of the table and the curve of one setting, from what is finished of its cells."""
+    """Returns the row of the table and the curve of one setting, from its finished cells."""
     members = [cell for cell in planned if cell.label == label]
     finished = [cell.folder for cell in members if is_finished(cell)]
     failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
@@ -231,7 +231,7 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
     try:
         command = training_flags.parse(arguments)
     except errors.UsageError as error:
-        raise errors.UsageError(f"{setting.label}: {error}") from None
+        raise errors.UsageError(f"{setting.label}: ", *error.args) from None
     if command.text:
         raise errors.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
     if command.settings and command.settings["sweep"]:
@@ -263,7 +263,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
 
 
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:
-    """Writes table and plot of what is finished so far."""
+    """Writes table and plot of the cells that are finished so far."""
     made = {setting.label: row(study, setting.label, planned, failures) for setting in study.settings}
     rows, curves = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
     rows = study_table.compare_with_first(rows)

@@ -75,8 +75,8 @@ def record(
         `ended`; `json` can write it.
 
     Raises:
-        config.UsageError: there is no such policy, or its environment cannot be drawn.
-        base.EnvironmentFault: the environment hung, raised, or gave what cannot be.
+        errors.UsageError: there is no such policy, or its environment cannot be drawn.
+        errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
     policy = policies.load(run, slot, params=params)
     films.check(policy.environment)
@@ -169,7 +169,7 @@ def _write(stem: pathlib.Path, episode: Episode) -> dict[str, Any]:
 
 
 def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Writes a file in one step, so that nobody finds half of one."""
+    """Writes a file in one step, so that no reader finds half of it."""
     scratch = path.with_name(f".{path.name}.new")
     try:
         write(scratch)

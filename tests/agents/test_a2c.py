@@ -270,7 +270,7 @@ def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "impala"])
 def test_rows_are_seen_by_the_statistics_that_they_were_acted_with(name: str) -> None:
-    """Where the learner is ahead of the actors, what it knows of observations since changes no probability."""
+    """Statistics that moved since a row was acted change none of its probabilities, as its observation is stored."""
     module = {"ppo": ppo, "impala": impala}[name]
     agent = module.make(module.Config(normalise_observations=True), SPEC, FLAT)
     acted = _params(agent)

@@ -1,4 +1,4 @@
-"""What others have measured: shown for the same task, system and protocol only, each with a source."""
+"""Published numbers are shown for the same task, system and protocol only, each with a source."""
 
 import csv
 import math

@@ -76,7 +76,7 @@ def test_a_buffer_that_is_used_twice_is_found() -> None:
         buffer[:] = row.observation
         return row._replace(observation=buffer)
 
-    assert broken(into_buffer) == {"what was returned is never written to again"}
+    assert broken(into_buffer) == {"returned arrays are never written to again"}
 
 
 def test_randomness_without_a_seed_is_found() -> None:

@@ -237,7 +237,7 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], named: str) -> None:
     with pytest.raises(errors.UsageError, match=named) as error:
         envs.make(f"external:{name}", params)
-    assert "\n" not in str(error.value) and str(error.value).startswith("--env")
+    assert "\n" not in str(error.value) and str(error.value).startswith("env")
 
 
 def test_a_task_says_what_its_environments_are() -> None:

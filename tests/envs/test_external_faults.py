@@ -78,7 +78,7 @@ def test_what_cannot_be_is_a_fault_that_names_the_simulator_and_is_told_to_it(na
     assert header["kind"] == "refused" and message in header["reason"]
     stepping.join(conftest.SOON_S)
     assert isinstance(results[0], errors.EnvironmentFault)
-    assert str(results[0]).startswith("external:game: training simulator 1 (pid 71) sent what cannot be: ")
+    assert str(results[0]).startswith("external:game: training simulator 1 (pid 71) sent an invalid message: ")
     assert message in str(results[0])
     with pytest.raises(errors.EnvironmentFault, match=r"simulator 1\b"):
         environment.step(np.zeros(2, np.int32))

@@ -146,7 +146,7 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], named: str) -> None:
     with pytest.raises(errors.UsageError, match=named) as error:
         envs.make(f"gymnasium:{name}", params)
-    assert "\n" not in str(error.value) and str(error.value).startswith("--env")
+    assert "\n" not in str(error.value) and str(error.value).startswith("env")
 
 
 def test_an_environment_whose_package_is_missing_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Tests of workers that die, hang or give what cannot be: each is replaced, and no sequence joins two lives."""
+"""Tests of workers that die, hang or return invalid values: each is replaced, and no sequence joins two lives."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ def test_one_fault_too_many_ends_the_pool(make: Any) -> None:
     with pytest.warns(RuntimeWarning, match="1 of 1"), pytest.raises(errors.EnvironmentFault) as error:
         lives.play(pool, 20)
     text = str(error.value)
-    assert "ZeroDivisionError: the physics broke" in text and "the most that --env.params.max_restarts allows" in text
+    assert "ZeroDivisionError: the physics broke" in text and "the most that env.params.max_restarts allows" in text
     with pytest.raises(errors.EnvironmentFault):
         pool.recv()
 

@@ -14,7 +14,7 @@ ACTIONS = [2, 0, 1, 1, 0, 2, 1, 2, 0, 1, 2, 2, 0, 0, 1, 1, 2, 0]
 
 
 class Transition(NamedTuple):
-    """What an agent learns from: (s, a, r, s', discount, step type of s'), numbers as plain Python."""
+    """Transition that an agent learns from: (s, a, r, s', discount, step type of s'), numbers as plain Python."""
 
     observation: list[float]
     action: int

@@ -1,4 +1,4 @@
-"""What tests of worker pools share: environments that tell which process and which life they are of."""
+"""Environments for tests of worker pools, which tell the process and the life that they are of."""
 
 import contextlib
 import os

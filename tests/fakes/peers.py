@@ -1,4 +1,4 @@
-"""What tests of external simulators share: tasks, ports, threads, and peers that speak the protocol by themselves."""
+"""Tasks, ports, threads and peers with a protocol of their own, for tests of external simulators."""
 
 import contextlib
 import json

@@ -12,7 +12,7 @@ _PACKED_BYTES = 2**20
 
 
 class Recorded(NamedTuple):
-    """What a run left.
+    """Holds what a run recorded.
 
     Attributes:
         arrays: by path: all of the newest checkpoint below "state", parameters below "latest" and "best".

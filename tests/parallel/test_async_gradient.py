@@ -227,7 +227,7 @@ def test_a_rollback_ends_what_is_held_for_an_episode() -> None:
     run.layout.close()
     assert any(np.asarray(x).any() for one in state.kept for x in jax.tree.leaves(one.gradient.sums))
     assert not all(one.pushed for one in state.kept)
-    back = run.layout.roll_back(state, int(state.versions[0].updates[0]))
+    back = run.layout.events.roll_back(state, int(state.versions[0].updates[0]))
     assert all(one.pushed for one in back.kept)
     assert not any(np.asarray(x).any() for one in back.kept for x in jax.tree.leaves(one.gradient))
 

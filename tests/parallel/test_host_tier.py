@@ -88,7 +88,7 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
     _, kept = filled(2)
     projected = kept.projected_bytes()
     packed_observations.check(kept, projected, 120)
-    with pytest.raises(errors.UsageError, match=r"--replay\.capacity=120: .* \d+ "):
+    with pytest.raises(errors.UsageError, match=r"replay\.capacity=120: .* \d+ "):
         packed_observations.check(kept, (projected - kept.packed_bytes) / 2, 120)
 
 

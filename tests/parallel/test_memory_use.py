@@ -1,4 +1,4 @@
-"""What a replay takes is known beforehand, by part, and one that does not fit is refused."""
+"""The memory of a replay is known beforehand, by part, and a replay that does not fit is refused."""
 
 import json
 import pathlib

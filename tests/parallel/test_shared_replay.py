@@ -219,11 +219,11 @@ def test_a_kept_version_comes_back_bit_for_bit() -> None:
     run.run(2)
     before = stored(run)
     run.layout.close()
-    back = run.layout.roll_back(before, updates)
+    back = run.layout.events.roll_back(before, updates)
     for x, y in zip(early, jax.tree.leaves(back.learner.params), strict=True):
         np.testing.assert_array_equal(x, y)
     with conftest.refused("version 99 ", f"{updates}, {updates + 1}, "):
-        run.layout.roll_back(before, 99)
+        run.layout.events.roll_back(before, 99)
     run.state = back
     run.run(8)
     # What all four were at work on is of parameters that may be no more.

@@ -162,6 +162,12 @@ class _Terminal(io.StringIO):
         return True
 
 
+class _Cell(_Terminal):
+    """The output of a notebook's cell, whose kernel calls it a terminal."""
+
+    __module__ = "ipykernel.iostream"
+
+
 class _ClosedPipe(io.StringIO):
     def write(self, text: str) -> int:
         raise BrokenPipeError
@@ -194,6 +200,32 @@ def test_a_terminal_gets_one_line_in_place(tmp_path: pathlib.Path) -> None:
     assert "a line [with brackets]\n" in text.replace("\r", "").replace("\x1b[2K", "")
     assert "1/9 steps" in text and "2/9 steps" in text and text.rstrip("\x1b[?25h\n").endswith("3/9 steps")
     assert [record["env_steps"] for record in metrics.read(tmp_path)] == [1, 3]
+
+
+def read_as_notebook(text: str) -> list[str]:
+    """Returns the lines that a cell shows: a carriage return begins a line again, and what was there stays below it."""
+    shown = []
+    for line in text.split("\n"):
+        seen = ""
+        for part in line.split("\r"):
+            seen = part + seen[len(part) :]
+        shown.append(seen.rstrip())
+    return shown
+
+
+def test_a_notebook_gets_one_line_in_place(tmp_path: pathlib.Path) -> None:
+    stream = _Cell()
+    with loggers.Logger(tmp_path, loggers.Config(tensorboard=False), total_steps=9, stream=stream) as logger:
+        logger.say("before")
+        logger.log({**train(1), "eval_return": 5.0})
+        assert read_as_notebook(stream.getvalue()) == ["before", "1/9 steps · evaluated 5"]
+        logger.say("a line [with brackets]")
+        assert read_as_notebook(stream.getvalue())[1:] == ["a line [with brackets]", "1/9 steps · evaluated 5"]
+        logger.show({"env_steps": 2, "eval_return": None})
+        assert read_as_notebook(stream.getvalue())[2:] == ["2/9 steps"]
+        logger.log(train(3))
+    assert read_as_notebook(stream.getvalue()) == ["before", "a line [with brackets]", "3/9 steps", ""]
+    assert "\x1b" not in stream.getvalue()
 
 
 def test_without_progress_only_what_is_said_is_shown(

@@ -1,4 +1,4 @@
-"""What a run folder says of its run: how it ended, what went wrong, and what is no run."""
+"""A run folder is read: how its run ended, what went wrong, and folders that hold no run."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Numbers that cannot be: whole runs stop with their source named, and keep none of them."""
+"""Numbers that are not finite, or out of range: whole runs stop with their source named, and keep none of them."""
 
 import functools
 import json
@@ -111,7 +111,7 @@ def test_the_guard_acts_out_what_the_layout_did(small: Any, monkeypatch: pytest.
     environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
     monkeypatch.setattr(envs, "make", lambda name, params=None: environment)
     run = small("ppo", "toy:walk", 2, {})
-    source = run.layout.find_source(run.state, 0, run.total)
+    source = run.layout.diagnosis.find_source(run.state, 0, run.total)
     run.run(1)
     left = ~np.isfinite(run.state.actors.timestep.observation).all(-1)
     assert left.any() and not left.all()

@@ -58,8 +58,8 @@ def test_the_versions_to_go_back_to_are_of_what_was_given(train: conftest.Train)
     assert len(state.versions) == 3
     for version in state.versions:
         assert_equal(version, state.learner)
-    assert small.layout.roll_back is not None
-    assert_equal(small.layout.roll_back(state, 0).learner.params, given)
+    assert small.layout.events is not None
+    assert_equal(small.layout.events.roll_back(state, 0).learner.params, given)
 
 
 def test_a_run_goes_on_where_the_other_is_gone(tmp_path: pathlib.Path) -> None:

@@ -168,7 +168,7 @@ def test_fewer_steps_than_there_are_leave_nothing_to_train(
     monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
     run = train(folder=finished, steps=1000)
     assert run.summary["env_steps"] == 1280
-    assert "it already has 1,280 steps per seed, of --steps=1,000: nothing left to train" in said
+    assert "it already has 1,280 steps per seed, and 1,000 are asked for: nothing left to train" in said
     assert not any("resumed" in text or "schedule" in text for text in said)
 
 

@@ -1,4 +1,4 @@
-"""What a study is, before anything starts: its settings as text, its folders, and commands that are refused."""
+"""A study before anything starts: its settings as text, its folders, and commands that are refused."""
 
 import pathlib
 import subprocess

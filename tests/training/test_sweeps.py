@@ -224,14 +224,14 @@ def test_a_number_is_marked_where_a_run_can_sweep_it_and_only_there(
 def test_a_number_that_a_configuration_decides_by_is_refused_there() -> None:
     """The atoms of a distribution follow from the discount."""
     settings = {**conftest.SMALL["rainbow"], "layout": "anakin", "sweep": "agent.discount=0.9,0.99"}
-    with pytest.raises(errors.UsageError, match="--sweep=agent.discount=0.9,0.99: agent.discount ") as caught:
+    with pytest.raises(errors.UsageError, match="sweep=agent.discount=0.9,0.99: agent.discount ") as caught:
         conftest.Small("rainbow", CARTPOLE, 1, settings)
     assert "learner.learning_rate" in str(caught.value).partition("valid here: ")[2]
 
 
 @pytest.mark.parametrize("name", ["agent.clip_epsilon", "learner.max_grad_norm"])
 def test_what_decides_what_is_compiled_is_refused(name: str) -> None:
-    with pytest.raises(errors.UsageError, match=f"--sweep={name}=0.1,0.2: {name} ") as caught:
+    with pytest.raises(errors.UsageError, match=f"sweep={name}=0.1,0.2: {name} ") as caught:
         training_flags.parse([f"--sweep={name}=0.1,0.2"])
     valid = set(str(caught.value).partition("valid here: ")[2].partition(" (")[0].split(", "))
     assert {"agent.entropy_cost", "agent.discount", "learner.learning_rate"} <= valid and name not in valid

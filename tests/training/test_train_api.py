@@ -60,6 +60,17 @@ def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: 
     assert software.recorded(contents) == [{"commit": software.commit(), "versions": software.versions()}]
 
 
+def test_a_run_shows_itself_only_where_that_is_asked_for(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for display in (False, True):
+        jaxrl_dist.train("ppo", "toy:walk", out=str(tmp_path / "run"), display=display, settings=conftest.SMALL["ppo"])
+        shown = capsys.readouterr().out
+        assert bool(shown) is display
+        # The second call finds nothing left to train.
+        assert shown.count("nothing left to train") == display
+
+
 def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, train: conftest.Train) -> None:
     assert train().summary["params_sha256"] == run.summary["params_sha256"]
 

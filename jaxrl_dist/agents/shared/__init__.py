@@ -1,4 +1,4 @@
-"""Holds what agents share. Settings of several agents are declared here once; an agent gives its default and source."""
+"""Declares the settings that several agents share; each agent gives its own default and source."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What agents that learn values of actions share: heads, dueling, ε-greedy choice, schedule and ladder of ε."""
+"""Parts of agents that learn values of actions: heads, dueling, ε-greedy choice, schedule and ladder of ε."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxrl_dist.types import Array
 
 
 class Seen(NamedTuple):
-    """What an actor saw: the values f32 [B] of the action that it took and of the best one."""
+    """Values f32 [B] that an actor computed: of the action that it took and of the best one."""
 
     taken: Array
     best: Array
@@ -23,8 +23,8 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         UsageError: actions are real-valued.
     """
     if not isinstance(spec.action, types.DiscreteSpace):
-        message = f"--env={spec.name}: its actions are real, and this agent needs discrete ones"
-        raise errors.UnfitError(message, spec.action.kind)
+        told = errors.given("env", spec.name), ": its actions are real, and this agent needs discrete ones"
+        raise errors.UnfitError(*told, actions=spec.action.kind)
     return spec.action.num_values
 
 
@@ -55,7 +55,7 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
 
 
 def of_action(q: Array, action: Array) -> Array:
-    """Returns what belongs to actions i32 [...]: f32 [...] of values [..., A], [..., atoms] of [..., A, atoms]."""
+    """Selects by actions i32 [...]: f32 [...] of values [..., A], or [..., atoms] of logits [..., A, atoms]."""
     axis = action.ndim
     index = action.reshape(*action.shape, *(1,) * (q.ndim - axis))
     return jnp.take_along_axis(q, index, axis=axis).squeeze(axis)

@@ -1,4 +1,4 @@
-"""What agents with a policy and a value share: heads, acting, advantages of an unroll."""
+"""Parts of agents with a policy and a value: heads, acting, advantages of an unroll."""
 
 import functools
 from collections.abc import Callable
@@ -12,13 +12,13 @@ import numpy as np
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents.shared import normalisation
 from jaxrl_dist.agents.shared import sequences as unrolled
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import distributions, returns
 from jaxrl_dist.types import Array, ArrayTree
 
 
 class Settings(normalisation.Settings, Protocol):
-    """What is read here of every agent's settings; `estimate` reads `gae_lambda` too."""
+    """Settings that are read here of every agent; `estimate` reads `gae_lambda` too."""
 
     @property
     def distribution(self) -> str:
@@ -33,7 +33,7 @@ class Carry(NamedTuple):
 
 
 class Extras(NamedTuple):
-    """What acting remembers; `()` for what is not needed.
+    """Values that acting stores; `()` for those that are not needed.
 
     Attributes:
         log_prob: f32 [B], of the action.
@@ -62,7 +62,7 @@ class Batch(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the functions of one agent are bound to.
+    """Objects that the functions of one agent are bound to.
 
     Attributes:
         config: its settings, which have those of `Settings`.
@@ -138,11 +138,11 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 
     Args:
         parts: of the agent.
-        params: that acted.
+        params: of the policy that acted.
         sequences: [T + 1, B].
 
     Returns:
-        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`unrolled.items`).
+        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`sequences.items`).
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
@@ -167,8 +167,8 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
     """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...].
 
-    Rows are seen as they were when they were acted on; those whose action was ignored or is still to come, whose values
-    alone count, by the learner's statistics.
+    Observations are normalised as they were when they were acted on. Only the values of rows count whose action was
+    ignored or is still to come: these are normalised by the learner's statistics.
     """
     config, timestep = parts.config, sequences.steps.timestep
     chex.assert_rank(timestep.reward, 2)
@@ -183,7 +183,7 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
 
 
 def drawn(steps: types.Step) -> Array:
-    """Returns what the policy drew, before squashing, of steps [T, B]."""
+    """Returns the samples that the policy drew, before squashing, of steps [T, B]."""
     sample: Array = steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample
     return sample
 
@@ -230,12 +230,16 @@ def policy_head(
     if isinstance(action, types.DiscreteSpace):
         return lambda outputs: distributions.Categorical(outputs["policy"]), (_head(action.num_values),)
     if len(action.shape) != 1:
-        raise UsageError(f"--env={spec.name}: policies give real actions of shape [A], not {list(action.shape)}")
+        raise UsageError(
+            given("env", spec.name), f": policies give real actions of shape [A], not {list(action.shape)}"
+        )
     size = action.shape[0]
     if kind == "tanh_gaussian" and not (np.all(np.equal(action.low, -1)) and np.all(np.equal(action.high, 1))):
         raise UsageError(
-            f"--agent.distribution=tanh_gaussian gives actions in [-1, 1], --env={spec.name} takes "
-            f"{action.low} to {action.high}; valid: gaussian"
+            given("agent.distribution", "tanh_gaussian"),
+            " gives actions in [-1, 1], ",
+            given("env", spec.name),
+            f" takes {action.low} to {action.high}; valid: gaussian",
         )
     if kind == "gaussian":
         return _gaussian, (_head(size), networks.Head("log_std", size, 0.0, depends_on_input=False))

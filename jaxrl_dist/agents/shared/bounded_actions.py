@@ -1,4 +1,4 @@
-"""What agents of bounded real actions share: bounds, a policy and critics of observations joined with actions."""
+"""Parts of agents with bounded real actions: bounds, a policy, and critics of observations joined with actions."""
 
 from typing import NamedTuple
 
@@ -36,11 +36,13 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
     action = spec.action
     if action.kind != "bounded":
         what = "are discrete" if action.kind == "discrete" else "have no bounds"
-        message = f"--env={spec.name}: its actions {what}, and this agent needs bounded real ones"
-        raise errors.UnfitError(message, action.kind)
+        told = errors.given("env", spec.name), f": its actions {what}, and this agent needs bounded real ones"
+        raise errors.UnfitError(*told, actions=action.kind)
     assert isinstance(action, types.BoxSpace)
     if len(action.shape) != 1:
-        raise errors.UsageError(f"--env={spec.name}: agents take real actions of shape [A], not {list(action.shape)}")
+        raise errors.UsageError(
+            errors.given("env", spec.name), f": agents take real actions of shape [A], not {list(action.shape)}"
+        )
     low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
     return Range((high + low) / 2, (high - low) / 2)
 
@@ -72,14 +74,16 @@ def policy_and_critic(
         per_action: numbers of the policy for each of A.
 
     Raises:
-        UsageError: observations that are no vector, or a memory.
+        UsageError: observations are no vector, or the network has a memory.
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:
-        message = f"--env={spec.name}: this agent takes observations that are vectors"
-        raise errors.UnfitError(message, "unbounded")
+        told = errors.given("env", spec.name), ": this agent takes observations that are vectors"
+        raise errors.UnfitError(*told, actions="unbounded")
     if network.core != "identity":
-        raise errors.UsageError(f"--network.core={network.core}: this agent replays single steps; valid: identity")
+        raise errors.UsageError(
+            errors.given("network.core", network.core), ": this agent replays single steps; valid: identity"
+        )
     joined = jax.ShapeDtypeStruct((observation.shape[0] + action_size,), jnp.float32)
     policy = networks.make(network, spec, (networks.Head("policy", per_action * action_size, 0.01),))
     critic = networks.make(network, spec._replace(observation=joined), (networks.Head("value", num_atoms, 1.0),))

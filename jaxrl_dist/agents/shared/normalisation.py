@@ -14,7 +14,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Settings(Protocol):
-    """What an agent's settings say of it."""
+    """Settings that are read here of every agent."""
 
     @property
     def discount(self) -> float:
@@ -43,7 +43,7 @@ class Statistics(NamedTuple):
     Attributes:
         observation: of taught rows.
         discounted_return: likewise.
-        own: what an agent keeps of its own, else ().
+        own: further statistics of the agent, () without any.
     """
 
     observation: ArrayTree
@@ -52,7 +52,7 @@ class Statistics(NamedTuple):
 
 
 def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statistics:
-    """Returns the statistics of no rows."""
+    """Returns the statistics before any row."""
     return Statistics(
         statistics.initial(observation_spec) if config.normalise_observations else (),
         statistics.initial(jax.ShapeDtypeStruct((), jnp.float32)) if config.scale_rewards else (),
@@ -67,7 +67,7 @@ def observed(config: Settings, spec: types.EnvironmentSpec) -> types.Environment
 
 
 def initial_return(config: Settings, batch_size: int) -> ArrayTree:
-    """Returns the discounted return of no rewards, f32 [B], or `()` where rewards are not scaled."""
+    """Returns the discounted return before any reward, f32 [B], or `()` where rewards are not scaled."""
     return jnp.zeros(batch_size) if config.scale_rewards else ()
 
 
@@ -88,7 +88,7 @@ def observation(config: Settings, running: Statistics, observation: Array) -> Ar
 
 
 def reward(config: Settings, running: Statistics, reward: Array) -> Array:
-    """Returns rewards f32 [...] as returns are made of them."""
+    """Returns rewards f32 [...], scaled and clipped, as returns are computed from them."""
     if config.scale_rewards:
         reward = reward / statistics.std(running.discounted_return)
     return agents.clip(reward, config.clip_rewards)

@@ -1,4 +1,4 @@
-"""What agents that learn from whole unrolls share: the network's outputs, the items of a batch, sums over each item."""
+"""Parts of agents that learn from whole unrolls: the network's outputs, the items of a batch, sums over each item."""
 
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Inputs(Protocol):
-    """What the network takes of N items, rows or sequences."""
+    """Inputs of the network for N items, rows or sequences."""
 
     @property
     def inputs(self) -> ArrayTree:
@@ -54,7 +54,7 @@ def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> di
 
 
 def summed(taught: Array, loss: Array, metrics: dict[str, Array], maxima: dict[str, Array]) -> types.LossOutput:
-    """Sums what belongs to taught rows f32 [N] or [N, T] over each item; of `maxima` it takes the largest."""
+    """Sums the numbers of taught rows f32 [N] or [N, T] over each item; of `maxima` it takes the largest."""
 
     def per_item(x: Array) -> Array:
         return jnp.where(taught > 0, x, 0.0).reshape(x.shape[0], -1)

@@ -1,4 +1,4 @@
-"""What agents that replay transitions of up to n steps share: the batch cut out of windows, and C51's atoms."""
+"""Parts of agents that replay transitions of up to n steps: the batch cut out of windows, and C51's atoms."""
 
 import math
 from typing import Any, NamedTuple, Protocol
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import returns, values
 from jaxrl_dist.types import Array
 
@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 class Settings(Protocol):
-    """What an agent's settings say of its distribution of returns."""
+    """Settings of an agent's distribution of returns."""
 
     @property
     def discount(self) -> float:
@@ -53,7 +53,7 @@ class Settings(Protocol):
 
 
 class Rule(NamedTuple):
-    """How transitions are made.
+    """Describes the transitions that are made.
 
     Attributes:
         context: rows of a window before the taught one.
@@ -84,7 +84,7 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
     """Cuts the taught row and its bootstrap row out of each window of `context + 1 + n` rows.
 
     Args:
-        rule: how.
+        rule: describes the transitions.
         net: whose inputs the observations become; it has no memory.
         sequences: windows [context + 1 + n, N].
     """
@@ -122,28 +122,39 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     Where they are not given, they lie between the discounted sums of the lowest and of the highest reward.
 
     Raises:
-        UsageError: a range that is empty or without end; or errors that actors saw, which are differences of means
-            where the learner's are divergences.
+        UsageError: the range is empty or infinite; or `actor_errors` is on, whose errors are differences of means while
+            the learner's are divergences.
     """
     if config.num_atoms == 1:
         return None
     if config.actor_errors:
         raise UsageError(
-            f"--agent.actor_errors=true: with --agent.num_atoms={config.num_atoms} the learner's errors are "
-            "divergences and the actors' are not; valid: --agent.num_atoms=1, or --agent.actor_errors=false"
+            given("agent.actor_errors", "true"),
+            ": with ",
+            given("agent.num_atoms", config.num_atoms),
+            " the learner's errors are divergences and the actors' are not; valid: ",
+            given("agent.num_atoms", "1"),
+            ", or ",
+            given("agent.actor_errors", "false"),
         )
     low, high = config.value_low, config.value_high
     if low == high:
         bound = config.clip_rewards or math.inf
         rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
-        # An episode may end at any step, so that 0 is always within; where it is cut short its last value still counts,
-        # so that a time limit bounds no value, unless nothing else does.
+        # An episode may end at any step, so 0 is always in the range. A truncated episode bootstraps from its last
+        # value, so a time limit bounds no return; it is used only where nothing else gives a bound.
         horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
         low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(
-            f"--agent.num_atoms={config.num_atoms}: atoms from {low:g} to {high:g}, by the rewards of "
-            f"--env={spec.name}; give --agent.value_low and --agent.value_high, the first the lower"
+            given("agent.num_atoms", config.num_atoms),
+            f": atoms cannot lie from {low:g} to {high:g}; give ",
+            given("agent.value_low"),
+            " < ",
+            given("agent.value_high"),
+            " (equal, both follow from the rewards of ",
+            given("env", spec.name),
+            ")",
         )
     return values.support(low, high, config.num_atoms)
 

@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What a horizontal axis shows: its two ends, and what is written on it at which places."""
+    """A horizontal axis: its two ends, and the texts on it with their places."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class Scale(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Where numbers lie between two pixels."""
+    """Maps numbers to the pixels between two ends."""
 
     low: float
     high: float
@@ -214,7 +214,7 @@ def _path(line: Line, across: Axis, up: Axis) -> Markup:
 
 
 def _area(line: Line, across: Axis, up: Axis) -> Markup:
-    """Shades what is between the two ends of a band, piece by piece where some of it is not known."""
+    """Shades the area between the two ends of a band, in pieces where some numbers are missing."""
     assert line.band is not None
     keep = _thinned(len(line.x))
     x, (low, high) = across(line.x[keep]), up(line.band[:, keep])

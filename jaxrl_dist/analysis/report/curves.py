@@ -17,7 +17,7 @@ _STEPS = "Environment steps per seed"
 
 
 class Drawn(NamedTuple):
-    """What is drawn in one colour: the colour's number, the label and the evaluations."""
+    """Evaluations that are drawn in one colour, with the colour's number and the label."""
 
     number: int
     label: str

@@ -62,7 +62,7 @@ def clock(seconds: float) -> str:
 
 
 def bottleneck(view: run_view.View) -> str:
-    """Names what the others waited for in most of the records, as the run said itself."""
+    """Names the bottleneck that most of the run's records name."""
     names = [record["bottleneck"] for record in view.records if record.get("bottleneck")]
     return collections.Counter(names).most_common(1)[0][0] if names else "–"
 

@@ -9,7 +9,7 @@ from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, 
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
 
-# Where a run lies is not what it is.
+# The folder does not tell runs apart.
 _PLACES = {"out"}
 
 

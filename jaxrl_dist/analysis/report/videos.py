@@ -1,4 +1,4 @@
-"""The part of the page about videos: what is small is part of the page, what is large is linked from where it lies."""
+"""The part of the page about videos: small ones are embedded, large ones are linked."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""Opens an environment to be looked at: by what its suite draws, or by its observation where that is a picture."""
+"""Opens an environment for filming: drawn by its suite, or by its observation where that is a picture."""
 
 import colorsys
 import contextlib
@@ -12,29 +12,29 @@ import numpy as np
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import as_host
 
-# Where nothing is known of the simulator's own speed.
+# Used where the simulator's own speed is not known.
 _FRAMES_PER_SECOND = 10.0
 _GOLDEN = 0.618034
 
 
 def check(environment: envs.Environment | envs.HostTask) -> None:
-    """Refuses what has no picture.
+    """Refuses an environment that has no picture.
 
     Raises:
-        config.UsageError: its suite does not draw it, nor is its observation a picture; the message names
+        errors.UsageError: its suite does not draw it, nor is its observation a picture; the message names
             what can be filmed.
     """
     own = environment.make_film if isinstance(environment, envs.HostTask) else environment.make_picture
     if own is None and not _is_picture(environment.spec.observation):
         drawn = "; ".join(f"{suite} ({what})" for suite, what in drawn_suites().items())
         raise errors.UsageError(
-            f"{environment.spec.name} cannot be filmed: its suite draws no picture of it, and its observation is none; "
-            f"what can be: {drawn}; and whatever observes an image [H, W] or [H, W, C]"
+            f"{environment.spec.name} cannot be filmed: its suite does not draw it, and its observation is no image; "
+            f"valid: {drawn}; and any environment whose observation is an image [H, W] or [H, W, C]"
         )
 
 
 def drawn_suites() -> dict[str, str]:
-    """Returns what each suite says that it draws."""
+    """Returns `draws` of each suite that draws: suite name -> words."""
     return {suite.name: suite.draws for suite in envs.registry().values() if suite.draws}
 
 
@@ -47,7 +47,7 @@ def start(environment: envs.Environment | envs.HostTask, seed: int, timeout_s: f
         timeout_s: of one step, on the CPU.
 
     Raises:
-        config.UsageError: it has no picture, or what draws it is not installed or does not work here.
+        errors.UsageError: it has no picture, or the library that draws it is missing or does not work here.
     """
     check(environment)
     if isinstance(environment, envs.HostTask):
@@ -91,7 +91,7 @@ def observed(observation: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def without_display() -> Iterator[None]:
-    """Lets pygame start without display and sound, of whose absence libraries in C complain in many lines."""
+    """Lets pygame start without display and sound; C libraries print many lines where these are missing."""
     missing = [name for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER") if name not in os.environ]
     os.environ.update(dict.fromkeys(missing, "dummy"))
     try:

@@ -15,16 +15,16 @@ from jaxrl_dist.types import ArrayTree
 
 _PLANE, _SPHERE, _CAPSULE = 0, 2, 3
 _HEIGHT, _WIDTH = 240, 320
-# Drawn so many times larger first, for smooth edges.
+# Pictures are drawn this many times larger first, for smooth edges.
 _SUPERSAMPLING = 2
 _SKY, _FLOOR, _SHADOW = np.array((214, 226, 240)), np.array(((178, 186, 194), (200, 207, 214))), (140, 148, 158)
 _OUTLINE = 0.55
 _UNCHOSEN, _BROWN = ((0.5, 0.5, 0.5), (0.4, 0.33, 0.26)), (0.80, 0.55, 0.35)
 _TILES = 14
-# Degrees above the ground; what moves in a plane parallel to it is seen from further up.
+# Degrees above the ground; bodies that move in a plane parallel to it are seen from further up.
 ELEVATION, _ELEVATIONS = 18.0, {"reacher": 70.0, "pusher": 40.0}
 _AZIMUTH = -65.0
-# The picture's height is so many times the size of the body.
+# Height of the picture as a multiple of the size of the body.
 _MARGIN = 1.5
 
 
@@ -65,7 +65,7 @@ def camera(elevation: float) -> Camera:
 
 
 class _Bodies:
-    """What is drawn of a system: its spheres and capsules, the latter as two ends with a radius."""
+    """The bodies of a system that are drawn: spheres and capsules, the latter as two ends with a radius."""
 
     def __init__(self, system: Any, camera: Camera) -> None:
         kinds = np.asarray(system.geom_type)
@@ -152,7 +152,7 @@ def _rotate(quaternion: np.ndarray, vector: np.ndarray) -> np.ndarray:
 
 
 def _colours(rgba: np.ndarray) -> list[tuple[int, ...]]:
-    """Returns RGB in bytes; MuJoCo's grey and Brax's brown, which nobody chose, become a lighter brown."""
+    """Returns RGB in bytes; the defaults, MuJoCo's grey and Brax's brown, become a lighter brown."""
     unchosen = [np.abs(rgba[:, :3] - colour).max(1) < 1e-3 for colour in _UNCHOSEN]
     colours = np.where(np.any(unchosen, axis=0)[:, None], _BROWN, rgba[:, :3])
     return [tuple((255 * colour).astype(int).tolist()) for colour in colours]

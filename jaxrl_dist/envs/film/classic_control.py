@@ -20,7 +20,7 @@ def make(name: str, env_params: Any) -> envs.Picture:
         env_params: gymnax's, of the environment that is drawn.
 
     Raises:
-        config.UsageError: pygame, with which Gymnasium draws, is not installed.
+        errors.UsageError: pygame, with which Gymnasium draws, is not installed.
     """
     try:
         importlib.import_module("pygame")

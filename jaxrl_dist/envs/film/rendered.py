@@ -24,7 +24,7 @@ def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s:
         timeout_s: longest step.
 
     Raises:
-        config.UsageError: it cannot be drawn, for want of a library or of OpenGL.
+        errors.UsageError: it cannot be drawn, for want of a library or of OpenGL.
     """
     try:
         with film.without_display():
@@ -35,7 +35,7 @@ def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s:
         reason = " ".join(str(error).split())
         raise errors.UsageError(
             f"{plan.spec.name} cannot be drawn here: {type(error).__name__}: {reason} (classic control needs "
-            'pip install -e ".[video]" in the checkout; MuJoCo needs OpenGL, without a display MUJOCO_GL=egl)'
+            f"{errors.install('video', 'pygame')}; MuJoCo needs OpenGL, without a display MUJOCO_GL=egl)"
         ) from error
     if np.shape(frame)[2:] != (3,):
         raise errors.UsageError(f"{plan.spec.name} cannot be filmed: it draws {np.shape(frame)}, not [H, W, 3]")
@@ -87,7 +87,7 @@ class _Single:
         self._environment.close()
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """Calls what is not ours, so that another thread can see for how long."""
+        """Calls the environment's code, and notes since when, so that another thread can notice a hang."""
         self.waiting_since = time.monotonic()
         try:
             return function()

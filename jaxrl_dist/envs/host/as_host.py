@@ -26,8 +26,8 @@ class AsHost:
     Attributes:
         spec: that of the device environment.
         num_envs: B.
-        timeout_s: infinite; a program of JAX's does not hang for want of an answer.
-        waiting_since: 0, never.
+        timeout_s: infinite, as a JAX program waits for no other process.
+        waiting_since: always 0.
         waiting_for: i32 [0], none.
     """
 
@@ -60,7 +60,7 @@ class AsHost:
         self._first_env = first_env
         self._device = jax.local_devices(backend="cpu")[0] if device is None else device
         self._env_key = jax.device_put(env_key, self._device)
-        self._reset, self._step = _programs(environment.reset, environment.step)
+        self._reset, self._step = _programs(envs.columns(environment))
         self._some = jax.jit(_take)
         self._put_back = jax.jit(_put_back, donate_argnums=0)
         self._state: ArrayTree = None
@@ -69,7 +69,7 @@ class AsHost:
     def reset(self) -> types.TimeStep:
         """Starts every environment anew, as at the first call, and returns leaves [B, ...]."""
         self._ready.clear()
-        self._state, timestep = self._reset(self._keys())
+        self._state, timestep = self._reset(self._env_key, self._indices())
         return jax.device_get(timestep)
 
     def step(self, action: np.ndarray) -> types.TimeStep:
@@ -90,7 +90,7 @@ class AsHost:
         self._ready.append((jax.device_get(timestep), ids))
 
     def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Returns what the oldest `send` gave, leaves [N, ...], and its indices i32 [N].
+        """Returns the result of the oldest `send`, leaves [N, ...], and its indices i32 [N].
 
         Raises:
             RuntimeError: nothing was sent.
@@ -116,7 +116,7 @@ class AsHost:
             ValueError: the saved leaves do not have the shapes and dtypes of this object's state.
         """
         self._ready.clear()
-        expected = jax.eval_shape(self._reset, self._keys())[0]
+        expected = jax.eval_shape(self._reset, self._env_key, self._indices())[0]
         impl = jax.random.key_impl(self._env_key)
 
         def restore(saved: Any, target: jax.ShapeDtypeStruct) -> Array:
@@ -136,9 +136,8 @@ class AsHost:
         self._state = None
         self._ready.clear()
 
-    def _keys(self) -> Array:
-        indices = np.arange(self._first_env, self._first_env + self.num_envs, dtype=np.int32)
-        return jax.vmap(jax.random.fold_in, (None, 0))(self._env_key, self._on_device(indices))
+    def _indices(self) -> Array:
+        return self._on_device(np.arange(self._first_env, self._first_env + self.num_envs, dtype=np.int32))
 
     def _started(self) -> ArrayTree:
         if self._state is None:
@@ -153,16 +152,16 @@ def saved_struct(environment: envs.Environment, num_envs: int) -> ArrayTree:
     """Returns what `AsHost.state` gives, as a tree of `jax.ShapeDtypeStruct`."""
 
     def saved() -> ArrayTree:
-        state = jax.vmap(environment.reset)(jax.random.split(jax.random.key(0), num_envs))[0]
+        state = envs.columns(environment).reset(jax.random.key(0), jnp.arange(num_envs))[0]
         return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
 
     return jax.eval_shape(saved)
 
 
 @functools.lru_cache(maxsize=8)
-def _programs(reset: Callable[..., Any], step: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _programs(columns: envs.Columns) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Compiles once for all objects of the same environment."""
-    return jax.jit(jax.vmap(reset)), jax.jit(jax.vmap(step), donate_argnums=0)
+    return jax.jit(columns.reset), jax.jit(columns.step, donate_argnums=0)
 
 
 def _is_key(x: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What adapters of CPU environments share: seeds, checks of actions and timesteps, and the bookkeeping of episodes."""
+"""Shared by all adapters of CPU environments: seeds, checks of actions and timesteps, and bookkeeping of episodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) 
     Args:
         seed: of the run.
         purpose: such as "training" or "evaluation".
-        session: a resumed run, or another evaluation, counts one further, so that none is played twice.
+        session: number of the session of a run, or of the evaluation, so that no episode is played twice.
         first_env: global index of the first environment.
         num_envs: B.
     """
@@ -30,7 +30,7 @@ def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) 
 
 
 def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.ndarray | None = None) -> np.ndarray:
-    """Checks actions before native code, which checks none, and returns them in the spec's dtype, reals clipped.
+    """Checks actions, since native code checks none, and returns them in the spec's dtype, reals clipped.
 
     Args:
         spec: of the environment.
@@ -98,7 +98,7 @@ def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_id
         steps: i64 [N], steps of each environment so far, for the message.
 
     Raises:
-        base.EnvironmentFault: names the first such field, environment and step.
+        errors.EnvironmentFault: names the first such field, environment and step.
     """
     if _is_within_range(spec, timestep):
         return
@@ -112,7 +112,7 @@ def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_id
 
 
 def _is_within_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> bool:
-    """Says whether the whole batch surely is: a few reductions, where naming the wrong row takes many (64 µs of 180).
+    """Says whether a batch is within range, by few reductions; naming a wrong row takes many (64 µs of 180).
 
     NaN compares as False with everything.
     """
@@ -134,7 +134,7 @@ class Episodes:
     def __init__(
         self, spec: types.EnvironmentSpec, num_envs: int, own: Callable[[Any], np.ndarray] | None = None
     ) -> None:
-        """Before the first `first`.
+        """Starts with no episode.
 
         Args:
             spec: of one environment.
@@ -175,13 +175,13 @@ class Episodes:
             life_lost: bool [N], the discount is 0 here though the episode goes on.
 
         Raises:
-            base.EnvironmentFault: a number is not finite or out of range.
+            errors.EnvironmentFault: a number is not finite or out of range.
         """
         is_first = self.ended[env_ids]
         goes_on = ~is_first
         terminated = np.asarray(terminated, bool) & goes_on
         ended = terminated | (np.asarray(truncated, bool) & goes_on)
-        # Selected, not multiplied: whatever a library gives as the reward of a reset, NaN included, is no reward.
+        # Selected, not multiplied by 0, as a library may give any number as the reward of a reset, NaN included.
         raw: Any = np.where(is_first, np.float32(0), reward).astype(np.float32, copy=False)
         episode_return: Any = np.where(is_first, np.float32(0), self._return[env_ids] + raw)
         episode_length: Any = (self._length[env_ids] + 1) * goes_on
@@ -205,10 +205,10 @@ class Episodes:
 
 
 def cut_short(timestep: types.TimeStep, rows: Any = slice(None)) -> types.TimeStep:
-    """Ends the episodes of rows whose environment was lost, at what was last seen of them.
+    """Ends the episodes of rows whose environment was lost, at their last observation.
 
-    A truncation at the last known observation, so that no sequence joins two lives. Its episode has length 0, by which
-    `parallel.unroll` knows not to count it among those that were played.
+    This is a truncation, so that no sequence joins the episodes of two processes. The length 0 tells `parallel.unroll`
+    not to count the episode.
 
     Args:
         timestep: leaves [N, ...] as last received.
@@ -224,7 +224,7 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     """Converts an action space of Gymnasium's.
 
     Raises:
-        config.UsageError: it is neither `Discrete` from 0 nor a `Box` of real numbers.
+        errors.UsageError: it is neither `Discrete` from 0 nor a `Box` of real numbers.
     """
     kind = type(space).__name__
     if kind == "Discrete" and int(getattr(space, "start", 0)) == 0:
@@ -235,7 +235,9 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
         low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         return types.BoxSpace(tuple(space.shape), low, high)
-    raise errors.UsageError(f"--env={name}: its actions are {space}; valid: Discrete from 0, or a Box of real numbers")
+    raise errors.UsageError(
+        errors.given("env", name), f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers"
+    )
 
 
 def _bound(x: Any) -> np.ndarray:
@@ -252,7 +254,7 @@ def copied(x: Any) -> np.ndarray:
 
 
 def cast(x: Any) -> np.ndarray:
-    """Casts real numbers to f32, and copies nothing where that is what they are."""
+    """Casts real numbers to f32; numbers that are f32 already are not copied."""
     x = np.asarray(x)
     return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x
 

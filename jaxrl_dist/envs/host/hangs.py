@@ -1,4 +1,4 @@
-"""Environments that hang: noticed from another thread, as the one that waits inside native code cannot be freed."""
+"""Notices environments that hang, from another thread, as one that waits inside native code cannot be interrupted."""
 
 import threading
 import time
@@ -17,10 +17,10 @@ _STOP_WITHIN_S = 2.0
 def check_waiting(environment: envs.HostEnvironment) -> None:
     """Refuses environments that have not answered for longer than their timeout; for any thread but the waiting one.
 
-    The waiting thread cannot be freed: whoever calls this closes the environments and goes on without it.
+    The waiting thread cannot be interrupted; the caller closes the environments and goes on without it.
 
     Raises:
-        base.EnvironmentFault: names them.
+        errors.EnvironmentFault: names them.
     """
     since, limit = environment.waiting_since, environment.timeout_s
     if since and time.monotonic() - since > limit:
@@ -32,18 +32,18 @@ def watched(
     work: Callable[[Callable[[], envs.HostEnvironment]], Any],
     stopped: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Works in another thread, which is left behind if an environment hangs.
+    """Calls `work` in another thread, which is abandoned if an environment hangs.
 
     Args:
         make: makes environments.
         work: (a function to make them with) -> result.
-        stopped: whether to stop; work that waits for environments even so is left behind, too.
+        stopped: () -> whether to stop; work that still waits for environments then is abandoned, too.
 
     Returns:
-        What `work` returns, or None where it was left behind for a stop.
+        The result of `work`, or None where it was abandoned for a stop.
 
     Raises:
-        base.EnvironmentFault: an environment that it made hangs, or as the work does.
+        errors.EnvironmentFault: an environment that it made hangs, or the work raises it.
     """
     made: list[envs.HostEnvironment] = []
     results: list[Any] = []

@@ -18,7 +18,7 @@ class Pooled:
     """B environments of one pool; batches of the first `batch_size` that have stepped, or of all B in order.
 
     EnvPool's `recv` has no timeout, and one thread only may use a pool. Handing each step to a thread that could be
-    given up costs a fifth to a third of a step of CartPole (64 environments, 2 cores: 40 of 180 µs), so the caller's
+    abandoned costs a fifth to a third of a step of CartPole (64 environments, 2 cores: 40 of 180 µs), so the caller's
     own thread waits, and `hangs.check_waiting` in another thread finds out that it has waited too long. A step that did
     come back, but too late, is a fault as well; after a fault nothing but `close` works.
 
@@ -36,7 +36,7 @@ class Pooled:
         convert: Convert,
         life_loss: bool,
     ) -> None:
-        """Takes over the pool, of which nothing has been asked yet.
+        """Takes over a pool that was not used before.
 
         Args:
             pool: EnvPool's, of type "gymnasium".
@@ -67,7 +67,7 @@ class Pooled:
         """Starts every environment anew, waiting first for those that are being stepped; returns leaves [B, ...].
 
         Raises:
-            base.EnvironmentFault: one of them hung, or gave what cannot be.
+            errors.EnvironmentFault: one of them hung, or returned an invalid value.
         """
         pool = self._usable()
         if self._busy.any():
@@ -81,7 +81,7 @@ class Pooled:
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
 
         Raises:
-            base.EnvironmentFault: one of them hung, or gave what cannot be.
+            errors.EnvironmentFault: one of them hung, or returned an invalid value.
             ValueError: an action is not one of the action space, or an environment is already being stepped.
         """
         self.send(action, self._all)
@@ -115,7 +115,7 @@ class Pooled:
         """Waits for `batch_size` environments: leaves [N, ...], their indices i32 [N].
 
         Raises:
-            base.EnvironmentFault: one of them hung, or gave what cannot be.
+            errors.EnvironmentFault: one of them hung, or returned an invalid value.
             RuntimeError: fewer than `batch_size` are being stepped, so it would wait for ever.
         """
         pool, num_busy = self._usable(), np.count_nonzero(self._busy)
@@ -168,7 +168,7 @@ class Pooled:
         return errors.EnvironmentFault(self._fault)
 
     def _wait(self, call: Callable[[], Any]) -> Any:
-        """Calls the pool, so that another thread can see since when; what came too late is told by `_usable`."""
+        """Calls the pool, and notes since when, for other threads; `_usable` refuses an answer that came too late."""
         start = self.waiting_since = time.monotonic()
         try:
             result = call()

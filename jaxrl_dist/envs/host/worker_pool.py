@@ -1,7 +1,7 @@
-"""A pool of processes that step environments on the CPU, behind `base.HostEnvironment`; it knows no suite.
+"""A pool of processes that step environments on the CPU, behind `envs.HostEnvironment`; it knows no suite.
 
 Numbers cross in one block of shared memory, and indices of environments in pipes: a pipe wakes as quickly as a
-semaphore, and tells of the death of whoever held its other end. A worker that dies, raises or hangs is replaced.
+semaphore, and closes when the process at its other end dies. A worker that dies, raises or hangs is replaced.
 """
 
 import collections
@@ -37,7 +37,7 @@ _BOOTSTRAP = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); ru
 
 
 class Plan(NamedTuple):
-    """What a pool runs.
+    """Describes what a pool runs.
 
     Attributes:
         spec: of one environment.
@@ -61,8 +61,8 @@ class Plan(NamedTuple):
 class WorkerPool:
     """B environments, of which each process steps a fixed share; see `envs.HostEnvironment`.
 
-    Where a worker is replaced, the episodes of its environments end at what was last seen of them (LAST, discount 1,
-    reward 0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
+    Where a worker is replaced, the episodes of its environments end at their last observation (LAST, discount 1, reward
+    0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
 
     Attributes:
         spec: of one environment.
@@ -96,8 +96,8 @@ class WorkerPool:
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
         self._since = np.zeros(num_workers)
-        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. One is stale whose
-        # process was replaced, and cut where the row to be received ends its episode for that reason.
+        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. It is stale once
+        # its process was replaced, and cut where the row to be received ends its episode for that reason.
         self._busy, self._pending, self._stale, self._cut = np.zeros((4, self.num_envs), bool)
         self._lives = np.zeros(self.num_envs, np.int64)
         self._ready: collections.deque[int] = collections.deque()
@@ -125,7 +125,7 @@ class WorkerPool:
         """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
 
         Raises:
-            EnvironmentFault: more workers were lost than may be.
+            EnvironmentFault: more workers were lost than may be replaced.
         """
         self._check_usable()
         while self._pending.any():
@@ -143,7 +143,7 @@ class WorkerPool:
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
 
         Raises:
-            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            EnvironmentFault: more workers were lost than may be replaced, or a number is not finite or out of range.
             ValueError: an action is not one of the action space, or an environment is being stepped.
         """
         self.send(action, self._all)
@@ -177,7 +177,7 @@ class WorkerPool:
         They come in the order in which they became ready; where `batch_size` is B, in that of their indices.
 
         Raises:
-            EnvironmentFault: more workers were lost than may be, or a number is not finite or out of range.
+            EnvironmentFault: more workers were lost than may be replaced, or a number is not finite or out of range.
             RuntimeError: fewer than `batch_size` are being stepped.
         """
         self._check_started()
@@ -216,7 +216,7 @@ class WorkerPool:
                 self._processes[index].command(message[low:high])
 
     def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
-        # Also where enough are ready: others go on while one hangs.
+        # Checked even where enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check:
             self._check_workers()
         while len(self._ready) < count:
@@ -280,7 +280,7 @@ class WorkerPool:
         """Puts a new process in the place of one that has died or hangs.
 
         Raises:
-            EnvironmentFault: that was one too many.
+            EnvironmentFault: no more may be replaced.
         """
         share = self._shares[index]
         fate, finished = self._processes.end(index, hung)
@@ -289,8 +289,9 @@ class WorkerPool:
         self._restarts += 1
         if self._restarts > self._plan.max_restarts:
             self._fault = errors.EnvironmentFault(
-                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that --env.params.max_restarts "
-                "allows"
+                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that ",
+                errors.given("env.params.max_restarts"),
+                " allows",
             )
             self.close()
             raise self._fault
@@ -309,12 +310,12 @@ class WorkerPool:
             self._dispatch(~share[lost & ended])
 
     def _cut_short(self, env: int) -> None:
-        """Lets the next row of an environment end its episode where it was last seen."""
+        """Makes the next row of an environment end its episode at its last observation."""
         self._cut[env] = True
         self._ready.append(env)
 
     def _renew(self, envs: np.ndarray) -> None:
-        """Gives environments seeds that none of their lives had, for the reset to come in a new process."""
+        """Gives environments seeds that none had before, for the reset to come in a new process."""
         self._stale[envs] = False
         self._lives[envs] += 1
         for env in envs:
@@ -407,11 +408,11 @@ class Process:
 
 
 class Processes:
-    """All that must be given back when a pool ends, apart from the pool, so that it can be done after its death.
+    """Processes, memory and pipes of a pool, in an object of their own, which frees them even after the pool is gone.
 
     Attributes:
-        block: arrays of the shared memory by name, at first zeros; the memory has none, so nothing is left of it
-            however the processes die.
+        block: arrays of the shared memory by name, at first zeros. The memory has no name in the file system, so it is
+            freed however the processes die.
     """
 
     def __init__(self, fields: list[worker_process.Field], shares: list[np.ndarray], job: dict[str, Any]) -> None:
@@ -451,11 +452,11 @@ class Processes:
 
         Args:
             index: of the worker.
-            hung: why, or "" where it has died.
+            hung: says that it hangs, or "" where it has died.
 
         Returns:
             What happened to it, followed by its own traceback where it raised; the environments i32 [N] that it had
-            finished and not yet told.
+            finished and not yet reported.
         """
         process, share = self._running.pop(index), self._shares[index]
         self._poll.unregister(process.results)
@@ -473,7 +474,7 @@ class Processes:
         return what + (f":\n{text}" if text else ""), np.concatenate(found)
 
     def close(self) -> None:
-        """Ends the workers, by force after a second, and frees memory and pipes; for a single call."""
+        """Ends the workers, by force after a second, and frees memory and pipes; must be called once only."""
         # A forked child that exits must not end its parent's workers.
         if os.getpid() != self._owner:
             return

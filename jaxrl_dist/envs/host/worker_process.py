@@ -29,11 +29,11 @@ _READ_BYTES = 1 << 16
 
 
 class Factory(NamedTuple):
-    """How a process makes an environment with Gymnasium's `reset` and `step`, in words that JSON holds.
+    """Describes, in JSON's types, how a process makes an environment with Gymnasium's `reset` and `step`.
 
     Attributes:
-        functions: names `module:function`; the first gets `argument`, each other one what the one before returned.
-        argument: what JSON can hold.
+        functions: names `module:function`; the first gets `argument`, each later one the result of the one before.
+        argument: any value that JSON can hold.
     """
 
     functions: tuple[str, ...]
@@ -146,8 +146,8 @@ class _Worker:
     def serve(self, commands: int) -> None:
         """Executes commands i32, `env` to step and `~env` to reset with its seed, until their pipe is closed.
 
-        Commands are executed in the order of arrival, but a slow environment lets the others of its process go first
-        for as long as they would take turns with it: it delays them little, and still gets its share of the time.
+        Commands are executed in the order of arrival, but a slow environment waits for the time of its last step times
+        the number of environments of its process: so it delays the others little, and still gets its share of the time.
         """
         patience = len(self._environments) if self._eager else 0
         cost = dict.fromkeys(self._environments, 0.0)
@@ -184,7 +184,7 @@ class _Worker:
             environment.close()
 
     def _at(self, env: int) -> float:
-        """Says what the worker is at, and returns the time."""
+        """Notes the environment that the worker is at, and returns the time."""
         now = time.monotonic()
         self._env[0], self._since[0] = env, now
         return now

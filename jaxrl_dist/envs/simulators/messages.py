@@ -1,4 +1,4 @@
-"""What a simulator says in a message, checked whoever has sent it."""
+"""Reads and checks the messages of simulators, trusting no sender."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
-    """What a simulator has said."""
+    """A row as a simulator has sent it."""
 
     observation: np.ndarray
     reward: float

@@ -24,7 +24,7 @@ _CHECK_S, _POLL_S = 0.1, 0.5
 
 
 class Plan(NamedTuple):
-    """What simulators play.
+    """Describes what simulators play.
 
     Attributes:
         spec: of one environment.
@@ -44,8 +44,8 @@ class Plan(NamedTuple):
 class Conversations:
     """B environments, each played by a simulator of its own; see `envs.HostEnvironment`.
 
-    A simulator that says what it should not, goes away, or is silent for too long is a fault that names it; after a
-    fault nothing but `close` works.
+    A simulator that sends an invalid message, goes away, or is silent for too long causes a fault that names it; after
+    a fault nothing but `close` works.
 
     Attributes:
         spec: of one environment.
@@ -67,7 +67,7 @@ class Conversations:
             timeout_s: longest step; connecting and the first observation may take `CONNECT_S`, if that is longer.
 
         Raises:
-            base.EnvironmentFault: the port is taken.
+            errors.EnvironmentFault: the port is taken.
             ValueError: a number is out of range.
         """
         self.spec, self.num_envs, self.timeout_s = plan.spec, len(seeds), timeout_s
@@ -99,7 +99,7 @@ class Conversations:
         """Waits for a simulator for each environment, others than before, and for their first observations.
 
         Raises:
-            base.EnvironmentFault: too few simulators came, or one failed.
+            errors.EnvironmentFault: too few simulators came, or one failed.
         """
         self._check_usable()
         if self._claim is not None:
@@ -136,7 +136,7 @@ class Conversations:
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
 
         Raises:
-            base.EnvironmentFault: a simulator failed.
+            errors.EnvironmentFault: a simulator failed.
             ValueError: an action is not one of the action space, or an environment is being stepped.
         """
         self.send(action, self._all)
@@ -146,7 +146,7 @@ class Conversations:
         """Answers the simulators i32 [N], none of which is being stepped, with action [N, ...].
 
         Raises:
-            base.EnvironmentFault: a simulator failed.
+            errors.EnvironmentFault: a simulator failed.
             ValueError: an action or an index is not valid, or an environment is being stepped.
         """
         self._check_started()
@@ -166,7 +166,7 @@ class Conversations:
         They come in the order in which they spoke; where `batch_size` is B, in that of their indices.
 
         Raises:
-            base.EnvironmentFault: a simulator failed.
+            errors.EnvironmentFault: a simulator failed.
             RuntimeError: fewer than `batch_size` are being stepped.
         """
         self._check_started()
@@ -215,13 +215,13 @@ class Conversations:
         except BlockingIOError:
             is_sent = False
         except OSError:
-            # What it said before it went is still to be read.
+            # The message that it sent before it went may still be unread.
             return
         if not is_sent:
             raise self._failed(f"{self._peers[env].name} does not read the actions that it is sent")
 
     def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
-        # Also where enough are ready: others go on while one hangs.
+        # Checked even where enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check_s:
             self._listen(0.0)
         while len(self._ready) < count:
@@ -242,7 +242,7 @@ class Conversations:
         return max(0.0, float((self._since_s[pending] + self._limit_s[pending]).min()) - time.monotonic())
 
     def _listen(self, timeout_s: float) -> None:
-        """Reads what the simulators have said, waiting for it at most so long; who is overdue then is a fault."""
+        """Reads the messages of simulators, waiting at most so long; one that is overdue then causes a fault."""
         if self._is_closed:
             raise self._failed("closed")
         for descriptor, _ in self._poll.poll(math.ceil(1000 * min(timeout_s, _POLL_S))):
@@ -263,7 +263,7 @@ class Conversations:
                 return
             self._rows[env] = self._row(env, frame)
         except ValueError as error:
-            raise self._refused(env, f"sent what cannot be: {error}") from error
+            raise self._refused(env, f"sent an invalid message: {error}") from error
         except (EOFError, OSError) as error:
             fault = self._failed(f"{peer.name} closed the connection")
             raise fault from (peer.errors[0] if peer.errors else error)
@@ -278,11 +278,11 @@ class Conversations:
         return fault
 
     def _row(self, env: int, frame: simulator.Frame) -> messages.Row:
-        """Checks a message, whoever has sent it.
+        """Checks a message, trusting no sender.
 
         Raises:
             ValueError: names the field, what was expected, and what was given.
-            base.EnvironmentFault: the simulator says that it has failed.
+            errors.EnvironmentFault: the simulator says that it has failed.
         """
         header = frame.header
         if header.get("kind") == "error":

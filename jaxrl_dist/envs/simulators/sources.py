@@ -1,4 +1,4 @@
-"""Where the simulators of the suite `external` come from; here, functions of this process that play in threads.
+"""Gives simulators to the suite `external`: the interface, and functions of this process that play in threads.
 
 A claim asks for one simulator per seat, which is an environment of training or of an evaluation.
 """
@@ -16,7 +16,7 @@ from jaxrl_dist import simulator
 TRAINING, EVALUATION = "training", "evaluation"
 
 _CLOSE_S = 1.0
-# Bytes that a dismissed peer has sent and nobody reads.
+# Size and number of reads that empty the connection of a dismissed peer.
 _DRAINED_BYTES, _DRAINED_READS = 1 << 16, 64
 
 
@@ -41,7 +41,7 @@ class Claim(Protocol):
         """Waits until every seat has its simulator.
 
         Raises:
-            base.EnvironmentFault: too few came, or the claim was closed.
+            errors.EnvironmentFault: too few came, or the claim was closed.
         """
 
     def close(self, reason: str) -> None:
@@ -113,7 +113,7 @@ class _ThreadsClaim:
 
 
 def _run(play: Callable[[simulator.Session], None], connection: socket.socket, errors: list[BaseException]) -> None:
-    """Plays in this thread; what is raised goes to whoever made the claim."""
+    """Plays in this thread; an exception is passed to the claim."""
     try:
         with simulator.Session(connection) as session:
             try:
@@ -121,7 +121,7 @@ def _run(play: Callable[[simulator.Session], None], connection: socket.socket, e
             except simulator.Ended:
                 raise
             except BaseException as error:
-                # Before the session tells the other end, which looks here then.
+                # Stored before the session closes, as the other end looks here when it does.
                 errors.append(error)
                 raise
     except BaseException as error:
@@ -148,15 +148,15 @@ def welcome(purpose: str, slot: int, terms: Mapping[str, Any]) -> bytes:
 
 
 def dismiss(connection: socket.socket, kind: str, reason: str) -> None:
-    """Says a last word to a peer, which may have gone, without waiting for it."""
+    """Sends a last message to a peer, which may have gone, without waiting for it."""
     with contextlib.suppress(OSError):
         connection.setblocking(False)
         connection.send(simulator.pack({"kind": kind, "reason": reason}))
-        # Bytes that nobody has read would let the end of the connection overtake the word.
+        # With bytes left unread, the connection would be reset before the peer gets the message.
         for _ in range(_DRAINED_READS):
             if not connection.recv(_DRAINED_BYTES):
                 break
-    # Whoever waits for this peer in another thread wakes up.
+    # Wakes a thread that waits for this peer.
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -17,7 +17,8 @@ from typing import Any
 from jaxrl_dist import errors, simulator
 from jaxrl_dist.envs.simulators import sources
 
-# A connection says hello at once; how many may wait, and when the user is told that too few do.
+# Seconds until a connection must have said hello, most candidates that may wait, and seconds until the user is told
+# that too few wait.
 _HELLO_S, _MOST_WAITING, _NOTICE_S = 5.0, 1024, 5.0
 _POLL_S, _CLOSE_S, _WAKE_BYTES = 0.5, 1.0, 1 << 16
 
@@ -65,7 +66,7 @@ class Listener:
         """Begins to listen, unless it does.
 
         Raises:
-            base.EnvironmentFault: the port is taken.
+            errors.EnvironmentFault: the port is taken.
         """
         with self._changed:
             self._users += 1
@@ -81,8 +82,8 @@ class Listener:
                 self._users = 0
                 listening.close()
                 raise errors.EnvironmentFault(
-                    f"--env.params.listen={self._port}: cannot listen on {simulator.HOST}:{self._port}: "
-                    f"{error.strerror or error}"
+                    errors.given("env.params.listen", self._port),
+                    f": cannot listen on {simulator.HOST}:{self._port}: {error.strerror or error}",
                 ) from error
             self._error = None
             self._wake, woken = socket.socketpair()
@@ -90,7 +91,7 @@ class Listener:
             self._thread.start()
 
     def close(self) -> None:
-        """Ends listening where nothing else uses it, and sends away who waits."""
+        """Stops listening, unless others use it, and dismisses the candidates that wait."""
         with self._changed:
             self._users -= 1
             if self._users:
@@ -129,7 +130,7 @@ class Listener:
                 if waited_s >= timeout_s:
                     raise errors.EnvironmentFault(
                         f"{came} connected to {where} within {timeout_s:g} s; start as many as there are environments "
-                        "(--env.num_envs) and as many again as there are episodes in an evaluation"
+                        "(env.num_envs) and as many again as there are episodes in an evaluation"
                     )
                 if waited_s >= _NOTICE_S and not is_noticed:
                     is_noticed = True
@@ -139,7 +140,7 @@ class Listener:
                 self._changed.wait(min(_POLL_S, timeout_s - waited_s))
 
     def leave(self, seats: list[_Seat], reason: str) -> None:
-        """Frees seats, and dismisses who sits there."""
+        """Frees seats, and dismisses the simulators in them."""
         with self._changed:
             self._seats = [seat for seat in self._seats if seat not in seats]
             peers = [seat.peer for seat in seats if seat.peer is not None]
@@ -165,7 +166,7 @@ class Listener:
                 self._changed.notify_all()
 
     def _serve(self, listening: socket.socket, woken: socket.socket) -> bool:
-        """Waits for whatever comes next, and deals with it; returns whether to go on."""
+        """Waits for the next connection or message, and handles it; returns whether to go on."""
         waiting = {candidate.connection.fileno(): candidate for candidate in self._candidates}
         poll = select.poll()
         for descriptor in (listening.fileno(), woken.fileno(), *waiting):
@@ -243,7 +244,7 @@ class Listener:
                 continue
             candidate = min(suited, key=lambda candidate: candidate.slot is None)
             self._candidates.remove(candidate)
-            # One that has gone meanwhile is found out by whoever reads its first message.
+            # One that has gone meanwhile is noticed when its first message is read.
             with contextlib.suppress(OSError):
                 candidate.connection.send(sources.welcome(seat.purpose, seat.slot, seat.terms))
             name = f"{seat.purpose} simulator {seat.slot}{candidate.name}"

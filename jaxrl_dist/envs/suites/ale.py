@@ -1,7 +1,7 @@
 """The suite ale (ale-py 0.12.1): Atari 2600 games, stepped by the C++ threads of ale-py's own vector environment.
 
-Its environments give what EnvPool's Atari does, under the same protocols; no result was measured to be equal. It takes
-actions only for the environments that it gave last, so all of them step together.
+Its environments follow the same protocols as EnvPool's Atari; whether results are equal was not measured. It takes
+actions only for the environments that it returned last, so all of them step together.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from jaxrl_dist.envs.suites import atari
 _NAME = "ale"
 _MORE_NAMES = 'python -c "from ale_py import roms; print(roms.get_all_rom_ids())" lists all'
 
-# What a protocol sets, and what else a user may set; `atari.choose` gives the former their values.
+# Parameters that a user may give; `atari.choose` replaces those that a protocol sets.
 _DEFAULTS: dict[str, Any] = {
     "noop_max": 30,
     "use_fire_reset": True,
@@ -44,7 +44,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             `num_threads` (0: as many as ale-py chooses), or a setting of the protocol, such as `frame_skip`.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: ale-py or Gymnasium is not installed.
     """
     library = importlib.import_module("ale_py")
@@ -69,13 +69,15 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, lowest in _LOWEST.items():
         if values.get(key, lowest) < lowest:
-            raise errors.UsageError(f"--env.params.{key}={values[key]}: expected at least {lowest}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", values[key]), f": expected at least {lowest}")
     if values.get("num_threads", 0) > _MOST_THREADS:
-        raise errors.UsageError(f"--env.params.num_threads={values['num_threads']}: expected 0 to {_MOST_THREADS}")
+        raise errors.UsageError(
+            errors.given("env.params.num_threads", values["num_threads"]), f": expected 0 to {_MOST_THREADS}"
+        )
     if not 0 <= values["repeat_action_probability"] <= 1:
         raise errors.UsageError(
-            f"--env.params.repeat_action_probability={values['repeat_action_probability']}: expected a probability, "
-            "0 to 1"
+            errors.given("env.params.repeat_action_probability", values["repeat_action_probability"]),
+            ": expected a probability, 0 to 1",
         )
 
 
@@ -114,9 +116,9 @@ def _channels_last(frames: np.ndarray) -> np.ndarray:
 
 
 class _Pool:
-    """Gives ale-py's vector environment the calls of an EnvPool pool whose batches hold all of its environments.
+    """Gives ale-py's vector environment the interface of an EnvPool pool whose batches hold all of its environments.
 
-    A game that ends on the very step of the time limit has terminated, as ale-py says by itself.
+    A game that ends exactly at the time limit counts as terminated, as in ale-py.
     """
 
     def __init__(self, vector: Any, seeds: np.ndarray) -> None:
@@ -130,7 +132,7 @@ class _Pool:
         return self._vector.num_envs
 
     def async_reset(self) -> None:
-        """Resets every environment; `recv` gives what came of it."""
+        """Resets every environment; `recv` returns the observations."""
         seed = None if self._was_reset else self._seeds.astype(np.int64)
         self._first, self._was_reset = self._vector.reset(seed=seed), True
 

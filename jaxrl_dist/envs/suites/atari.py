@@ -1,4 +1,4 @@
-"""The named protocols under which Atari is played, in EnvPool's settings; what scores depend on is said in one line."""
+"""The named protocols under which Atari is played, in EnvPool's settings, and the line that describes one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from jaxrl_dist import errors
 from jaxrl_dist.envs import parameters
 
-# Machado et al. 2018 (arXiv:1709.06009), and what DQN's papers did before it (Mnih et al. 2015).
+# The protocol of DQN's papers (Mnih et al. 2015), and that of Machado et al. 2018 (arXiv:1709.06009).
 _PROTOCOLS: dict[str, dict[str, Any]] = {
     "deepmind": {
         "noop_max": 30,
@@ -27,7 +27,7 @@ _PROTOCOLS: dict[str, dict[str, Any]] = {
         "frame_skip": 4,
     },
 }
-# Parameters of this project beside EnvPool's own, where a user leaves them out.
+# Defaults of the parameters that this project adds to EnvPool's own.
 DEFAULTS: dict[str, Any] = {"protocol": "deepmind", "life_loss": True}
 
 
@@ -48,7 +48,8 @@ def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
     if name not in _PROTOCOLS:
         valid = tuple(_PROTOCOLS)
         raise errors.UsageError(
-            f"--env.params.protocol={name}: expected one of {', '.join(valid)}{errors.nearest(name, valid)}"
+            errors.given("env.params.protocol", name),
+            f": expected one of {', '.join(valid)}{errors.nearest(name, valid)}",
         )
     values = {**_PROTOCOLS[name], **given}
     changed = {k: v for k, v in given.items() if k != "num_threads" and v != _PROTOCOLS[name].get(k)}

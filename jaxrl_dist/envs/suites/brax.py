@@ -41,7 +41,7 @@ ENVIRONMENTS = (
 _BACKENDS = ("generalized", "mjx", "positional", "spring")
 _EPISODE_LENGTH = 1000
 
-# What Brax prints where the optional package warp is missing, and what it and MuJoCo warn of at every construction.
+# Lines that Brax prints where the optional package warp is missing, and warnings that it and MuJoCo always give.
 _KNOWN_LINES = ("Failed to import warp", "Failed to import mujoco_warp")
 _KNOWN_WARNING = "Brax System, pip"
 _KNOWN_MUJOCO_WARNING = "compiler attribute 'settotalmass' is deprecated"
@@ -56,7 +56,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             limit in steps, 1000), or any number or switch that the environment's constructor takes.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Brax is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -68,7 +68,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         parameters.check_positive(values, ["episode_length"])
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
-            raise errors.UsageError(f"--env.params.backend={backend}: expected one of {', '.join(_BACKENDS)}")
+            raise errors.UsageError(
+                errors.given("env.params.backend", backend), f": expected one of {', '.join(_BACKENDS)}"
+            )
         environment = library.get_environment(name, **values)
     made = wrappers.auto_reset(adapt(environment, name, episode_length))
     if name == "fast":
@@ -99,7 +101,7 @@ def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironm
 
 @contextlib.contextmanager
 def _without_known_noise() -> Iterator[None]:
-    """Drops what Brax and MuJoCo always say; everything else reaches the user, errors included."""
+    """Drops these lines and warnings; everything else reaches the user, errors included."""
     printed = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
@@ -118,7 +120,7 @@ def _without_known_noise() -> Iterator[None]:
 
 
 def _pass_on_mujoco_warning(message: str) -> None:
-    """Without a handler MuJoCo prints, and writes a file MUJOCO_LOG.TXT into the working directory."""
+    """Passes a warning on; without a handler MuJoCo prints it, and writes MUJOCO_LOG.TXT into the working directory."""
     if not message.startswith(_KNOWN_MUJOCO_WARNING):
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 

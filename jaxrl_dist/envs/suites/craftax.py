@@ -29,7 +29,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: those of Craftax's `EnvParams` that are numbers or switches, such as `max_timesteps`.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Craftax is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -46,8 +46,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     """Gives an environment of Craftax's without auto-reset, and its parameters, the interface of a bare environment.
 
-    Craftax calls its time limit an end like any other; here it truncates, so it is asked for the ends that would be
-    without a limit.
+    Craftax reports its time limit as an end like any other. Here it truncates, so Craftax is asked which ends there
+    would be without a limit.
     """
     time_limit = env_params.max_timesteps
     env_params = env_params.replace(max_timesteps=_NO_LIMIT)

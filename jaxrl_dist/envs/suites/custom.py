@@ -25,17 +25,19 @@ def make(name: str, params: Mapping[str, str]) -> envs.Environment:
         UsageError: there is no such function, it takes no such argument, or it fails.
     """
     full_name = f"{_NAME}:{name}"
-    function = user_code.load(f"--env={full_name}", name, "function", inspect.isfunction)
+    function = user_code.load(errors.given("env", full_name), name, "function", inspect.isfunction)
     values = parameters.parse_params(params, parameters.defaults_of(function), full_name)
     try:
         made = function(**values)
         if isinstance(made, envs.BareEnvironment):
             made = wrappers.auto_reset(made)
     except Exception as error:
-        raise errors.UsageError(f"--env={full_name}: {user_code.where(error)}") from error
+        raise errors.UsageError(errors.given("env", full_name), f": {user_code.where(error)}") from error
     if not isinstance(made, envs.Environment):
         kinds = f"{envs.BareEnvironment.__name__} or {envs.Environment.__name__}"
-        raise errors.UsageError(f"--env={full_name}: returned a {type(made).__name__}, expected a {kinds}")
+        raise errors.UsageError(
+            errors.given("env", full_name), f": returned a {type(made).__name__}, expected a {kinds}"
+        )
     return made._replace(spec=made.spec._replace(name=full_name))
 
 

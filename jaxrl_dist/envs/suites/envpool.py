@@ -23,7 +23,7 @@ from jaxrl_dist.envs.suites import atari
 _NAME = "envpool"
 _MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
 
-# Only where no parameter changes them.
+# Listed only where no parameter changes the range.
 _REWARD_RANGES = {
     "CartPole-v0": (0.0, 1.0),
     "CartPole-v1": (0.0, 1.0),
@@ -37,28 +37,28 @@ _REWARD_RANGES = {
     "Taxi-v3": (-10.0, 20.0),
 }
 
-# Set here, by the caller, or never: frames cross unstacked and rewards raw, a life loss ends no episode; the last three
-# name the game itself, and a wrong one ends the process.
+# Settings that no user may give, as this file or its caller sets them: frames cross unstacked and rewards raw, and a
+# life loss ends no episode. The last three name the game itself, and a wrong one ends the process.
 _FIXED = frozenset(
     ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "base_path", "max_num_players")
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
     + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
 )
-# EnvPool checks none of these: some end the process, some step nothing.
+# EnvPool checks none of these: a lower value ends the process or makes it step nothing.
 _LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
 _MOST_THREADS = 1024
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
 _NATURE_CNN_PIXELS = 36
-# What EnvPool draws without OpenGL; without a context of it, drawing MuJoCo's bodies ends the process.
+# Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies where there is no OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
 # Atari's simulator shows 60 frames a second.
 _SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
 
 class _Task(NamedTuple):
-    """What a name and its parameters come to: EnvPool's own settings, and what only this project has."""
+    """A task: its name, EnvPool's own settings, and those that only this project has."""
 
     name: str
     settings: dict[str, Any]
@@ -76,7 +76,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             lost.
 
     Raises:
-        config.UsageError: unknown name or parameter, a value that does not fit, or spaces that no agent here takes.
+        errors.UsageError: unknown name or parameter, a value that does not fit, or spaces that no agent here takes.
         ModuleNotFoundError: envpool is not installed.
     """
     library = importlib.import_module("envpool")
@@ -130,7 +130,7 @@ def _native_spec(library: Any, task: _Task) -> Any:
     except ModuleNotFoundError:
         raise
     except (ImportError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise errors.UsageError(f"--env={_NAME}:{task.name}: {_one_line(error)}") from error
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{task.name}"), f": {_one_line(error)}") from error
 
 
 def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
@@ -142,18 +142,20 @@ def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
 def _check_ranges(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if value < _LOWEST[key] if key in _LOWEST else False:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected at least {_LOWEST[key]}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected at least {_LOWEST[key]}")
         if key == "num_threads" and value > _MOST_THREADS:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected 0 to {_MOST_THREADS}")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected 0 to {_MOST_THREADS}")
         if key == "repeat_action_probability" and not 0 <= value <= 1:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected a probability, 0 to 1")
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected a probability, 0 to 1")
 
 
 def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
     """Returns what agents may know, and the function that brings EnvPool's observations into that form."""
     settings = native.config._asdict()
     if settings["max_num_players"] != 1:
-        raise errors.UsageError(f"--env={name}: it has {settings['max_num_players']} players; only one is supported")
+        raise errors.UsageError(
+            errors.given("env", name), f": it has {settings['max_num_players']} players; only one is supported"
+        )
     with _without_known_warnings():
         space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
     action = _bounded(episodes.plain_space(action_space, name))
@@ -209,7 +211,9 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
             jax.ShapeDtypeStruct(numbers.shape, np.dtype(np.float32)),
         )
     if kind not in ("Box", "MultiBinary"):
-        raise errors.UsageError(f"--env={name}: its observations are {kind}; valid: arrays, or a dict of arrays")
+        raise errors.UsageError(
+            errors.given("env", name), f": its observations are {kind}; valid: arrays, or a dict of arrays"
+        )
     shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
     if dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
         struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
@@ -236,7 +240,7 @@ def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int, **
             **settings,
             **drawn,
         )
-        # EnvPool makes its spaces when they are first asked for, which its own `recv` does.
+        # EnvPool makes its spaces when they are first read, which its own `recv` does.
         pool.observation_space, pool.action_space  # noqa: B018
     return pool
 
@@ -251,7 +255,8 @@ def _try_out(library: Any, task: _Task) -> None:
         _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
         raise errors.UsageError(
-            f"--env={_NAME}:{task.name} with {parameters.list_params(task.settings)}: {_one_line(error)}"
+            errors.given("env", f"{_NAME}:{task.name}"),
+            f" with {parameters.list_params(task.settings)}: {_one_line(error)}",
         ) from error
 
 

@@ -29,7 +29,7 @@ _DEFAULTS = {
     "listen": 0,
 }
 _PORTS = (1024, 65535)
-# What a peer may make the trainer reserve, per environment; and what a welcome may hold of bounds.
+# Limits of what a trainer reserves for each environment, and of the bounds that a welcome holds.
 _MOST_OBSERVATION_BYTES, _MOST_ACTION_COMPONENTS = 1 << 26, 256
 # Smaller images are too small for the convolutions of the family of Atari.
 _NATURE_CNN_PIXELS = 36
@@ -54,20 +54,29 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             longest episode in steps; `listen`, a port of 127.0.0.1.
 
     Raises:
-        config.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
+        errors.UsageError: a parameter is unknown, missing or not valid, or the function cannot be imported.
     """
     full_name = f"{_NAME}:{name}"
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, full_name)}
     for required, example in (("observation", "float32[4]"), ("actions", "2 or float32[3]")):
         if not values[required]:
-            raise errors.UsageError(f"--env={full_name} needs --env.params.{required}, such as {example}")
+            raise errors.UsageError(
+                errors.given("env", full_name),
+                " needs ",
+                errors.given(f"env.params.{required}"),
+                f", such as {example}",
+            )
     observation = _observation(values["observation"])
     actions = _actions(values)
     if values["time_limit"] < 0:
-        raise errors.UsageError(f"--env.params.time_limit={values['time_limit']}: expected at least 0 (none)")
+        raise errors.UsageError(
+            errors.given("env.params.time_limit", values["time_limit"]), ": expected at least 0 (none)"
+        )
     low, high = _numbers("reward_range", values["reward_range"], 2)
     if not low <= high:
-        raise errors.UsageError(f"--env.params.reward_range={low:g},{high:g}: expected the lowest first")
+        raise errors.UsageError(
+            errors.given("env.params.reward_range", f"{low:g},{high:g}"), ": expected the lowest first"
+        )
     spec = types.EnvironmentSpec(
         name=full_name,
         observation=jax.ShapeDtypeStruct(observation.shape, np.dtype(observation.dtype)),
@@ -90,14 +99,19 @@ def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
     is_function = ":" in name
     if bool(port) == is_function:
         raise errors.UsageError(
-            f"--env={full_name}{f' --env.params.listen={port}' * bool(port)}: expected {_NAME}:NAME with "
-            f"--env.params.listen=PORT, or {_NAME}:module:function without"
+            errors.given("env", full_name),
+            *((" ", errors.given("env.params.listen", port)) if port else ()),
+            f": expected {_NAME}:NAME with ",
+            errors.given("env.params.listen", "PORT"),
+            f", or {_NAME}:module:function without",
         )
     if is_function:
-        play = user_code.load(f"--env={full_name}", name, "function", callable)
+        play = user_code.load(errors.given("env", full_name), name, "function", callable)
         return sources.Threads(play), f"simulators are calls of {name} in threads"
     if not _PORTS[0] <= port <= _PORTS[1]:
-        raise errors.UsageError(f"--env.params.listen={port}: expected a port from {_PORTS[0]} to {_PORTS[1]}")
+        raise errors.UsageError(
+            errors.given("env.params.listen", port), f": expected a port from {_PORTS[0]} to {_PORTS[1]}"
+        )
     return waiting_room.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
 
 
@@ -105,33 +119,40 @@ def _observation(text: str) -> simulator.ArrayType:
     kind = _array_type("observation", text)
     if kind.num_bytes > _MOST_OBSERVATION_BYTES:
         raise errors.UsageError(
-            f"--env.params.observation={text}: {kind.num_bytes:,} bytes; expected at most {_MOST_OBSERVATION_BYTES:,}"
+            errors.given("env.params.observation", text),
+            f": {kind.num_bytes:,} bytes; expected at most {_MOST_OBSERVATION_BYTES:,}",
         )
     return kind
 
 
 def _actions(values: Mapping[str, Any]) -> _Actions:
     text = values["actions"]
-    bounded = [f"--env.params.{bound}" for bound in ("low", "high") if values[bound] != _DEFAULTS[bound]]
+    bounded = [bound for bound in ("low", "high") if values[bound] != _DEFAULTS[bound]]
     if text.strip().lstrip("-").isdecimal():
         if not 1 <= int(text) <= np.iinfo(np.int32).max:
-            raise errors.UsageError(f"--env.params.actions={text}: expected at least 1")
+            raise errors.UsageError(errors.given("env.params.actions", text), ": expected at least 1")
         if bounded:
             raise errors.UsageError(
-                f"{bounded[0]}: bounds are for real actions, such as --env.params.actions=float32[3]"
+                errors.given(f"env.params.{bounded[0]}"),
+                ": bounds are for real actions, such as ",
+                errors.given("env.params.actions", "float32[3]"),
             )
         return _Actions(types.DiscreteSpace(int(text)), simulator.ArrayType("int32", ()))
     kind = _array_type("actions", text)
     size = math.prod(kind.shape)
     if kind.dtype != "float32" or size > _MOST_ACTION_COMPONENTS:
         raise errors.UsageError(
-            f"--env.params.actions={text}: expected a number of actions such as 2, or real ones such as float32[3], at "
-            f"most {_MOST_ACTION_COMPONENTS}"
+            errors.given("env.params.actions", text),
+            ": expected a number of actions such as 2, or real ones such as float32[3], at most "
+            f"{_MOST_ACTION_COMPONENTS}",
         )
     low, high = (_numbers(bound, values[bound], size).reshape(kind.shape) for bound in ("low", "high"))
     if not (low < high).all():
         raise errors.UsageError(
-            f"--env.params.low={values['low']} --env.params.high={values['high']}: expected low < high everywhere"
+            errors.given("env.params.low", values["low"]),
+            " ",
+            errors.given("env.params.high", values["high"]),
+            ": expected low < high everywhere",
         )
     return _Actions(types.BoxSpace(kind.shape, low, high), kind)
 
@@ -141,7 +162,7 @@ def _array_type(name: str, text: str) -> simulator.ArrayType:
         return simulator.parse_type(text)
     except ValueError as error:
         hint = errors.nearest(text.partition("[")[0], simulator.DTYPES)
-        raise errors.UsageError(f"--env.params.{name}={text}: {error}{hint}") from None
+        raise errors.UsageError(errors.given(f"env.params.{name}", text), f": {error}{hint}") from None
 
 
 def _numbers(name: str, text: str, count: int) -> np.ndarray:
@@ -152,7 +173,9 @@ def _numbers(name: str, text: str, count: int) -> np.ndarray:
         numbers = np.asarray([math.nan])
     if np.isnan(numbers).any() or len(numbers) not in {count, count if name == "reward_range" else 1}:
         one = "" if name == "reward_range" or count == 1 else "1 or "
-        raise errors.UsageError(f"--env.params.{name}={text}: expected {one}{count} number(s) separated by commas")
+        raise errors.UsageError(
+            errors.given(f"env.params.{name}", text), f": expected {one}{count} number(s) separated by commas"
+        )
     return np.broadcast_to(numbers, count).copy()
 
 

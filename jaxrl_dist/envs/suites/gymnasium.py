@@ -27,10 +27,10 @@ _MORE_NAMES = (
     "more"
 )
 
-# What this file adds to the arguments of the environment itself.
+# Parameters that this file adds to the arguments of the environment.
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
 _LITERALS = {"true": True, "false": False, "none": None}
-# As an agent sees them: JAX has no 64 bits here, and wider integers lose nothing that an observation has.
+# Dtypes of an observation -> those that an agent sees, as JAX has no 64 bits here; no observation needs wider integers.
 _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
 
 
@@ -46,21 +46,12 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
             many workers may be replaced in all, by default 3.
 
     Raises:
-        config.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
+        errors.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
         ModuleNotFoundError: gymnasium is not installed.
     """
     library: Any = importlib.import_module("gymnasium")
     full_name = f"{_NAME}:{name}"
-    settings = {
-        **_DEFAULTS,
-        **parameters.parse_params({key: params[key] for key in _DEFAULTS.keys() & params}, _DEFAULTS, full_name),
-    }
-    for key, value in settings.items():
-        if value < 0:
-            raise errors.UsageError(f"--env.params.{key}={value}: expected at least 0")
-    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
-    if settings["max_episode_steps"]:
-        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    settings, kwargs = _split(params, full_name)
     registered = _find(library, name)
     _check_arguments(registered, kwargs, full_name)
     make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
@@ -102,11 +93,24 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     )
 
 
+def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Reads parameters: those of `_DEFAULTS`, and arguments of the environment."""
+    own = {key: params[key] for key in _DEFAULTS.keys() & params}
+    settings = {**_DEFAULTS, **parameters.parse_params(own, _DEFAULTS, full_name)}
+    for key, value in settings.items():
+        if value < 0:
+            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected at least 0")
+    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
+    if settings["max_episode_steps"]:
+        kwargs["max_episode_steps"] = settings["max_episode_steps"]
+    return settings, kwargs
+
+
 def _find(library: Any, name: str) -> Any:
     """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
     module, _, short = name.rpartition(":")
     if module:
-        user_code.imported(f"--env={_NAME}:{name}", module)
+        user_code.imported(errors.given("env", f"{_NAME}:{name}"), module)
     parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
     found = library.spec(short)
     entry = found.entry_point
@@ -115,8 +119,8 @@ def _find(library: Any, name: str) -> Any:
         found = dataclasses.replace(found, entry_point=f"{entry.__module__}:{entry.__qualname__}")
     if not isinstance(found.entry_point, str) or "<" in found.entry_point or found.entry_point.startswith("__main__:"):
         raise errors.UsageError(
-            f"--env={_NAME}:{name}: other processes cannot import {found.entry_point}; define it at the top level of a "
-            "module of its own"
+            errors.given("env", f"{_NAME}:{name}"),
+            f": other processes cannot import {found.entry_point}; define it at the top level of a module of its own",
         )
     return found
 
@@ -128,12 +132,14 @@ def _extra(entry_point: str) -> str:
 
 
 def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: str = "") -> Any:
-    """Calls what is not ours, and says in one line why it failed, with a hint where a module is missing."""
+    """Calls code of others, and says in one line why it failed, with a hint where a module is missing."""
     try:
         return function()
     except Exception as error:
         reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
-        raise errors.UsageError(f"--env={full_name}: {doing}{type(error).__name__}: {reason}{missing}") from error
+        raise errors.UsageError(
+            errors.given("env", full_name), f": {doing}{type(error).__name__}: {reason}{missing}"
+        ) from error
 
 
 def _json(made: Any, name: str) -> str:
@@ -162,8 +168,9 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     if kind in ("Box", "MultiBinary"):
         return [(worker_process.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
     raise errors.UsageError(
-        f"--env={full_name}: its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
-        "MultiBinary, and Dict or Tuple of these"
+        errors.given("env", full_name),
+        f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, MultiBinary, and "
+        "Dict or Tuple of these",
     )
 
 
@@ -209,7 +216,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
             point = getattr(importlib.import_module(module), attribute, None)
         accepted = dict(inspect.signature(point).parameters) if callable(point) else {}
     except Exception:
-        # Making it says what is wrong.
+        # Making the environment will report the error.
         return
     if not accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         return
@@ -217,7 +224,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
     for key in kwargs:
         if key not in valid:
             raise errors.UsageError(
-                f"--env.params.{key}: {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
+                errors.given(f"env.params.{key}"), f": {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
             )
 
 

@@ -52,7 +52,7 @@ ENVIRONMENTS = (
     "FrozenLake-misc",
 )
 
-# Only where no parameter of the environment changes it; Pendulum's follows from its parameters.
+# Listed only where no parameter changes the range; Pendulum's is computed from its parameters.
 _REWARD_RANGES = {
     "CartPole-v1": (0.0, 1.0),
     "Acrobot-v1": (-1.0, 0.0),
@@ -67,13 +67,13 @@ _REWARD_RANGES = {
     "Pong-misc": (0.0, 1.0),
 }
 
-# Parameters of whatever environment that count something there must be.
+# Parameters, of any environment, that count something and must be at least 1.
 _COUNTS = (
     *("max_steps_in_episode", "memory_length", "num_bits", "chain_length", "rows", "columns", "size"),
     *("n_actions", "num_actions", "num_joints", "ramp_interval"),
 )
 
-# What gymnax imports for drawing only, at the top of modules that it always imports.
+# Modules that gymnax uses for drawing only, but always imports.
 _DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
@@ -86,7 +86,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             constructor, such as `num_bits` of MemoryChain.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: gymnax is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -101,7 +101,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         if given:
             environment, default_params = library.make(name, **given)
     except (ValueError, AssertionError) as error:
-        raise errors.UsageError(f"--env={_NAME}:{name} with {given}: {error}") from error
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{name}"), f" with {given}: {error}") from error
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     made = wrappers.auto_reset(adapt(environment, env_params, name))
     if name not in classic_control.NAMES:
@@ -116,7 +116,7 @@ def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     the memory in a replay.
 
     Raises:
-        config.UsageError: an action space that is neither discrete nor a box.
+        errors.UsageError: an action space that is neither discrete nor a box.
     """
     is_minatar = name.endswith("-MinAtar")
     num_observations = getattr(environment.observation_space(env_params), "n", None)
@@ -152,7 +152,9 @@ def _space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     if hasattr(space, "n"):
         return types.DiscreteSpace(int(space.n))
     if not hasattr(space, "low"):
-        raise errors.UsageError(f"--env={_NAME}:{name}: its actions are {space}; they must be discrete or a box")
+        raise errors.UsageError(
+            errors.given("env", f"{_NAME}:{name}"), f": its actions are {space}; they must be discrete or a box"
+        )
     shape = tuple(space.shape)
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), shape) for bound in (space.low, space.high))
     return types.BoxSpace(shape, low, high)
@@ -172,7 +174,7 @@ def _import_library() -> Any:
 
 @contextlib.contextmanager
 def _deferred_imports(names: Sequence[str]) -> Iterator[None]:
-    """Lets what is imported inside get placeholders for modules, each of which imports its module when it is used.
+    """Replaces modules within the context by placeholders, each of which imports its module when it is first used.
 
     gymnax imports pyplot and seaborn (hence pandas and scipy.stats), which takes longer than all the rest of it, and
     uses them in its `render` methods only. Modules that are already imported are left alone, and afterwards an import

@@ -1,8 +1,8 @@
 """The suite jumanji (1.1.2): combinatorial and routing problems, all on the device.
 
-An observation of several arrays becomes one vector of all of them, the mask of legal actions included. What an illegal
-action does is each environment's own rule: most end the episode, some do nothing. The end at a time limit is a true one
-where Jumanji gives it discount 0, as all of these do.
+An observation of several arrays becomes one vector of all of them, the mask of legal actions included. Each environment
+has its own rule for an illegal action: in most it ends the episode, in some it does nothing. A time limit counts as a
+true end where Jumanji gives it discount 0, as all of these do.
 """
 
 import importlib
@@ -53,7 +53,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: numbers and switches that the environment's constructor takes, such as `time_limit`.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: Jumanji is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)

@@ -1,7 +1,7 @@
 """The suite navix (0.7.4): MiniGrid's tasks, all on the device.
 
-Its own `step` resets by itself; this file takes the step without that. GoToDoor is not offered: the observation does
-not show which door is meant.
+Its own `step` resets too; this file takes the step without the reset. GoToDoor is not offered: the observation does not
+show which door is meant.
 """
 
 import importlib
@@ -72,7 +72,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             the 7 × 7 cells before the agent; `max_steps`, the time limit, 100 as in NAVIX.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: NAVIX is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -81,8 +81,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     shown, max_steps = values["observation"], values["max_steps"]
     if shown not in _OBSERVATIONS:
         raise errors.UsageError(
-            f"--env.params.observation={shown}: expected one of {', '.join(_OBSERVATIONS)}"
-            f"{errors.nearest(shown, _OBSERVATIONS)}"
+            errors.given("env.params.observation", shown),
+            f": expected one of {', '.join(_OBSERVATIONS)}{errors.nearest(shown, _OBSERVATIONS)}",
         )
     parameters.check_positive(values, ["max_steps"])
     environment = library.make(name, max_steps=max_steps, observation_fn=getattr(library.observations, shown))

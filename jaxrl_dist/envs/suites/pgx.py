@@ -1,9 +1,9 @@
 """The suite pgx (2.6.0): board and card games and MinAtar, all on the device, played by one agent.
 
-In a game of two the agent is one player, drawn anew who begins, and the other plays uniformly random legal moves inside
-the environment. No agent here knows masks of actions. So an illegal action is not played: a uniformly random legal one
-takes its place (`illegal=random`), and the state counts how often; or the game is lost at once, which is PGX's own rule
-(`illegal=lose`).
+In a game for two the agent is one player and the environment plays uniformly random legal moves for the other; who
+begins is drawn anew for each game. No agent here uses action masks. So a uniformly random legal action takes the place
+of an illegal one (`illegal=random`), and the state counts how often; or an illegal action loses the game at once, which
+is PGX's own rule (`illegal=lose`).
 """
 
 import importlib
@@ -71,7 +71,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: `illegal`, "random" or "lose"; `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: PGX is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -80,10 +80,11 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     illegal, max_steps = values["illegal"], values["max_steps"]
     if illegal not in _ILLEGAL:
         raise errors.UsageError(
-            f"--env.params.illegal={illegal}: expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}"
+            errors.given("env.params.illegal", illegal),
+            f": expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}",
         )
     if max_steps < 0:
-        raise errors.UsageError(f"--env.params.max_steps={max_steps}: expected at least 0")
+        raise errors.UsageError(errors.given("env.params.max_steps", max_steps), ": expected at least 0")
     return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
 
 

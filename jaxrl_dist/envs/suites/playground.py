@@ -45,7 +45,7 @@ ENVIRONMENTS = (
 )
 
 _IMPLEMENTATIONS = ("jax", "warp")
-# Only Playground's wrappers repeat actions, and its cameras need a renderer of its own.
+# Without effect here: only Playground's wrappers repeat actions, and its cameras need a separate renderer.
 _NOT_OFFERED = ("action_repeat", "vision")
 
 
@@ -58,7 +58,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             steps) or `ctrl_dt`. `impl` is "jax", which runs everywhere; Playground's own default is "warp", for CUDA.
 
     Raises:
-        config.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown name or parameter, or a value that does not fit.
         ModuleNotFoundError: MuJoCo Playground is not installed.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
@@ -69,8 +69,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     impl, episode_length = values["impl"], values.get("episode_length", settings["episode_length"])
     if impl not in _IMPLEMENTATIONS:
         raise errors.UsageError(
-            f"--env.params.impl={impl}: expected one of {', '.join(_IMPLEMENTATIONS)}"
-            f"{errors.nearest(impl, _IMPLEMENTATIONS)}"
+            errors.given("env.params.impl", impl),
+            f": expected one of {', '.join(_IMPLEMENTATIONS)}{errors.nearest(impl, _IMPLEMENTATIONS)}",
         )
     parameters.check_positive(values, ["episode_length"])
     return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))

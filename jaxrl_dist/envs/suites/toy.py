@@ -27,7 +27,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: `length`, steps of an episode.
 
     Raises:
-        config.UsageError: unknown name or parameter.
+        errors.UsageError: unknown name or parameter.
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
     values = {"length": 7, **parameters.parse_params(params, {"length": 7}, f"{_NAME}:{name}")}

@@ -11,10 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, parallel, types
-from jaxrl_dist import replay as replays
+from jaxrl_dist import envs, parallel, types
 from jaxrl_dist.envs.host import episodes
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import keys as run_keys
@@ -103,56 +101,6 @@ class Config:
     timeout_s: float = setting(60.0, "Longest step of an environment; one that takes longer is a fault.", above=0.0)
 
 
-def make(
-    config: Config,
-    agent: agents.Agent,
-    replay: replays.Replay,
-    learner: learners.Learner,
-    environment: envs.Environment | envs.HostTask,
-    num_envs: int,
-    mesh: Mesh,
-) -> parallel.Layout:
-    """Builds the layout; no thread starts before `run`.
-
-    Args:
-        config: settings.
-        agent: acts and defines the loss.
-        replay: that of one worker, or one of those that are shared.
-        learner: built with `types.LOCAL`.
-        environment: on the device, or of a suite on the CPU.
-        num_envs: environments over all that play.
-        mesh: of the server's devices, from `meshes.make`.
-
-    Raises:
-        UsageError: settings that do not fit together.
-    """
-    layout = _AsyncGradient(plans.make(config, agent, replay, learner, environment, num_envs, mesh))
-    plan = layout.plan
-    return parallel.Layout(
-        mesh=mesh,
-        rows_per_iteration=plan.width * config.unroll_length,
-        init=layout.init,
-        template=layout.template,
-        run=layout.run,
-        snapshot=layout.snapshot,
-        kept_failure=lambda: None,
-        find_source=lambda state, iteration, total: None,
-        failure_template=layout.template,
-        run_failure=layout.run_failure,
-        report=lambda sums, seconds: async_metrics.report(sums),
-        summary=lambda sums: async_metrics.summary(sums, config.num_workers),
-        placement=placement.table([(device, plan.width) for device in plan.devices], list(mesh.devices.flat)),
-        close=layout.close,
-        program=plan.program()[0],
-        run_arguments=layout.run_arguments,
-        events=layout.take_events,
-        num_events=lambda state, iteration: int(state.events),
-        follow=layout.follow,
-        start_from=async_snapshot.start_from,
-        roll_back=async_snapshot.roll_back,
-    )
-
-
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
     """Returns the server's devices, of those there are.
 
@@ -173,11 +121,25 @@ def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
     return plans.replay_shards(settings)
 
 
-class _AsyncGradient:
-    """The layout's programs, and the workers while it runs."""
+class AsyncGradient(parallel.Layout):
+    """Runs the workers and the server of a run; made of `parallel.LayoutParts`.
 
-    def __init__(self, plan: plans.Plan) -> None:
-        self.plan = plan
+    Raises:
+        UsageError: settings that do not fit together.
+    """
+
+    def __init__(self, parts: parallel.LayoutParts) -> None:
+        self.plan = plan = plans.make(*parts)
+        self.mesh, self.rows_per_iteration = parts.mesh, plan.width * parts.config.unroll_length
+        self.placement = placement.table([(one, plan.width) for one in plan.devices], list(parts.mesh.devices.flat))
+        self.program = plan.program()[0]
+        self.diagnosis = parallel.Diagnosis(self.template, self._run_again)
+        self.events = parallel.EventLog(
+            take=self._take_events,
+            count=lambda state: int(state.events),
+            follow=self._follow,
+            roll_back=async_snapshot.roll_back,
+        )
         self._receive: Any = None
         self._crowd: dispatcher.Crowd | None = None
         self._workers: list[worker.Worker] = []
@@ -225,26 +187,36 @@ class _AsyncGradient:
         assert self._crowd is not None and self._schedule is not None
         return async_snapshot.snapshot(self.plan, state, self._crowd, self._workers, self._schedule)
 
-    def run_failure(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        state, metrics = self.run(saved, iteration, 1, total)
-        return state.learner, metrics
-
     def run_arguments(self, state: State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del state, iteration, count, total
         return self.plan.program()[1]
 
-    def take_events(self) -> bytes:
-        taken, self._log = bytes(self._log), bytearray()
-        return taken
+    def start_from(self, state: State, learner: learners.LearnerState) -> State:
+        return async_snapshot.start_from(state, learner)
 
-    def follow(self, workers: Sequence[int]) -> None:
-        self.close()
-        self._recorded = workers
+    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+        del seconds
+        return async_metrics.report(sums)
+
+    def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return async_metrics.summary(sums, self.plan.config.num_workers)
 
     def close(self) -> None:
         if self._crowd is not None:
             self._crowd.close()
         self._crowd, self._state = None, None
+
+    def _run_again(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
+        state, metrics = self.run(saved, iteration, 1, total)
+        return state.learner, metrics
+
+    def _take_events(self) -> bytes:
+        taken, self._log = bytes(self._log), bytearray()
+        return taken
+
+    def _follow(self, workers: Sequence[int]) -> None:
+        self.close()
+        self._recorded = workers
 
     def _start(self, state: State, iteration: int, total: int) -> None:
         """Puts workers to work where a state leaves them."""
@@ -320,7 +292,7 @@ LAYOUT = parallel.LayoutSpec(
     name="async_gradient",
     summary="The asynchronous layout: workers play and send gradients, a parameter server applies them one by one.",
     config=Config,
-    make=make,
+    make=AsyncGradient,
     serves=("device", "host"),
     seeds_together=False,
     axis=types.LOCAL,

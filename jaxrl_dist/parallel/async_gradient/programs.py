@@ -1,4 +1,4 @@
-"""What the workers of the asynchronous layout compute: records of what goes to and fro, and compiled programs."""
+"""Programs of the workers of the asynchronous layout, and the records that workers and server exchange."""
 
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ _NEVER = 2**30
 
 
 class Held(NamedTuple):
-    """What the server gave: params and target network, updates i32 [] they had had, and the share of training."""
+    """Answer of the server: params, target network, updates i32 [] that they had had, and the share of training."""
 
     params: types.Params
     target_network: ArrayTree
@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a worker keeps that pulls and pushes by the episode: what it holds, and its gradient since the last push.
+    """State of a worker that pulls and pushes by the episode: the last answer, and its gradient since the last push.
 
     Attributes:
         held: at the last pull.
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What the server gets of a worker.
+    """Holds the message of a worker to the server.
 
     Attributes:
         gradient: without priorities; `()` of an actor.
@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a worker gives back; `()` where it has no such thing, or keeps it in its own replay.
+    """Results of a worker; `()` for those that it does not have, or keeps in its own replay.
 
     Attributes:
         sent: for the server.
@@ -261,8 +261,8 @@ def init_actors(
     """
     carry = agent.init_carry(env_ids.shape[0])
     if isinstance(environment, envs.Environment):
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(run_keys.seed_keys(key).environment, env_ids)
-        return unrolls.ActorState(*jax.vmap(environment.reset)(keys), carry)
+        state, timestep = envs.columns(environment).reset(run_keys.seed_keys(key).environment, env_ids)
+        return unrolls.ActorState(state, timestep, carry)
     return unrolls.ActorState((), zero_timestep, carry)
 
 

@@ -24,7 +24,7 @@ _LARGEST_LOSS = 1e18
 
 
 class Verdict(NamedTuple):
-    """What became of a gradient, bool [] each but the age; none of them where it had no taught rows.
+    """The verdict on a gradient, bool [] each but the age; all False where it had no taught rows.
 
     Attributes:
         age: i32 [], updates since its parameters.

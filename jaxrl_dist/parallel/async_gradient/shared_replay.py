@@ -44,7 +44,7 @@ def make(replay: replays.Replay) -> Programs:
 
 
 class Rate(NamedTuple):
-    """How many samples may be drawn of how many unrolls.
+    """Limits the samples that are drawn by the unrolls that came in.
 
     Attributes:
         first: unrolls of every player before the first draw.

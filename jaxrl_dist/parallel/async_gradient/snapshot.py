@@ -1,4 +1,4 @@
-"""What a checkpoint holds of an asynchronous run: made, described, taken from its workers, and rolled back."""
+"""The part of a checkpoint that holds an asynchronous run: made, described, taken from its workers, and rolled back."""
 
 import functools
 from collections.abc import Sequence

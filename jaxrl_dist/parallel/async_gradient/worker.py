@@ -33,7 +33,7 @@ class State(NamedTuple):
 
 
 class Role(NamedTuple):
-    """Which worker it is.
+    """Describes a worker.
 
     Attributes:
         device: where it computes.

@@ -18,7 +18,7 @@ from jaxrl_dist.types import ArrayTree
 
 
 class Start(NamedTuple):
-    """Where an actor begins.
+    """Holds the state from which an actor begins.
 
     Attributes:
         number: of its next unroll.
@@ -35,7 +35,7 @@ class Start(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an actor is to do, the same over its whole life.
+    """Describes the work of an actor, the same over its whole life.
 
     Attributes:
         number: of the actor in this process.

@@ -32,7 +32,7 @@ _LARGEST_LAG = 64
 
 
 class Actors(NamedTuple):
-    """Where the actors of this process go on, one entry each: environments and carries only where they are saveable."""
+    """State of the actors of this process, one entry each: environments and carries only where they are saveable."""
 
     environment: tuple[ArrayTree, ...]
     timestep: tuple[types.TimeStep, ...]
@@ -67,7 +67,7 @@ class State(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What the actors of this process are, the same over the whole run.
+    """Describes the actors of this process, the same over the whole run.
 
     Attributes:
         agent: acts.

@@ -1,4 +1,4 @@
-"""What passes between actor threads and the learner's devices: published parameters one way, unrolls the other.
+"""Channels between actor threads and the learner's devices: parameters one way, unrolls the other.
 
 Every wait ends when the channel is closed, and looks up at least every `POLL_S`.
 """
@@ -26,7 +26,7 @@ class Closed(Exception):  # noqa: N818
 
 
 class Published(NamedTuple):
-    """What actors get of the learner.
+    """Holds the parameters that actors get from the learner.
 
     Attributes:
         params: to act with, on the actor's device.

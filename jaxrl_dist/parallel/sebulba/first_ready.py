@@ -20,7 +20,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Tables(NamedTuple):
-    """What an actor keeps of its B environments on its device.
+    """Keeps the rows of an actor's B environments on its device.
 
     Attributes:
         carry: leaves [B, ...], acting state before the next row.

@@ -30,7 +30,7 @@ _NO_NUMBERS = (np.int32(0), np.int32(0), np.float32(0))
 
 
 class Failing(NamedTuple):
-    """What an update that went wrong began with; the sample has its items first, number is that of the update."""
+    """Inputs of an update that failed; the sample has its items first, number is that of the update."""
 
     learner: learners.LearnerState
     key: Array

@@ -12,10 +12,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, parallel, types
-from jaxrl_dist import replay as replays
+from jaxrl_dist import parallel, types
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, unroll
@@ -79,51 +77,6 @@ class Config:
     )
 
 
-def make(
-    config: Config,
-    agent: agents.Agent,
-    replay: replays.Replay,
-    learner: learners.Learner,
-    environment: envs.Environment | envs.HostTask,
-    num_envs: int,
-    mesh: Mesh,
-) -> parallel.Layout:
-    """Builds the layout; no thread starts before `run`.
-
-    Args:
-        config: settings.
-        agent: acts and defines the loss.
-        replay: one shard of it.
-        learner: built with `meshes.AXIS`.
-        environment: on the device, then stepped through `as_host`; or of a suite on the CPU.
-        num_envs: environments over all actors of all processes.
-        mesh: of the learner's devices, from `meshes.make`.
-
-    Raises:
-        UsageError: actors that do not divide the environments, unknown devices, or a policy lag that the
-            agent cannot bear.
-    """
-    layout = _Sebulba(config, agent, replay, learner, environment, num_envs, mesh)
-    return parallel.Layout(
-        mesh=mesh,
-        rows_per_iteration=num_envs * config.unroll_length,
-        init=layout.init,
-        template=layout.template,
-        run=layout.run,
-        snapshot=layout.snapshot,
-        kept_failure=lambda: layout.failure,
-        find_source=lambda state, iteration, total: None,
-        failure_template=layout.failing_template,
-        run_failure=layout.run_failure,
-        report=layout.report,
-        summary=layout.summary,
-        placement=layout.placement,
-        close=layout.close,
-        program=layout.program,
-        run_arguments=layout.run_arguments,
-    )
-
-
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
     """Returns the learner's devices, of those there are.
 
@@ -141,19 +94,17 @@ def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
     return num_devices
 
 
-class _Sebulba:
-    """The layout's programs, and the threads while it runs."""
+class Sebulba(parallel.Layout):
+    """Runs the actors and the learner of a run; made of `parallel.LayoutParts`.
 
-    def __init__(
-        self,
-        config: Config,
-        agent: agents.Agent,
-        replay: replays.Replay,
-        learner: learners.Learner,
-        environment: envs.Environment | envs.HostTask,
-        num_envs: int,
-        mesh: Mesh,
-    ) -> None:
+    Raises:
+        UsageError: actors that do not divide the environments, unknown devices, or a policy lag that the agent cannot
+            bear.
+    """
+
+    def __init__(self, parts: parallel.LayoutParts) -> None:
+        config, agent, replay, learner, environment, num_envs, mesh = parts
+        self.mesh, self.rows_per_iteration = mesh, num_envs * config.unroll_length
         self._stage = actors.make_stage(config, agent, replay, environment, num_envs, mesh)
         num_actors, devices = self._stage.num_actors, self._stage.devices
         setting = tiers.Setting(
@@ -166,8 +117,9 @@ class _Sebulba:
         self.placement = (*acting, *self._tier.notes)
         self._is_compiled = False
         self._running: actors.Running | None = None
-        self.failure: parallel.Failure | None = None
+        self._failure: parallel.Failure | None = None
         self.program = self._tier.program
+        self.diagnosis = parallel.Diagnosis(self._tier.failing_template, self._run_again, lambda: self._failure)
 
     def init(self, keys: Array) -> actors.State:
         keys = meshes.put_keys(self._stage.mesh, keys)
@@ -175,9 +127,6 @@ class _Sebulba:
         timesteps = (self._zero_timestep(),) * self._stage.num_actors
         acting = actors.Actors((), timesteps, ())
         return actors.State(learner_state, keys, acting, replay_state, (), np.zeros((), np.int32))
-
-    def failing_template(self, keys: Array) -> Any:
-        return self._tier.failing_template(keys)
 
     def template(self, keys: Array) -> actors.State:
         return saved.template(self._stage, self._tier, keys)
@@ -199,7 +148,7 @@ class _Sebulba:
                 fault = None if isinstance(end, _Stop) else end
                 raise parallel.Interrupted(state, self._metrics(sums), i - iteration, fault) from None
             threads.state, threads.iteration = state, i + 1
-            if self.failure is not None:
+            if self._failure is not None:
                 break
         return state, self._metrics(sums)
 
@@ -214,12 +163,6 @@ class _Sebulba:
                 raise RuntimeError("an iteration was cut short, and the unrolls that it took are lost")
             snapshot = saved.snapshot(self._stage, self._running)
         return snapshot._replace(replay=self._tier.saved(snapshot.replay))
-
-    def run_failure(self, failing: Any, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        result = self._tier.learn_again(tiers.Clock(iteration, total, 0), failing)
-        sums = tiers.Sums(self._metric_names)
-        sums.add([], result)
-        return result.learner, sums.metrics({})
 
     def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         return metrics.report(sums, seconds) | {"inference_batch_mean": self._stage.inference_batch}
@@ -237,6 +180,12 @@ class _Sebulba:
             self._running.crew.close()
             self._running = None
         self._tier.close()
+
+    def _run_again(self, failing: Any, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
+        result = self._tier.learn_again(tiers.Clock(iteration, total, 0), failing)
+        sums = tiers.Sums(self._metric_names)
+        sums.add([], result)
+        return result.learner, sums.metrics({})
 
     def _compile(self, state: actors.State) -> None:
         """Compiles the learner's programs and those of each actor's device, once."""
@@ -287,7 +236,7 @@ class _Sebulba:
         if failing is None:
             threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
         else:
-            self.failure = parallel.Failure(i, failing, None)
+            self._failure = parallel.Failure(i, failing, None)
         threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
         sums.add([item.episodes for item in items], result)
         threads.is_whole = True
@@ -323,7 +272,7 @@ LAYOUT = parallel.LayoutSpec(
     name="sebulba",
     summary="The Sebulba layout: actor threads play CPU environments, learners on the accelerators take their unrolls.",
     config=Config,
-    make=make,
+    make=Sebulba,
     serves=("host", "device"),
     seeds_together=False,
     axis=meshes.AXIS,

@@ -1,4 +1,4 @@
-"""What layouts with threads measure of themselves: policy lag, queues, bytes across, drops, and where the time goes."""
+"""Measurements of layouts with threads: policy lag, queues, bytes across, drops, and where the time goes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is saved of a Sebulba run, and in which shapes: its state with the unrolls that wait."""
+"""Saved state of a Sebulba run, with the unrolls that wait, and its shapes."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ class Learned(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """Where a run is: the iteration, that of its end, and that at which its replay was empty."""
+    """The place of a run: the iteration, that of its end, and that at which its replay was empty."""
 
     iteration: int
     total: int
@@ -52,7 +52,7 @@ class Clock(NamedTuple):
 
 
 class Tier(Protocol):
-    """Where the observations of a replay are, and how it is learned from; one seed.
+    """Keeps the observations of a replay in one place, and learns from them; of one seed.
 
     Attributes:
         program: the jitted program of an update.
@@ -111,7 +111,7 @@ class Tier(Protocol):
 
 
 class Setting(NamedTuple):
-    """What every tier is built from.
+    """The parts from which every tier is built.
 
     Attributes:
         agent: whose rows they are.
@@ -140,7 +140,7 @@ class Setting(NamedTuple):
 
     @property
     def pace(self) -> learning_steps.Pace:
-        """When updates are due."""
+        """The schedule of updates."""
         return learning_steps.pace(self.replay, self.unroll_length)
 
 
@@ -232,7 +232,7 @@ class Sums:
 
 
 class Failing(NamedTuple):
-    """What an update that went wrong began with; the replay holds its unrolls already, unless it is `latest`."""
+    """Inputs of an update that failed; the replay holds its unrolls already, unless it is `latest`."""
 
     learner: learners.LearnerState
     key: Array

@@ -16,7 +16,7 @@ _PACKED, _PACKED_BYTES = "packed", 2**20
 
 
 class Leaf(NamedTuple):
-    """How one leaf is described on disk.
+    """Description of one leaf on disk.
 
     Attributes:
         path: names from the root, separated by "/"; the same for a dict, a NamedTuple or a dataclass.
@@ -72,7 +72,7 @@ def read_leaf(fields: list[Any]) -> Leaf:
 
 
 def check_match(path: pathlib.Path, stored: list[Leaf], expected: list[Leaf]) -> None:
-    """Compares what is stored with what a template asks for."""
+    """Compares stored leaves with those of a template."""
     ours, theirs = {leaf.path: leaf for leaf in expected}, {leaf.path: leaf for leaf in stored}
     for name in [*ours, *theirs]:
         mine, other = (f"{x[name].dtype}{list(x[name].shape)}" if name in x else "absent" for x in (ours, theirs))
@@ -118,7 +118,7 @@ def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray
 
 
 def read_arrays(path: pathlib.Path, leaves: list[Leaf]) -> list[np.ndarray]:
-    """Reads what `_write_arrays` wrote."""
+    """Reads what `write_arrays` wrote."""
     import orbax.checkpoint as orbax
 
     names = [_PACKED, *(str(index) for index, leaf in enumerate(leaves) if leaf.data_bytes > _PACKED_BYTES)]

@@ -74,7 +74,7 @@ def sync_entry(path: pathlib.Path) -> None:
 
 def one_line(error: BaseException) -> str:
     """Returns the first line of an error, with its type where the text is empty."""
-    # Orbax and TensorStore bury this one in a long text, under a type that says nothing.
+    # Orbax and TensorStore hide this error in a long text, under a type that does not name it.
     if os.strerror(errno.ENOSPC) in str(error):
         return os.strerror(errno.ENOSPC)
     return (str(error).strip() or type(error).__name__).splitlines()[0]

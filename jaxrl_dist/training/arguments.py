@@ -1,0 +1,79 @@
+"""Checks the types of what a program gives to `train`, `make` and `load`; values are checked where they are used."""
+
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxrl_dist import errors, systems
+
+_PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
+
+
+def check_task(system: Any, env: Any, settings: Any) -> None:
+    """Checks which system is to learn what, and how.
+
+    Raises:
+        UsageError: a name, a record or a mapping is something else.
+    """
+    _expect("system", system, isinstance(system, str | systems.System), 'a name such as "ppo", or a jaxrl_dist.System')
+    if not isinstance(env, str):
+        found = getattr(getattr(env, "spec", None), "id", "")
+        hint = f'; did you mean "gymnasium:{found}"?' if isinstance(found, str) and found else ""
+        _expect(
+            "env",
+            env,
+            False,
+            'a name, as environments are made here, many at a time: "suite:name", or for your own '
+            f'"gymnasium:my_module:MyEnv-v0" or, in JAX, "custom:my_module:make"{hint}',
+        )
+    named = isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
+    _expect("settings", settings, settings is None or named, 'values by name, such as {"agent.discount": 0.9}')
+
+
+def check_session(devices: Any, callbacks: Any, display: Any) -> None:
+    """Checks on what a run is trained, and who is told of it.
+
+    Raises:
+        UsageError: something else is given, or no device.
+    """
+    listed = isinstance(devices, Sequence) and all(isinstance(device, jax.Device) for device in devices)
+    is_valid = listed and len(devices) == len(set(devices)) > 0
+    _expect("devices", devices, devices is None or is_valid, "a list of devices, each once, such as jax.devices()[:1]")
+    are_functions = isinstance(callbacks, Sequence) and all(map(callable, callbacks))
+    _expect("callbacks", callbacks, are_functions, "a list of functions of a record, such as [print]")
+    _expect("display", display, isinstance(display, bool), "True or False")
+
+
+def check_policy(run: Any, slot: Any, seed_index: Any, params: Any, system: Any) -> None:
+    """Checks which policy is to be loaded.
+
+    Raises:
+        UsageError: a folder, a name, a number, a mapping or a record is something else.
+    """
+    check_run(run)
+    _expect("slot", slot, isinstance(slot, str), '"latest" or "best"')
+    is_whole = isinstance(seed_index, int) and not isinstance(seed_index, bool)
+    _expect("seed_index", seed_index, is_whole, "a whole number")
+    named = isinstance(params, Mapping) and all(isinstance(name, str) for name in params)
+    _expect("params", params, params is None or named, 'values by name, such as {"length": "5"}')
+    is_row = system is None or isinstance(system, systems.System)
+    _expect("system", system, is_row, "a jaxrl_dist.System, and only where no module has it")
+
+
+def check_run(run: Any) -> None:
+    """Checks the folder of a run.
+
+    Raises:
+        UsageError: it is no path.
+    """
+    _expect("run", run, isinstance(run, str | os.PathLike), "the folder of a run, a text or a path")
+
+
+def _expect(name: str, value: Any, is_valid: bool, valid: str) -> None:
+    """Refuses what is not valid; addresses in memory say nothing, so all but plain values are shown by their type."""
+    if not is_valid:
+        shown = reprlib.repr(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
+        raise errors.UsageError(f"{name}={' '.join(shown.split())}: expected {valid}")

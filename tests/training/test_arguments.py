@@ -1,0 +1,71 @@
+"""Arguments of wrong types: each is refused in one line, before an environment is made or a folder written."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import numpy as np
+import pytest
+
+import jaxrl_dist
+from jaxrl_dist import envs, systems
+from jaxrl_dist.training import assemble
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envs, "make", lambda name, params=None: pytest.fail(f"{name} was made"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "word"),
+    [
+        ("devices", 2, "devices=2"),
+        ("devices", [], "devices=[]"),
+        ("devices", jax.devices()[0], "devices=<"),
+        ("devices", jax.devices()[:1] * 2, "each once"),
+        ("devices", np.asarray(jax.devices()), "devices=<ndarray>"),
+        ("callbacks", print, "callbacks=<builtin_function_or_method>"),
+        ("callbacks", (print, "print"), "callbacks=("),
+        ("callbacks", None, "callbacks=None"),
+        ("display", 1, "display=1"),
+        ("settings", "agent.discount=0.9", "settings='agent.discount=0.9'"),
+        ("settings", {3: 0.9}, "settings={3: 0.9}"),
+    ],
+)
+def test_train_names_the_argument(name: str, value: Any, word: str, tmp_path: pathlib.Path) -> None:
+    with conftest.refused(word, "expected "):
+        jaxrl_dist.train("ppo", "toy:walk", out=str(tmp_path / "run"), **{name: value})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("call", [jaxrl_dist.train, jaxrl_dist.make])
+def test_a_system_is_a_name_or_a_record(call: Any) -> None:
+    for value in (None, systems.ppo, systems.SYSTEMS["ppo"].agent):
+        with conftest.refused("system=", "System"):
+            call(value, "toy:walk")
+
+
+@pytest.mark.parametrize("call", [jaxrl_dist.train, jaxrl_dist.make])
+def test_an_environment_is_a_name(call: Any) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    made = gymnasium.make("CartPole-v1")
+    with conftest.refused("env=<TimeLimit>", '"custom:my_module:make"', 'did you mean "gymnasium:CartPole-v1"?'):
+        call("ppo", made)
+    with conftest.refused("env=<CartPoleEnv>", '"gymnasium:my_module:MyEnv-v0"'):
+        call("ppo", type("CartPoleEnv", (), {})())
+
+
+def test_load_names_the_argument(tmp_path: pathlib.Path) -> None:
+    for name, value in (("slot", 3), ("seed_index", 1.5), ("seed_index", True), ("params", "a=b"), ("system", "ppo")):
+        with conftest.refused(f"{name}=", "expected "):
+            jaxrl_dist.load(tmp_path, **{name: value})
+    for call in (jaxrl_dist.load, jaxrl_dist.replay_failure):
+        with conftest.refused("run=None", "folder of a run"):
+            call(None)
+
+
+def test_what_is_right_passes() -> None:
+    named = assemble.by_flag(systems.SYSTEMS["ppo"], "toy:walk", {"agent.discount": 0.9}, {"steps": 3})
+    assert named == {"system": systems.SYSTEMS["ppo"], "env": "toy:walk", "steps": 3, "agent.discount": 0.9}
