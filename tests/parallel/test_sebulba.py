@@ -1,6 +1,7 @@
 """Sebulba: the same numbers as Anakin, an exact lag, bit for bit after a resume, and no hop that is not counted."""
 
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import envs, types
+from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.parallel.sebulba import channels, tiers
@@ -231,6 +232,27 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(
         train(system, **settings)
     broken = policy.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    train(layout="sebulba")
+    parts, folder = policy.assemble_run(tmp_path, {}), tmp_path / "checkpoints"
+    state, meta = checkpoint.restore_latest(
+        folder, parts.layout.template(assemble.seed_keys(parts.settings)), pytest.fail
+    )
+    by_field = unroll.ActorState(*zip(*state.actors, strict=True))
+    steps = meta["iteration"] * parts.layout.rows_per_iteration
+    checkpoint.save(folder, steps, state._replace(actors=by_field), meta)
+    checkpoint.save(tmp_path / "failure", "state", state.learner, {"iteration": 0, "total": 1, "num_devices": 1})
+    config = tmp_path / "config.json"
+    config.write_text(re.sub(r"jaxrl_dist [^\"]+", "jaxrl_dist 0.1.0", config.read_text()))
+    wrote = r"is absent in the checkpoint, .* in the template\); jaxrl_dist 0.1.0 wrote it, go on with that"
+    with pytest.raises(
+        errors.UsageError, match=rf"^the checkpoint does not fit \(.*'actors/0/.*{wrote}, or train into"
+    ):
+        train(layout="sebulba", steps=2560)
+    with pytest.raises(errors.UsageError, match=rf"^the failure does not fit \(.*{wrote}$"):
+        policy.replay_failure(tmp_path)
 
 
 REFUSED = [
