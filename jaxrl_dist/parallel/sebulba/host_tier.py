@@ -122,8 +122,10 @@ class HostTier(tiers.Tier):
             totals = learned.updates, learned.metrics
             learned = teach(numbers, state.key, learned.learner, rows, *sampled, totals)
             rows = learned.replay
-            if failing is None and not np.asarray(learned.sound.addressable_data(0)).all():
+            if not np.asarray(learned.sound.addressable_data(0)).all():
+                # Another update would use up the learner and the rows that this one left.
                 failing = (numbers, state.key, learned.learner, rows, *sampled, self._nothing[1:])
+                break
         return learned._replace(replay=packed_observations.Tiered(rows, drawn, live)), failing
 
     def arguments(self, state: tiers.State, iteration: int, total: int) -> tuple[Any, ...]:
