@@ -228,7 +228,7 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(
     settings = {"learner.learning_rate": 1e38, "learner.anneal": False}
     settings |= {"layout": "sebulba", "checkpoint.interval_s": 0, "steps": 12_800}
     settings |= {"replay.storage": storage} if storage else {}
-    with pytest.raises(guard.NonFiniteError, match="so in the loss, its gradient or the update"):
+    with pytest.raises(guard.NonFiniteError, match="so the loss, its gradient or the update is not"):
         train(system, **settings)
     broken = policy.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
