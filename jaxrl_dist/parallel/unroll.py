@@ -133,58 +133,68 @@ def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> 
         returns the parts of the unroll [T + 1, B / parts], and `HostRows`. Same environment, keys and parameters give
         the same rows as `device_unroll`.
     """
-
-    def row_of(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Any) -> Any:
-        output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
-        return types.Step(timestep, output.action, output.extras, ()), output.carry
-
-    def begin(
-        params: types.Params,
-        carry: ArrayTree,
-        timestep: types.TimeStep,
-        key: Array,
-        index: Array,
-        env_ids: Array,
-        progress: Array,
-    ) -> Any:
-        keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], length + 1)
-        exploration = agent.exploration(params, env_ids, num_envs, progress)
-        row = jax.eval_shape(row_of, params, carry, timestep, keys[0], exploration)[0]
-        buffers = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
-        return buffers, keys, exploration
-
-    def act(
-        params: types.Params,
-        carry: ArrayTree,
-        buffers: types.Step,
-        keys: Array,
-        exploration: ArrayTree,
-        t: Array,
-        timestep: types.TimeStep,
-    ) -> Any:
-        row, carry = row_of(params, carry, timestep, keys[t], exploration)
-        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
-        return row.action, carry, jax.tree.map(write, buffers, row)
-
-    def finish(buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
-        version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
-        return cut(types.Unroll(buffers._replace(version=version), carry), parts)
-
+    begin = jax.jit(functools.partial(_begin, agent, num_envs, length))
+    act = jax.jit(functools.partial(_act, agent), donate_argnums=2)
     # What is cut cannot be written in place.
-    finished = jax.jit(finish, donate_argnums=(0,) if parts == 1 else ())
-    programs = (jax.jit(begin), jax.jit(act, donate_argnums=2), finished)
-    run = functools.partial(_run_on_host, *programs, length)
+    finish = jax.jit(functools.partial(_finish, parts), donate_argnums=(0,) if parts == 1 else ())
+    run = functools.partial(_run_on_host, begin, act, finish, length)
+    return HostUnroll(begin, act, finish, run, functools.partial(_warm_up, begin, act, finish))
 
-    def warm_up(published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
-        number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
-        carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
-        buffers, keys, exploration = programs[0](
-            published.params, carry, timestep, key, number, ids, published.progress
-        )
-        _, _, buffers = programs[1](published.params, carry, buffers, keys, exploration, number, timestep)
-        jax.block_until_ready(programs[2](buffers, carry, published.updates))
 
-    return HostUnroll(*programs, run, warm_up)
+def _row(
+    agent: agents.Agent, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Any
+) -> tuple[types.Step, ArrayTree]:
+    output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
+    return types.Step(timestep, output.action, output.extras, ()), output.carry
+
+
+def _begin(
+    agent: agents.Agent,
+    num_envs: int,
+    length: int,
+    params: types.Params,
+    carry: ArrayTree,
+    timestep: types.TimeStep,
+    key: Array,
+    index: Array,
+    env_ids: Array,
+    progress: Array,
+) -> tuple[types.Step, Array, ArrayTree]:
+    keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], length + 1)
+    exploration = agent.exploration(params, env_ids, num_envs, progress)
+    row = jax.eval_shape(functools.partial(_row, agent), params, carry, timestep, keys[0], exploration)[0]
+    buffers = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
+    return buffers, keys, exploration
+
+
+def _act(
+    agent: agents.Agent,
+    params: types.Params,
+    carry: ArrayTree,
+    buffers: types.Step,
+    keys: Array,
+    exploration: ArrayTree,
+    t: Array,
+    timestep: types.TimeStep,
+) -> tuple[Array, ArrayTree, types.Step]:
+    row, carry = _row(agent, params, carry, timestep, keys[t], exploration)
+    write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
+    return row.action, carry, jax.tree.map(write, buffers, row)
+
+
+def _finish(parts: int, buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
+    version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
+    return cut(types.Unroll(buffers._replace(version=version), carry), parts)
+
+
+def _warm_up(
+    begin: Any, act: Any, finish: Any, published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device
+) -> None:
+    number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
+    carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
+    buffers, keys, exploration = begin(published.params, carry, timestep, key, number, ids, published.progress)
+    _, _, buffers = act(published.params, carry, buffers, keys, exploration, number, timestep)
+    jax.block_until_ready(finish(buffers, carry, published.updates))
 
 
 def _run_on_host(

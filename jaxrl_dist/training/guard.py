@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import errors, parallel
+from jaxrl_dist.parallel import unroll
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import assemble, records, resume
@@ -28,7 +29,9 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
         state: of the layout, after the chunk.
         metrics: of the chunk, on the devices or on the host.
     """
-    in_state = _all_finite((state.learner.params, state.learner.opt_state, state.actors.timestep))
+    actors = jax.tree.leaves(state.actors, is_leaf=lambda x: isinstance(x, unroll.ActorState))
+    timesteps = [one.timestep for one in actors]
+    in_state = _all_finite((state.learner.params, state.learner.opt_state, timesteps))
     metrics = jax.device_get(metrics)
     in_sums = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(metrics))
     return bool(in_state) and in_sums and not np.any(metrics.episodes.unsound_rows)

@@ -122,7 +122,7 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
         that are not finite show what broke.
 
     Raises:
-        UsageError: the run has not failed.
+        UsageError: the run has not failed, or another version wrote what it failed with.
     """
     arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
@@ -131,7 +131,11 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = assemble_run(pathlib.Path(run), {}, num_devices)
-    saved, meta = checkpoint.restore(path, parts.layout.diagnosis.template(assemble.seed_keys(parts.settings)))
+    template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
+    try:
+        saved, meta = checkpoint.restore(path, template)
+    except ValueError as error:
+        raise errors.UsageError(resume.does_not_fit("the failure", pathlib.Path(run), error)) from error
     with session.matmul_precision(parts.settings):
         learned, sums = parts.layout.diagnosis.run(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})

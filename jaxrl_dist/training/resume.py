@@ -53,17 +53,21 @@ def restore_latest(
     try:
         found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
     except ValueError as error:
-        writer = software.other_version(folders.held(pathlib.Path(folder).parent) or {})
-        cause = "if a network or environment of your own has changed, put it back"
-        if writer:
-            cause = f"jaxrl_dist {writer} wrote it, go on with that"
-        raise errors.UsageError(
-            f"the checkpoint does not fit ({error}); {cause}, or train into another ", errors.given("out")
-        ) from error
+        unfit = does_not_fit("the checkpoint", pathlib.Path(folder).parent, error)
+        raise errors.UsageError(f"{unfit}, or train into another ", errors.given("out")) from error
     if found is None or whole:
         return found
     state, meta = found
     return emptied(parts, state, keys, meta["iteration"]), meta
+
+
+def does_not_fit(subject: str, folder: pathlib.Path, error: ValueError) -> str:
+    """Says in one line that what a run folder holds has other leaves than this version's, and what to do."""
+    writer = software.other_version(folders.held(folder) or {})
+    cause = "if a network or environment of your own has changed, put it back"
+    if writer:
+        cause = f"jaxrl_dist {writer} wrote it, go on with that"
+    return f"{subject} does not fit ({error}); {cause}"
 
 
 def emptied(parts: assemble.Assembly, state: Any, keys: jax.Array, iteration: int) -> Any:

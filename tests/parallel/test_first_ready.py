@@ -10,7 +10,7 @@ import pytest
 from fakes import calls, host
 
 from jaxrl_dist import envs, types
-from jaxrl_dist.parallel.sebulba import actors, tiers
+from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.training import assemble, records
 
 SETTINGS = {"layout": "sebulba", "layout.policy_lag": "free", "layout.ready_envs": 2}
@@ -105,7 +105,7 @@ def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(host.Paced, "recv", failing)
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
-    states: list[actors.State] = []
+    states: list[tiers.State] = []
     settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": 1}
     with pytest.warns(RuntimeWarning, match="RuntimeError: fell over"):
         run = conftest.Small("dqn", "fake:walk", 1, settings).run(30)
@@ -160,7 +160,7 @@ def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -
         devices = assemble.choose_devices(resolved, jax.devices())
         layout = assemble.assemble(resolved, environment, devices).layout
         state, metrics = layout.run(layout.init(assemble.seed_keys(resolved)), 0, 4, 20)
-        count = layout.run.__self__._running.store.transfers.count
+        count = layout._threads.store.count
         device = state.learner.updates.devices()
         report, summary = layout.report(records.by_path(metrics), 1.0), layout.summary(records.by_path(metrics))
         layout.close()

@@ -149,6 +149,16 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, A
         run.layout.close()
 
 
+def test_the_first_unsound_update_is_kept_though_more_were_due() -> None:
+    settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "replay.samples_per_insert": 8.0}
+    run = make("dqn", settings).run(4)
+    failure = run.layout.diagnosis.kept()
+    assert failure is not None and failure.saved[0][1] < 7
+    learner, _ = run.layout.diagnosis.run(failure.saved, failure.iteration, run.total)
+    assert not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(learner.params))
+    run.layout.close()
+
+
 @pytest.mark.slow
 def test_prefetch_teaches_by_priorities_of_an_update_before() -> None:
     settings = {**RANGE, "replay.samples_per_insert": 4.0, "learner.learning_rate": 0.01}

@@ -1,5 +1,6 @@
 """A quorum: late unrolls are waited for by nobody, are in no batch and in every count; the rest is as without them."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import envs, types
+from jaxrl_dist import envs, parallel, types
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.parallel.sebulba import actors, tiers
+from jaxrl_dist.parallel import sebulba
 from jaxrl_dist.parallel.sebulba import queue as queues
+from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.replay import latest
 from jaxrl_dist.training import session, stop
 
@@ -59,27 +61,27 @@ def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gates]:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Of each iteration what the learner was given: (clock, learner before, key, items, learner after), in NumPy."""
+    """Of each iteration what the learner was given: (number, learner before, key, unrolls, learner after), in NumPy."""
     calls: list[Any] = []
     learn = tiers.DeviceTier.learn
 
-    def spied(self: Any, clock: Any, state: Any, key: Any, rows: Any, items: Any) -> Any:
-        before = jax.tree.map(np.array, state)
-        result, failing = learn(self, clock, state, key, rows, items)
-        calls.append((clock, before, key, list(items), jax.tree.map(np.array, result.learner)))
-        return result, failing
+    def spied(self: Any, state: Any, iteration: int, total: int, unrolled: Any) -> Any:
+        before = jax.tree.map(np.array, state.learner)
+        learned, failing = learn(self, state, iteration, total, unrolled)
+        calls.append((iteration, before, state.key, list(unrolled), jax.tree.map(np.array, learned.learner)))
+        return learned, failing
 
     monkeypatch.setattr(tiers.DeviceTier, "learn", spied)
     return calls
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[queues.Item]]:
+def played(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[queues.Unrolled]]:
     """Every unroll that an actor handed over, by actor."""
-    items: dict[int, list[queues.Item]] = {actor: [] for actor in range(4)}
+    items: dict[int, list[queues.Unrolled]] = {actor: [] for actor in range(4)}
     put = queues.UnrollQueue.put
 
-    def spied(self: Any, item: queues.Item, is_current: Any) -> None:
+    def spied(self: Any, item: queues.Unrolled, is_current: Any) -> None:
         items[item.actor].append(item)
         put(self, item, is_current)
 
@@ -91,7 +93,7 @@ def small(**settings: Any) -> conftest.Small:
     return conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings})
 
 
-def own(items: list[queues.Item]) -> list[queues.Item]:
+def own(items: list[queues.Unrolled]) -> list[queues.Unrolled]:
     """The items that an actor played; checks that the others teach nothing."""
     for item in items:
         assert item.number >= 0 or (np.asarray(item.unroll.steps.timestep.step_type) == types.LAST).all()
@@ -112,11 +114,11 @@ def test_late_unrolls_are_dropped_and_their_actor_goes_on(lag: int, gates: Gates
     gates.are_open.set()
     run.layout.close()
 
-    assert [clock.iteration for clock, *_ in taken] == list(range(33))
-    for clock, _, _, items, _ in taken:
+    assert [iteration for iteration, *_ in taken] == list(range(33))
+    for iteration, _, _, items, _ in taken:
         assert [item.actor for item in items] == [0, 1, 2, 3] and len(own(items)) >= 3
         for item in own(items):
-            assert item.number == clock.iteration
+            assert item.number == iteration
             assert (np.asarray(item.unroll.steps.version) == max(0, item.number - lag)).all()
     assert all(0 not in [item.actor for item in own(items)] for *_, items, _ in taken[:21])
     assert all(0 in [item.actor for item in own(items)] for *_, items, _ in taken[-3:])
@@ -134,7 +136,7 @@ def test_late_unrolls_are_dropped_and_their_actor_goes_on(lag: int, gates: Gates
     missing = sum(4 - len(own(items)) for *_, items, _ in taken[:21])
     assert first.layout["unplayed_steps"][0] == (missing - dropped) * 2 * LENGTH
     assert first.layout["lag_counts"][0][lag] == sum(
-        len(own(items)) for clock, _, _, items, _ in taken[:21] if clock.iteration >= lag
+        len(own(items)) for iteration, _, _, items, _ in taken[:21] if iteration >= lag
     )
 
 
@@ -161,15 +163,18 @@ def test_updates_are_means_over_what_is_in(num_devices: int, core: Any, gates: G
     run.layout.close()
     parts = run.parts
     learner = learners.make(parts.settings.group("learner", learners.Config), parts.agent, meshes.AXIS)
-    spec, mesh = parts.environment.spec, parts.layout.mesh
-    three = tiers.DeviceTier(tiers.Setting(parts.agent, latest.make(), learner, spec, 6, 3, LENGTH, mesh))
-    clock, before, key, items, after = taken[1]
+    config, mesh = dataclasses.replace(parts.settings.group("layout", sebulba.Config), num_actors=3), parts.layout.mesh
+    three = tiers.DeviceTier(
+        parallel.LayoutParts(config, parts.agent, latest.make(), learner, parts.environment, 6, mesh)
+    )
+    iteration, before, key, items, after = taken[1]
     assert [item.actor for item in own(items)] == [0, 2, 3]
     _, empty = three.init(run.keys)
-    state = jax.device_put(before, meshes.sharding(mesh, meshes.PER_SEED))
-    three.compile(clock, state, key, empty)
+    placed = jax.device_put(before, meshes.sharding(mesh, meshes.PER_SEED))
+    state = tiers.State(placed, key, (), empty, (), np.zeros((), np.int32))
+    three.compile(state)
     # The spied tier is the same class: its record of this call is not looked at.
-    expected = three.learn(clock, state, key, empty, own(items))[0].learner
+    expected = three.learn(state, iteration, run.total, own(items))[0].learner
     changed = 0.0
     for old, x, y in zip(*map(jax.tree.leaves, (before.params, expected.params, after.params)), strict=True):
         np.testing.assert_allclose(x, y, atol=1e-6)
@@ -223,11 +228,11 @@ def test_a_stop_waits_for_no_late_actor_and_the_summary_counts_all_sessions(
 
 def test_new_environments_after_a_resume_are_others() -> None:
     run = conftest.Small("ppo", "toy:walk", 1, SETTINGS)
-    stage, key = run.layout.run.__self__._stage, run_keys.seed_keys(run.keys[0]).environment
+    actors, key = run.layout._actors, run_keys.seed_keys(run.keys[0]).environment
     assert run.layout.snapshot(run.state).pending == ()
 
     def keys(iteration: int, life: int) -> Any:
-        return jax.random.key_data(actors._make_environments(stage, key, 0, iteration, life)._keys())
+        return jax.random.key_data(actors.make_environments(key, 0, iteration, life)._env_key)
 
     made = [keys(*which) for which in ((0, 0), (5, 0), (9, 0), (5, 1), (0, 1))]
     assert len({x.tobytes() for x in map(np.asarray, made)}) == 5
@@ -237,8 +242,8 @@ def test_new_environments_after_a_resume_are_others() -> None:
 def test_the_queue_takes_a_number_in_the_order_of_actors_and_drops_what_is_late() -> None:
     queue = queues.UnrollQueue(3, 2, first=4)
 
-    def item(actor: int, number: int) -> queues.Item:
-        return queues.Item(actor, number, 0, (), (), (), (), (), {})  # type: ignore[arg-type]
+    def item(actor: int, number: int) -> queues.Unrolled:
+        return queues.Unrolled(actor, number, 0, (), (), (), (), (), {})  # type: ignore[arg-type]
 
     for actor, number in ((2, 4), (2, 5), (0, 4), (1, 3)):
         queue.put(item(actor, number), lambda: True)

@@ -1,6 +1,7 @@
 """Sebulba: the same numbers as Anakin, an exact lag, bit for bit after a resume, and no hop that is not counted."""
 
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import envs, types
+from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import channels
+from jaxrl_dist.parallel.sebulba import channels, tiers
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble, guard, policy
 
@@ -72,12 +73,12 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
 def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.MonkeyPatch) -> None:
     versions: dict[int, set[int]] = {}
     run = sebulba("ppo", {"layout.policy_lag": str(lag), "layout.num_actors": 2})
-    tier = run.layout.run.__self__._tier
+    tier = run.layout._tier
     learn = tier.learn
 
-    def spied(clock: Any, *arguments: Any) -> Any:
-        versions[clock.iteration] = {int(v) for item in arguments[-1] for v in np.unique(item.unroll.steps.version)}
-        return learn(clock, *arguments)
+    def spied(state: Any, iteration: int, total: int, unrolled: Any) -> Any:
+        versions[iteration] = {int(v) for one in unrolled for v in np.unique(one.unroll.steps.version)}
+        return learn(state, iteration, total, unrolled)
 
     monkeypatch.setattr(tier, "learn", spied)
     run.run(6)
@@ -150,24 +151,24 @@ def test_a_snapshot_changes_nothing() -> None:
 def test_each_version_and_each_unroll_crosses_once() -> None:
     actor_devices = "cpu:1,cpu:2"
     run = sebulba("ppo", {"layout.num_actors": 4, "layout.actor_devices": actor_devices, "layout.policy_lag": "0"})
-    layout = run.layout.run.__self__
+    layout: Any = run.layout
     run.run(3)
-    threads = layout._running
+    threads = layout._threads
     params = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.learner.params))
     # Versions 0 to 3, to two devices for four actors, each with its number of updates and progress.
-    assert threads.store.transfers.count == 4 * 2
-    assert threads.store.transfers.num_bytes == 4 * 2 * (params + 8)
+    assert threads.store.count == 4 * 2
+    assert threads.store.num_bytes == 4 * 2 * (params + 8)
     # Without lag no actor is ahead of the learner by more than the unroll that it sends next.
-    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(layout._tier.unroll))
-    assert 12 <= threads.send.transfers.count <= 16
-    assert threads.send.transfers.num_bytes == threads.send.transfers.count * rows
+    rows = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tiers.unroll_struct(layout._actors.parts)))
+    assert 12 <= threads.send.count <= 16
+    assert threads.send.num_bytes == threads.send.count * rows
     layout.close()
 
 
 @pytest.mark.slow
 def test_published_parameters_outlive_the_updates_after_them() -> None:
     run = sebulba("ppo", {"layout.policy_lag": "3", "layout.num_actors": 1})
-    layout = run.layout.run.__self__
+    layout: Any = run.layout
     before = layout._published(run.state.learner, 0.0)
     expected = jax.tree.map(np.array, before.params)
     run.run(3)
@@ -179,9 +180,9 @@ def test_published_parameters_outlive_the_updates_after_them() -> None:
 
 def test_nothing_compiles_twice() -> None:
     run = sebulba("ppo", {"layout.num_actors": 2, "layout.actor_devices": "cpu:0"})
-    layout = run.layout.run.__self__
+    layout: Any = run.layout
     run.run(3).run(2)
-    programs = layout._stage.programs
+    programs = layout._acting.programs
     assert [program._cache_size() for program in (programs.begin, programs.act, programs.finish)] == [1, 1, 1]
     assert layout.program._cache_size() == 0 and layout._is_compiled
     layout.close()
@@ -231,6 +232,27 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(
         train(system, **settings)
     broken = policy.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    train(layout="sebulba")
+    parts, folder = policy.assemble_run(tmp_path, {}), tmp_path / "checkpoints"
+    state, meta = checkpoint.restore_latest(
+        folder, parts.layout.template(assemble.seed_keys(parts.settings)), pytest.fail
+    )
+    by_field = unroll.ActorState(*zip(*state.actors, strict=True))
+    steps = meta["iteration"] * parts.layout.rows_per_iteration
+    checkpoint.save(folder, steps, state._replace(actors=by_field), meta)
+    checkpoint.save(tmp_path / "failure", "state", state.learner, {"iteration": 0, "total": 1, "num_devices": 1})
+    config = tmp_path / "config.json"
+    config.write_text(re.sub(r"jaxrl_dist [^\"]+", "jaxrl_dist 0.1.0", config.read_text()))
+    wrote = r"is absent in the checkpoint, .* in the template\); jaxrl_dist 0.1.0 wrote it, go on with that"
+    with pytest.raises(
+        errors.UsageError, match=rf"^the checkpoint does not fit \(.*'actors/0/.*{wrote}, or train into"
+    ):
+        train(layout="sebulba", steps=2560)
+    with pytest.raises(errors.UsageError, match=rf"^the failure does not fit \(.*{wrote}$"):
+        policy.replay_failure(tmp_path)
 
 
 REFUSED = [

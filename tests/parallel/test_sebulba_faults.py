@@ -12,7 +12,6 @@ import pytest
 from fakes import host
 
 from jaxrl_dist import errors, types
-from jaxrl_dist.parallel.sebulba import actors as acting
 from jaxrl_dist.parallel.sebulba import layout as layouts
 from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.training import policy, session, stop
@@ -108,15 +107,15 @@ def test_a_raising_actor_is_replaced_and_no_sequence_joins_two_lives(
 ) -> None:
     vars(raise_once).pop("done", None)
     made = plays(raise_once)
-    states: list[acting.State] = []
-    original = layouts._Sebulba._iterate
+    states: list[tiers.State] = []
+    original = layouts.Sebulba._iterate
 
-    def spied(self: Any, threads: Any, state: acting.State, *args: Any) -> acting.State:
-        state = original(self, threads, state, *args)
+    def spied(*args: Any) -> tiers.State:
+        state = original(*args)
         states[:] = [state]
         return state
 
-    monkeypatch.setattr(layouts._Sebulba, "_iterate", spied)
+    monkeypatch.setattr(layouts.Sebulba, "_iterate", spied)
     with pytest.warns(RuntimeWarning, match=r"actor 2 .*1 of 1\b.*Broken: the simulator fell over"):
         run = train(steps=1600, **{"layout.max_actor_restarts": 1, "replay.capacity": 4096})
     training = [walk for walk in made if walk.num_envs == 2]
@@ -219,11 +218,11 @@ def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.Monkey
     made, before = plays(lambda walk: None), actors()
     settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.num_actors": 2}
     run = conftest.Small("ppo", "fake:walk", 1, settings).run(1)
-    layout, length = run.layout.run.__self__, conftest.SMALL["ppo"]["layout.unroll_length"]
+    layout, length = run.layout, conftest.SMALL["ppo"]["layout.unroll_length"]
     time.sleep(1.0)
     taken, full = 1, 2 * 2
     # Each actor fills its share of the queue, and one more unroll waits to be put.
-    assert layout._running.queue.depth() == full
+    assert layout._threads.queue.depth() == full
     at_rest = [walk.total_steps for walk in made]
     assert sum(at_rest) <= (2 * taken + full + 2) * length
     time.sleep(0.5)
@@ -238,17 +237,17 @@ def test_a_resumed_run_plays_other_environments_and_joins_nothing(
 ) -> None:
     made = plays(lambda walk: None)
     token = stop.StopToken()
-    states: list[acting.State] = []
-    original = layouts._Sebulba._iterate
+    states: list[tiers.State] = []
+    original = layouts.Sebulba._iterate
 
-    def stopping(self: Any, threads: Any, state: acting.State, i: int, *args: Any) -> acting.State:
+    def stopping(self: Any, threads: Any, i: int, *args: Any) -> tiers.State:
         if i == 9 and not token.requested:
             token.request()
-        state = original(self, threads, state, i, *args)
+        state = original(self, threads, i, *args)
         states[:] = [state]
         return state
 
-    monkeypatch.setattr(layouts._Sebulba, "_iterate", stopping)
+    monkeypatch.setattr(layouts.Sebulba, "_iterate", stopping)
     named = {"layout.num_actors": 2, "steps": 960}
     first = train(stop=token, **named)
     # The stop came while iteration 9 waited for its unrolls: nine were finished, and they are what was saved.

@@ -1,105 +1,88 @@
-"""An actor thread: plays CPU environments with the parameters that the learner published, and hands over unrolls."""
+"""The actor threads of one process: each plays with published parameters, and hands over unrolls."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import hangs
-from jaxrl_dist.parallel import precision
+from jaxrl_dist.parallel import keys, precision
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.parallel.sebulba import channels, first_ready
+from jaxrl_dist.parallel.sebulba import actors as numbers
+from jaxrl_dist.parallel.sebulba import channels, tiers
 from jaxrl_dist.parallel.sebulba import queue as queues
-from jaxrl_dist.types import ArrayTree
+
+_CLOSE_WITHIN_S = 5.0
 
 
-class Start(NamedTuple):
-    """Holds the state from which an actor begins.
+class Acting(Protocol):
+    """The way in which actors play: with all environments in step, or with those first that are ready."""
 
-    Attributes:
-        number: of its next unroll.
-        timestep: leaves [B, ...] in NumPy that this unroll opens with; () begins with fresh episodes. If its
-            environments do not go on from there, it must be all LAST.
-        carry: acting state [B, ...] before it.
-        environment: saved state of the environments, () for new ones.
-    """
+    def warm_up(self, published: channels.Published, device: jax.Device) -> None:
+        """Compiles for a device what can be compiled ahead."""
 
-    number: int
-    timestep: Any
-    carry: ArrayTree
-    environment: ArrayTree
-
-
-class Plan(NamedTuple):
-    """Describes the work of an actor, the same over its whole life.
-
-    Attributes:
-        number: of the actor in this process.
-        env_ids: i32 [B], global indices of its environments, on its device.
-        key: typed key of its own, on its device.
-        columns: i32 [B / D], which of a device's columns are its environments'.
-        device: where it chooses actions.
-        version_of: (number of an unroll) -> version to act with; it takes the oldest that is not older.
-        number_of: (number of the next unroll) -> the one to play instead, higher where that one is late.
-        make_environment: (life) -> `HostEnvironment` of B environments.
-        ready: environments that act as soon as so many are ready; 0 waits for all.
-        length: of an unroll.
-        life: how many times its environments were replaced.
-    """
-
-    number: int
-    env_ids: jax.Array
-    key: jax.Array
-    columns: np.ndarray
-    device: jax.Device
-    version_of: Callable[[int], int]
-    number_of: Callable[[int], int]
-    make_environment: Callable[[int], envs.HostEnvironment]
-    ready: int
-    length: int
-    life: int = 0
+    def play(self, actor: "Actor", environment: envs.HostEnvironment) -> Iterator[queues.Unrolled]:
+        """Plays an actor's environments for ever, yields unrolls, and keeps `actor.at`."""
 
 
 class Actor:
     """One thread that plays until its queue closes.
 
     Attributes:
-        plan: as given.
-        start: as given.
+        number: in this process.
+        begin: number of its first unroll, and where that begins: timestep [B] in NumPy that it opens with, () for fresh
+            episodes; acting state before it; saved state of the environments. New environments, of state (), take over
+            from a timestep that is all LAST.
+        life: how many times its environments were replaced.
+        device: where it chooses actions.
+        env_ids: i32 [B], global indices of its environments, on its device.
+        key: typed key of its own, on its device.
+        columns: i32 [B / D], which of a device's columns are its environments'.
+        at: as `begin`, of its present unroll, but for its environments; None until these are made.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        start: Start,
-        programs: unrolls.HostUnroll | first_ready.Programs,
-        store: channels.ParamStore,
-        queue: queues.UnrollQueue,
-        send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]],
-    ) -> None:
-        """Starts the thread.
-
-        Args:
-            plan: what to do.
-            start: where to begin.
-            programs: shared by all actors.
-            store: where the parameters come from.
-            queue: where the unrolls go.
-            send: (parts of an unroll) -> the unroll on the learner's devices, and what of it stays on the host.
-        """
-        self.plan, self.start = plan, start
-        self._programs, self._store, self._queue, self._send = programs, store, queue, send
-        self._at: Start | None = None
+    def __init__(self, threads: "Threads", number: int, begin: tuple[int, unrolls.ActorState], life: int = 0) -> None:
+        """Starts the thread."""
+        actors = threads.actors
+        index = jax.process_index() * actors.num_actors + number
+        self._first_env = index * actors.width
+        ids = np.arange(self._first_env, self._first_env + actors.width, dtype=np.int32)
+        self.number, self.begin, self.life = number, begin, life
+        self.device, self.columns = actors.devices[number], actors.columns(number)
+        self.env_ids = jax.device_put(ids, self.device)
+        self.key = jax.device_put(jax.random.fold_in(threads.keys.training, index), self.device)
+        self.at: tuple[int, unrolls.ActorState] | None = None
+        self._threads, self._is_current = threads, True
         self._environment: envs.HostEnvironment | None = None
-        self._is_current = True
         self._as_precise = precision.of_this_thread()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"actor {plan.number}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"actor {number}", daemon=True)
         self._thread.start()
+
+    def parameters(self, number: int) -> tuple[int, int, channels.Published]:
+        """Waits for what an unroll is acted with.
+
+        An unroll that is late gives way to the one that the newest version acts in. An actor whose unroll was taken is
+        late for the next number only when a quorum of others is in, so a quorum plays every number.
+
+        Args:
+            number: one more than that of the actor's last unroll.
+
+        Returns:
+            Number of the unroll to play, the version that acts in it, and its parameters.
+        """
+        store, lag = self._threads.store, self._threads.actors.lag
+        if lag is None:
+            return number, *store.wait(store.newest(), self.device)
+        first = self._threads.queue.first()
+        number = number if number >= first else max(first, store.newest() + lag)
+        return number, *store.wait(max(self._threads.began, number - lag), self.device)
 
     def check(self) -> None:
         """Raises what ended the thread, or an `EnvironmentFault` if its environments take longer than they may."""
@@ -109,114 +92,174 @@ class Actor:
             if self._environment is not None:
                 hangs.check_waiting(self._environment)
         except errors.EnvironmentFault as fault:
-            first = int(self.plan.env_ids[0])
-            message = f"actor {self.plan.number}, whose environments begin at {first}: {fault}"
+            message = f"actor {self.number}, whose environments begin at {self._first_env}: {fault}"
             raise errors.EnvironmentFault(message) from None
 
-    def at(self) -> Start | None:
-        """Returns where its present unroll began, or None while its environments are being made."""
-        return self._at
-
-    def resting_point(self) -> Start:
+    def resting_point(self) -> unrolls.ActorState:
         """Returns where it goes on, with the state of its environments; only while it waits for parameters."""
-        at, environment = self._at, self._environment
-        assert at is not None and environment is not None
-        return at._replace(environment=environment.state())  # type: ignore[attr-defined]
+        assert self.at is not None and self._environment is not None
+        return self.at[1]._replace(environment=self._environment.state())  # type: ignore[attr-defined]
+
+    def replaced(self) -> "Actor":
+        """Starts an actor with new environments where this one began its unfinished unroll.
+
+        The timestep that opens this unroll closes the one before, so it becomes the last of its episode: no sequence
+        joins two lives, and the rows of the unfinished unroll are lost.
+        """
+        number, state = self.at or self.begin
+        timestep: Any = numbers.ended(state.timestep) if state.timestep else ()
+        begin = number, unrolls.ActorState((), timestep, state.carry)
+        return Actor(self._threads, self.number, begin, self.life + 1)
 
     def give_up(self) -> None:
         """Lets go of the thread, which may never come back: what it still sends is dropped."""
         self._is_current = False
-        self._queue.wake()
+        self._threads.queue.wake()
 
-    def join(self, timeout_s: float) -> bool:
-        """Waits for the thread to end; returns whether it has."""
+    def join(self, timeout_s: float) -> None:
+        """Waits for the thread to end."""
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
+        threads = self._threads
         try:
             with self._as_precise():
-                self._play()
+                make = threads.actors.make_environments
+                self._environment = make(threads.keys.environment, self._first_env, threads.began, self.life)
+                for unrolled in threads.acting.play(self, self._environment):
+                    threads.queue.put(threads.send(unrolled), lambda: self._is_current)
         except channels.Closed:
             pass
         except BaseException as error:
             self._error = error
-            self._queue.wake()
+            threads.queue.wake()
         finally:
-            environment = self._environment
-            if environment is not None:
-                environment.close()
+            if self._environment is not None:
+                self._environment.close()
 
-    def _play(self) -> None:
-        plan = self.plan
-        environment = self._environment = plan.make_environment(plan.life)
-        if isinstance(self._programs, first_ready.Programs):
-            items = self._play_first_ready(self._programs, environment)
-        else:
-            items = self._play_in_step(self._programs, environment)
-        for item in items:
-            self._queue.put(item, lambda: self._is_current)
 
-    def _play_in_step(self, programs: unrolls.HostUnroll, environment: envs.HostEnvironment) -> Iterator[queues.Item]:
-        """Yields unrolls of all environments together."""
-        plan, player = self.plan, environment
-        number, timestep, carry, saved = self.start
-        if jax.tree.leaves(saved):
-            environment.load(saved)  # type: ignore[attr-defined]
-        elif isinstance(timestep, types.TimeStep):
-            player = unrolls.ResetOnFirstStep(environment)  # type: ignore[assignment]
-        else:
-            timestep = environment.reset()._replace(info=())
-        carry = jax.device_put(carry, plan.device)
-        while True:
-            number = plan.number_of(number)
-            self._at = Start(number, timestep, carry, ())
-            version, published = self._store.wait(plan.version_of(number), plan.device)
-            parts, rows = programs.run(published, plan.key, number, plan.env_ids, player, timestep, carry)
-            sending_s = time.perf_counter()
-            unroll, packed = self._send(parts)
-            timestep, carry = rows.timestep, rows.carry
-            seconds = {
-                "environment_s": rows.environment_s,
-                "inference_s": rows.inference_s,
-                "transfer_s": time.perf_counter() - sending_s,
-            }
-            episodes = rows.episodes
-            yield queues.Item(plan.number, number, version, unroll, packed, plan.columns, timestep, episodes, seconds)
-            number += 1
+class Threads:
+    """The actors of this process while they play, and what lies between them and the learner.
 
-    def _play_first_ready(
-        self, programs: first_ready.Programs, environment: envs.HostEnvironment
-    ) -> Iterator[queues.Item]:
-        """Yields unrolls of whichever environments complete theirs first."""
-        plan = self.plan
-        number, timestep, carry, _ = self.start
-        played = first_ready.play(
-            programs,
-            plan.ready,
-            plan.length,
-            lambda: self._store.wait(plan.version_of(number), plan.device),
-            jax.random.fold_in(jax.random.fold_in(plan.key, plan.life), number),
-            plan.env_ids,
-            environment,
-            timestep,
-            jax.device_put(carry, plan.device),
-        )
-        for number, emitted in enumerate(played, self.start.number):
-            self._at = Start(number + 1, emitted.timestep, carry, ())
-            sending_s = time.perf_counter()
-            unroll, packed = self._send(emitted.parts)
-            seconds = emitted.seconds | {"transfer_s": time.perf_counter() - sending_s}
-            # The replay of a single device knows every column; that of `latest` none.
-            columns = plan.columns[0] + emitted.columns if len(emitted.parts) == 1 else plan.columns
-            yield queues.Item(
-                plan.number,
-                number,
-                emitted.version,
-                unroll,
-                packed,
-                columns,
-                emitted.timestep,
-                emitted.episodes,
-                seconds,
-            )
+    Attributes:
+        actors: what they are.
+        acting: how they play.
+        state: that they go on from, after so many iterations.
+        iteration: how many.
+        began: as the iteration when they began.
+        keys: of the run, by use.
+        store: where they find parameters.
+        send: puts unrolls onto the learner's devices.
+        queue: where they put unrolls then.
+        restarts: how many actors were replaced.
+    """
+
+    def __init__(
+        self, actors: numbers.Actors, acting: Acting, state: tiers.State, iteration: int, published: channels.Published
+    ) -> None:
+        """Starts every actor where a snapshot has it; of another state, new environments take the place of its own.
+
+        `published` are the parameters of the state.
+        """
+        num_actors, num_waiting = actors.num_actors, actors.num_waiting
+        self.actors, self.acting, self.began, self.restarts = actors, acting, iteration, 0
+        self.state, self.iteration = state, iteration
+        self.keys = keys.seed_keys(state.key.addressable_data(0)[0])
+        self.store = channels.ParamStore(actors.devices, num_waiting)
+        self.queue = queues.UnrollQueue(num_actors, num_actors if actors.lag is None else num_waiting, iteration)
+        self.send = queues.Sender(actors)
+        self._counted: dict[str, int] = {}
+        self._stand_ins = self._make_stand_ins() if actors.quorum < num_actors else ()
+        self.store.publish(iteration, published)
+        for actor, pending in enumerate(state.pending):
+            for number, (unroll, sums) in enumerate(pending, iteration):
+                version, episodes = max(0, number - (actors.lag or 0)), jax.tree.map(np.asarray, sums)
+                saved = queues.Unrolled(actor, number, version, unroll, (), actors.columns(actor), (), episodes, {})
+                self.queue.put(self.send.again(saved), lambda: True)
+        self._players = [Actor(self, number, self._begin(number)) for number in range(num_actors)]
+
+    def take(self, iteration: int, check: Callable[[], None]) -> list[queues.Unrolled]:
+        """Takes the unrolls of an iteration: those of its number, or, where the lag is free, those that came first.
+
+        Args:
+            iteration: that begins.
+            check: called while waiting; what it raises is raised here, and nothing was taken.
+        """
+        if self.actors.lag is None:
+            return self.queue.take(self.actors.num_actors, check)
+        return self.queue.take_number(iteration, self.actors.quorum, check)
+
+    def filled(self, unrolled: Sequence[queues.Unrolled]) -> Sequence[queues.Unrolled]:
+        """Returns an unroll of each actor: its own where there is one, else what stands in."""
+        own = {one.actor: one for one in unrolled}
+        return [own.get(one.actor, one) for one in self._stand_ins] or unrolled
+
+    def check(self) -> None:
+        """Replaces actors that were lost, and raises the fault of one that may not be replaced any more."""
+        limit = self.actors.parts.config.max_actor_restarts
+        for number, actor in enumerate(self._players):
+            try:
+                actor.check()
+            except Exception as fault:
+                actor.give_up()
+                if self.restarts >= limit:
+                    raise
+                self.restarts += 1
+                warnings.warn(
+                    f"actor {number} is started anew ({self.restarts} of {limit}) after "
+                    f"{type(fault).__name__}: {fault}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._players[number] = actor.replaced()
+
+    def resting_points(self, number: int) -> tuple[unrolls.ActorState, ...]:
+        """Waits until every actor rests before its unroll of that number; returns where each goes on."""
+        while any(actor.at is None or actor.at[0] < number for actor in self._players):
+            self.check()
+            time.sleep(0.005)
+        return tuple(actor.resting_point() for actor in self._players)
+
+    def counted(self) -> dict[str, int]:
+        """Returns the bytes that crossed, and the unrolls that were dropped, since the last call."""
+        counts = {
+            "bytes_to_learner": self.send.num_bytes,
+            "bytes_to_actors": self.store.num_bytes,
+            "dropped_unrolls": self.queue.dropped,
+        }
+        grown = {name: count - self._counted.get(name, 0) for name, count in counts.items()}
+        self._counted = counts
+        return grown
+
+    def close(self) -> None:
+        """Ends every thread, but for those that an environment holds."""
+        self.store.close()
+        self.queue.close()
+        until_s = time.monotonic() + _CLOSE_WITHIN_S
+        for actor in self._players:
+            actor.give_up()
+        for actor in self._players:
+            actor.join(max(0.0, until_s - time.monotonic()))
+
+    def _begin(self, number: int) -> tuple[int, unrolls.ActorState]:
+        """Says where an actor begins: from a snapshot, afresh, or where its lost environments ended."""
+        state, actors = self.state.actors[number], self.actors
+        if self.state.pending:
+            return self.began + len(self.state.pending[number]), jax.tree.map(_to_host, state)
+        timestep: Any = numbers.ended(jax.tree.map(np.asarray, state.timestep)) if self.began else ()
+        return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.width))
+
+    def _make_stand_ins(self) -> tuple[queues.Unrolled, ...]:
+        """Makes what stands in for each actor's late unroll and teaches nothing; all share their arrays."""
+        actors, parts = self.actors, self.actors.parts
+        width = actors.num_columns
+        struct = tiers.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
+        steps = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct.steps)
+        steps = steps._replace(timestep=numbers.ended(steps.timestep))
+        rows = (types.Unroll(steps, parts.agent.init_carry(width)),) * len(actors.local)
+        one = self.send(queues.Unrolled(0, -1, -1, rows, (), (), (), unrolls.no_episodes(), {}))
+        return tuple(one._replace(actor=n, columns=actors.columns(n)) for n in range(actors.num_actors))
+
+
+def _to_host(x: Any) -> Any:
+    return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else np.asarray(x)

@@ -1,24 +1,17 @@
-"""Channels between actor threads and the learner's devices: parameters one way, unrolls the other.
+"""The channel from the learner to the actor threads: published parameters, on the device of each.
 
 Every wait ends when the channel is closed, and looks up at least every `POLL_S`.
 """
 
-import functools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
 from jaxrl_dist import types
-from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.replay import packed_observations
 
 POLL_S = 0.1
-
-Packed = tuple[Sequence[packed_observations.Block], ...]
 
 
 class Closed(Exception):  # noqa: N818
@@ -39,32 +32,12 @@ class Published(NamedTuple):
     progress: Any
 
 
-class Transfers:
-    """Counts what crosses between devices in one direction; safe between threads.
-
-    Attributes:
-        count: of trees.
-        num_bytes: of their leaves.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.num_bytes = 0
-        self._lock = threading.Lock()
-
-    def add(self, tree: Any) -> None:
-        """Counts one tree of arrays."""
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
-        with self._lock:
-            self.count += 1
-            self.num_bytes += size
-
-
 class ParamStore:
     """The last versions of the parameters, on the device of every actor.
 
     Attributes:
-        transfers: to actor devices that are not the learner's.
+        count: of copies to actor devices that are not the learner's.
+        num_bytes: of these copies.
     """
 
     def __init__(self, devices: Iterable[jax.Device], keep: int) -> None:
@@ -74,7 +47,7 @@ class ParamStore:
             devices: of the actors.
             keep: how many of the newest versions stay.
         """
-        self.transfers = Transfers()
+        self.count = self.num_bytes = 0
         self._devices = tuple(dict.fromkeys(devices))
         self._keep = keep
         self._versions: dict[int, dict[jax.Device, Published]] = {}
@@ -122,78 +95,6 @@ class ParamStore:
 
     def _place(self, published: Published, device: jax.Device) -> Published:
         if any(leaf.devices() != {device} for leaf in jax.tree.leaves(published) if isinstance(leaf, jax.Array)):
-            self.transfers.add(published)
+            self.count += 1
+            self.num_bytes += sum(leaf.nbytes for leaf in jax.tree.leaves(published))
         return jax.device_put(published, device)
-
-
-class Sender:
-    """Puts an unroll's parts onto the learner's devices of this process, as one array over all of them.
-
-    Attributes:
-        transfers: of whole unrolls.
-    """
-
-    def __init__(
-        self, mesh: Mesh, devices: Sequence[jax.Device], observations: packed_observations.Observations | None = None
-    ) -> None:
-        """Takes the learner's mesh and those of its devices that are this process's own.
-
-        Args:
-            mesh: of the learner.
-            devices: of this process.
-            observations: how they are compressed where they stay on the host; None sends them.
-        """
-        self.transfers = Transfers()
-        self._mesh, self._devices, self._observations = mesh, devices, observations
-
-    def __call__(self, parts: Sequence[types.Unroll]) -> tuple[types.Unroll, Packed]:
-        """Sends one unroll, cut by columns into as many parts as there are devices of this process."""
-        packed: Packed = ()
-        if self._observations is not None:
-            # The last row comes again as the first of the next unroll.
-            observed = [jax.tree.map(lambda x: x[:-1], part.steps.timestep.observation) for part in parts]
-            packed = tuple(self._observations.pack(one) for one in observed)
-            parts = [strip(part) for part in parts]
-        placed = [jax.device_put(part, device) for part, device in zip(parts, self._devices, strict=True)]
-        self.transfers.add(parts)
-        return self._join_parts(placed), packed
-
-    def whole(self, unroll: types.Unroll, packed: Packed) -> types.Unroll:
-        """Returns an unroll with its observations, those of the last row zeros; the inverse of `again`."""
-        if self._observations is None:
-            return unroll
-        placed = []
-        for device, items in zip(self._devices, packed, strict=True):
-            columns = zip(*(self._observations.unpack(block) for block in items), strict=True)
-            leaves = [np.stack([*column], 1) for column in columns]
-            closed = [np.concatenate([x, np.zeros_like(x[:1])]) for x in leaves]
-            observed = jax.tree.unflatten(self._observations.structure, closed)
-            placed.append(jax.device_put(observed, device))
-        timestep = unroll.steps.timestep._replace(observation=jax.tree.map(functools.partial(self._join, 1), *placed))
-        return unroll._replace(steps=unroll.steps._replace(timestep=timestep))
-
-    def again(self, unroll: types.Unroll) -> tuple[types.Unroll, Packed]:
-        """Takes up an unroll that a snapshot held."""
-        if self._observations is None:
-            return unroll, ()
-        shards = [
-            jax.tree.map(lambda x: np.asarray(x.addressable_shards[d].data)[:-1], unroll.steps.timestep.observation)  # noqa: B023
-            for d in range(len(self._devices))
-        ]
-        return strip(unroll), tuple(self._observations.pack(shard) for shard in shards)
-
-    def _join_parts(self, placed: Sequence[types.Unroll]) -> types.Unroll:
-        steps = jax.tree.map(functools.partial(self._join, 1), *(part.steps for part in placed))
-        return types.Unroll(steps, jax.tree.map(functools.partial(self._join, 0), *(part.carry for part in placed)))
-
-    def _join(self, axis: int, *pieces: jax.Array) -> jax.Array:
-        shape = list(pieces[0].shape)
-        shape[axis] *= self._mesh.shape["devices"]
-        kind: Any = meshes.UNROLL.steps if axis else meshes.UNROLL.carry
-        return jax.make_array_from_single_device_arrays(tuple(shape), meshes.sharding(self._mesh, kind), list(pieces))
-
-
-def strip(unroll: types.Unroll) -> types.Unroll:
-    """Returns an unroll without its observations."""
-    timestep = unroll.steps.timestep._replace(observation=())
-    return unroll._replace(steps=unroll.steps._replace(timestep=timestep))

@@ -5,8 +5,9 @@ unroll is the first B columns that are complete, wherever they come from. The cl
 executed first row of the column after it.
 """
 
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,9 @@ import numpy as np
 
 from jaxrl_dist import agents, envs, types
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import channels, tiers
+from jaxrl_dist.parallel.sebulba import actor as actor_threads
+from jaxrl_dist.parallel.sebulba import actors as numbers
+from jaxrl_dist.parallel.sebulba import channels, queue, tiers
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -35,205 +38,192 @@ class Tables(NamedTuple):
     rows: types.Step
 
 
-class Programs(NamedTuple):
-    """Programs of one actor; they run where their arguments are. M rows act together.
+class FirstReady:
+    """See `actor.Acting`. M environments act together; programs run where their arguments are."""
+
+    def __init__(self, actors: numbers.Actors) -> None:
+        """Builds the programs; compiles none."""
+        parts, width, length = actors.parts, actors.width, actors.parts.config.unroll_length
+        agent, spec, capacity = parts.agent, parts.environment.spec, width + actors.ready
+        self._width, self._ready, self._length = width, actors.ready, length
+        rows, space = (tiers.rows_struct(agent, spec, length, columns) for columns in (width, capacity))
+        self._begin = jax.jit(functools.partial(_begin, rows, space))
+        self._explore = jax.jit(lambda params, env_ids, p: agent.exploration(params, env_ids, parts.num_envs, p))
+        self._act = jax.jit(functools.partial(_act, agent, length, width), donate_argnums=1)
+        self._collect = jax.jit(functools.partial(_collect, length, width, capacity), donate_argnums=(0, 1))
+        self._emit = jax.jit(functools.partial(_emit, width, len(actors.local)))
+
+    def warm_up(self, published: channels.Published, device: jax.Device) -> None:
+        """Compiles nothing: which rows act together first is not known before."""
+
+    def play(self, actor: actor_threads.Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
+        number, (_, timestep, carry) = actor.begin
+        key = jax.random.fold_in(jax.random.fold_in(actor.key, actor.life), number)
+        fresh = environment.reset()._replace(info=())
+        columns = _Columns(self._width, self._ready, self._length, timestep or fresh)
+        tables, space = self._begin(jax.device_put(carry, actor.device))
+        version, exploration, arrivals_s = -1, (), time.perf_counter()
+        arrivals = _arrivals(environment, columns, self._ready, timestep, fresh)
+        for step, (rows, ids, steps_on) in enumerate(arrivals):
+            started_s = time.perf_counter()
+            columns.seconds["environment_s"] += started_s - arrivals_s
+            _, latest, published = actor.parameters(number)
+            if latest != version:
+                version, exploration = latest, self._explore(published.params, actor.env_ids, published.progress)
+            t = columns.t[ids]
+            action, tables = self._act(published, tables, exploration, key, np.int32(step), ids, t, rows)
+            if steps_on:
+                environment.send(np.asarray(action), ids)
+            slots = columns.add(rows, ids, version)
+            if slots is not None:
+                tables, space = self._collect(tables, space, ids, slots)
+            arrivals_s = time.perf_counter()
+            columns.seconds["inference_s"] += arrivals_s - started_s
+            if columns.are_enough:
+                parts, space = self._emit(space)
+                unrolled = columns.unrolled(actor, number, parts)
+                yield unrolled
+                number += 1
+                actor.at = number, unroll.ActorState((), unrolled.timestep, carry)
+                arrivals_s = time.perf_counter()
+
+
+class _Columns:
+    """Counts on the host how far each environment is in its column, and which columns are complete.
 
     Attributes:
-        begin: (carry [B]) -> (`Tables`, space [T + 1, B + M] for complete columns).
-        explore: (params, env_ids i32 [B], progress) -> tree of [B, ...].
-        act: (published, tables, exploration, key, step, ids i32 [M], t i32 [M], timestep [M]) -> (action [M],
-            tables); `t` says which row of its column each is. Donates the tables.
-        collect: (tables, space, ids i32 [M], slots i32 [M]) -> (tables, space): copies columns into the slots, none
-            where a slot is B + M, and opens the columns after them. Donates both.
-        emit: (space) -> (parts of the first B columns, space without them).
+        t: i32 [B], the next row of each environment's column.
+        sums: f64 [4] of the episodes since the last unroll, as `unroll.host_sums` takes them.
+        seconds: since then, by what they were spent on.
     """
 
-    begin: Any
-    explore: Any
-    act: Any
-    collect: Any
-    emit: Any
+    def __init__(self, width: int, ready: int, length: int, opening: types.TimeStep) -> None:
+        """Begins every column with these timesteps [B]."""
+        self.t = np.zeros(width, np.int32)
+        self._width, self._ready, self._length = width, ready, length
+        self._oldest = np.zeros(width, np.int64)
+        self._closed = jax.tree.map(np.copy, opening)
+        self._complete: list[tuple[int, int, types.TimeStep]] = []
+        self._clear()
 
+    @property
+    def are_enough(self) -> bool:
+        """Says whether they make an unroll."""
+        return len(self._complete) >= self._width
 
-def make(
-    agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, length: int, width: int, ready: int, parts: int
-) -> Programs:
-    """Builds the programs.
+    def add(self, rows: types.TimeStep, ids: np.ndarray, version: int) -> np.ndarray | None:
+        """Counts rows [M] of these environments, acted on by a version.
 
-    Args:
-        agent: acts.
-        spec: of the environments.
-        num_envs: of the whole run, for the agent's exploration.
-        length: T.
-        width: B, environments of one actor.
-        ready: M.
-        parts: that an unroll's columns are cut into.
-    """
-    capacity = width + ready
-
-    def begin(carry: ArrayTree) -> Any:
-        rows, space = (
-            jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tiers.rows_struct(agent, spec, length, columns))
-            for columns in (width, capacity)
-        )
-        opening = jax.tree.map(jnp.copy, carry)
-        return Tables(jax.tree.map(jnp.copy, carry), opening, jax.tree.map(jnp.copy, carry), rows.steps), space
-
-    def act(
-        published: channels.Published,
-        tables: Tables,
-        exploration: ArrayTree,
-        key: Array,
-        step: Array,
-        ids: Array,
-        t: Array,
-        timestep: types.TimeStep,
-    ) -> Any:
-        before = jax.tree.map(lambda x: x[ids], tables.carry)
-        explored = jax.tree.map(lambda x: x[ids], exploration)
-        inputs = types.ActInputs(timestep, before, jax.random.fold_in(key, step), explored)
-        output = agent.act(published.params, inputs)
-        row = types.Step(timestep, output.action, output.extras, jnp.broadcast_to(published.updates, ids.shape))
-
-        def keep(where: Array, table: ArrayTree) -> ArrayTree:
-            chosen = jnp.where(where, ids, width)
-            return jax.tree.map(lambda x, new: x.at[chosen].set(new, mode="drop"), table, before)
-
-        return output.action, Tables(
-            carry=jax.tree.map(lambda x, new: x.at[ids].set(new), tables.carry, output.carry),
-            opening=keep(t == 0, tables.opening),
-            closing=keep(t == length, tables.closing),
-            rows=jax.tree.map(lambda x, new: x.at[t, ids].set(new), tables.rows, row),
-        )
-
-    def collect(tables: Tables, space: types.Unroll, ids: Array, slots: Array) -> Any:
-        steps = jax.tree.map(lambda x, rows: x.at[:, slots].set(rows[:, ids], mode="drop"), space.steps, tables.rows)
-        carry = jax.tree.map(lambda x, new: x.at[slots].set(new[ids], mode="drop"), space.carry, tables.opening)
-        complete = jnp.where(slots < capacity, ids, width)
-        rows = jax.tree.map(lambda x: x.at[0, complete].set(x[length, ids], mode="drop"), tables.rows)
-        opening = jax.tree.map(lambda x, new: x.at[complete].set(new[ids], mode="drop"), tables.opening, tables.closing)
-        return tables._replace(rows=rows, opening=opening), types.Unroll(steps, carry)
-
-    def emit(space: types.Unroll) -> Any:
-        whole = types.Unroll(
-            jax.tree.map(lambda x: x[:, :width], space.steps), jax.tree.map(lambda x: x[:width], space.carry)
-        )
-        rest = types.Unroll(
-            jax.tree.map(lambda x: jnp.roll(x, -width, 1), space.steps),
-            jax.tree.map(lambda x: jnp.roll(x, -width, 0), space.carry),
-        )
-        return unroll.cut(whole, parts), rest
-
-    return Programs(
-        begin=jax.jit(begin),
-        explore=jax.jit(lambda params, env_ids, progress: agent.exploration(params, env_ids, num_envs, progress)),
-        act=jax.jit(act, donate_argnums=1),
-        collect=jax.jit(collect, donate_argnums=(0, 1)),
-        emit=jax.jit(emit),
-    )
-
-
-class Emitted(NamedTuple):
-    """One unroll as it leaves.
-
-    Attributes:
-        parts: of the unroll.
-        columns: i32 [B], whose environments' its columns are.
-        version: the oldest that acted in it.
-        timestep: leaves [B, ...] in NumPy: for each environment the row that closes what was emitted of it.
-        episodes: sums since the last.
-        seconds: since the last, by what they were spent on.
-    """
-
-    parts: tuple[types.Unroll, ...]
-    columns: np.ndarray
-    version: int
-    timestep: types.TimeStep
-    episodes: unroll.EpisodeSums
-    seconds: dict[str, float]
-
-
-def play(
-    programs: Programs,
-    ready: int,
-    length: int,
-    parameters: Callable[[], tuple[int, channels.Published]],
-    key: Array,
-    env_ids: Array,
-    environment: envs.HostEnvironment,
-    timestep: types.TimeStep | tuple[()],
-    carry: ArrayTree,
-) -> Iterator[Emitted]:
-    """Plays for ever, and yields unrolls.
-
-    Args:
-        programs: from `make`.
-        ready: M.
-        length: T.
-        parameters: () -> newest version and what it is; called before every M rows.
-        key: typed key of this actor and start.
-        env_ids: i32 [B], global indices, on the actor's device.
-        environment: B environments whose `recv` returns M rows.
-        timestep: leaves [B, ...], all LAST, that new environments take over from; () begins with their first.
-        carry: leaves [B, ...], acting state before that.
-    """
-    width = environment.num_envs
-    all_ids = np.arange(width, dtype=np.int32)
-    chunks = all_ids.reshape(-1, ready)
-    version, published = parameters()
-    tables, space = programs.begin(carry)
-    exploration = programs.explore(published.params, env_ids, published.progress)
-    t, oldest = np.zeros(width, np.int32), np.full(width, version)
-    fresh = environment.reset()._replace(info=())
-    # Rows that wait to be acted on, and whether their environments then step.
-    first = [(_take(fresh, ids), ids, True) for ids in chunks]
-    closed = fresh
-    if isinstance(timestep, types.TimeStep):
-        first = [(_take(timestep, ids), ids, False) for ids in chunks] + first
-        closed = timestep
-    closed = jax.tree.map(np.copy, closed)
-    complete: list[tuple[int, int, types.TimeStep]] = []
-    sums, seconds, step = np.zeros(4), {"environment_s": 0.0, "inference_s": 0.0}, 0
-    while True:
-        started_s = time.perf_counter()
-        if first:
-            rows, ids, steps_on = first.pop(0)
-        else:
-            rows, ids = environment.recv()
-            unroll.add_episodes(sums, rows)
-            rows, steps_on = rows._replace(info=()), True
-        seconds["environment_s"] += time.perf_counter() - started_s
-        started_s = time.perf_counter()
-        latest, published = parameters()
-        if latest != version:
-            version, exploration = latest, programs.explore(published.params, env_ids, published.progress)
-        action, tables = programs.act(published, tables, exploration, key, np.int32(step), ids, t[ids], rows)
-        oldest[ids] = np.where(t[ids] == 0, version, oldest[ids])
-        sums[3] += np.count_nonzero(rows.step_type != types.LAST)
-        step += 1
-        if steps_on:
-            environment.send(np.asarray(action), ids)
-        done = t[ids] == length
+        Returns:
+            i32 [M], the places of the columns that they close, B + M where they close none; None if no row does.
+        """
+        t, slots = self.t[ids], None
+        done = t == self._length
+        self._oldest[ids] = np.where(t == 0, version, self._oldest[ids])
+        self.sums[3] += np.count_nonzero(rows.step_type != types.LAST)
         if done.any():
-            slots = np.full(ready, width + ready, np.int32)
-            slots[done] = len(complete) + np.arange(np.count_nonzero(done))
-            tables, space = programs.collect(tables, space, ids, slots)
+            slots = np.full(self._ready, self._width + self._ready, np.int32)
+            slots[done] = len(self._complete) + np.arange(np.count_nonzero(done))
             for row in np.flatnonzero(done):
-                complete.append((int(ids[row]), int(oldest[ids[row]]), _take(rows, row)))
-            oldest[ids[done]] = version
-        t[ids] = np.where(done, 1, t[ids] + 1)
-        seconds["inference_s"] += time.perf_counter() - started_s
-        if len(complete) >= width:
-            parts, space = programs.emit(space)
-            for env, _, closing in complete[:width]:
-                for table, value in zip(jax.tree.leaves(closed), jax.tree.leaves(closing), strict=True):
-                    table[env] = value
-            columns = np.asarray([env for env, _, _ in complete[:width]], np.int32)
-            lowest = min(since for _, since, _ in complete[:width])
-            yield Emitted(parts, columns, lowest, jax.tree.map(np.copy, closed), unroll.host_sums(*sums), dict(seconds))
-            complete = complete[width:]
-            sums, seconds = np.zeros(4), dict.fromkeys(seconds, 0.0)
+                self._complete.append((int(ids[row]), int(self._oldest[ids[row]]), _take(rows, row)))
+            self._oldest[ids[done]] = version
+        self.t[ids] = np.where(done, 1, t + 1)
+        return slots
+
+    def unrolled(self, actor: actor_threads.Actor, number: int, parts: tuple[types.Unroll, ...]) -> queue.Unrolled:
+        """Takes the first B complete columns, which are cut into these parts."""
+        taken, self._complete = self._complete[: self._width], self._complete[self._width :]
+        for env, _, closing in taken:
+            for table, value in zip(jax.tree.leaves(self._closed), jax.tree.leaves(closing), strict=True):
+                table[env] = value
+        ids = np.asarray([env for env, _, _ in taken], np.int32)
+        # The replay of a single device knows every column; that of `latest` none.
+        columns = actor.columns[0] + ids if len(parts) == 1 else actor.columns
+        oldest, closed = min(version for _, version, _ in taken), jax.tree.map(np.copy, self._closed)
+        episodes, seconds = unroll.host_sums(*self.sums), self.seconds
+        self._clear()
+        return queue.Unrolled(actor.number, number, oldest, parts, (), columns, closed, episodes, seconds)
+
+    def _clear(self) -> None:
+        self.sums, self.seconds = np.zeros(4), {"environment_s": 0.0, "inference_s": 0.0}
+
+
+def _arrivals(
+    environment: envs.HostEnvironment, columns: _Columns, ready: int, timestep: Any, fresh: types.TimeStep
+) -> Iterator[tuple[types.TimeStep, np.ndarray, bool]]:
+    """Yields rows [M] that wait to be acted on, whose they are, and whether these environments then step."""
+    chunks = np.arange(environment.num_envs, dtype=np.int32).reshape(-1, ready)
+    if timestep:
+        yield from ((_take(timestep, ids), ids, False) for ids in chunks)
+    yield from ((_take(fresh, ids), ids, True) for ids in chunks)
+    while True:
+        rows, ids = environment.recv()
+        unroll.add_episodes(columns.sums, rows)
+        yield rows._replace(info=()), ids, True
 
 
 def _take(timestep: Any, rows: Any) -> Any:
     return jax.tree.map(lambda x: x[rows], timestep)
+
+
+def _begin(rows: types.Unroll, space: types.Unroll, carry: ArrayTree) -> tuple[Tables, types.Unroll]:
+    """Returns tables, and space [T + 1, B + M] for complete columns, of zeros, from carry [B]."""
+    steps, space = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (rows.steps, space))
+    before, opening, closing = (jax.tree.map(jnp.copy, carry) for _ in range(3))
+    return Tables(before, opening, closing, steps), space
+
+
+def _act(
+    agent: agents.Agent,
+    length: int,
+    width: int,
+    published: channels.Published,
+    tables: Tables,
+    exploration: ArrayTree,
+    key: Array,
+    step: Array,
+    ids: Array,
+    t: Array,
+    timestep: types.TimeStep,
+) -> tuple[Array, Tables]:
+    """Chooses actions [M] for timesteps [M] of environments `ids`; `t` i32 [M] is the row of its column of each."""
+    before = jax.tree.map(lambda x: x[ids], tables.carry)
+    explored = jax.tree.map(lambda x: x[ids], exploration)
+    inputs = types.ActInputs(timestep, before, jax.random.fold_in(key, step), explored)
+    output = agent.act(published.params, inputs)
+    row = types.Step(timestep, output.action, output.extras, jnp.broadcast_to(published.updates, ids.shape))
+
+    def keep(where: Array, table: ArrayTree) -> ArrayTree:
+        chosen = jnp.where(where, ids, width)
+        return jax.tree.map(lambda x, new: x.at[chosen].set(new, mode="drop"), table, before)
+
+    return output.action, Tables(
+        carry=jax.tree.map(lambda x, new: x.at[ids].set(new), tables.carry, output.carry),
+        opening=keep(t == 0, tables.opening),
+        closing=keep(t == length, tables.closing),
+        rows=jax.tree.map(lambda x, new: x.at[t, ids].set(new), tables.rows, row),
+    )
+
+
+def _collect(
+    length: int, width: int, capacity: int, tables: Tables, space: types.Unroll, ids: Array, slots: Array
+) -> tuple[Tables, types.Unroll]:
+    """Copies columns into slots i32 [M], none where a slot is B + M, and opens the columns after them."""
+    steps = jax.tree.map(lambda x, rows: x.at[:, slots].set(rows[:, ids], mode="drop"), space.steps, tables.rows)
+    carry = jax.tree.map(lambda x, new: x.at[slots].set(new[ids], mode="drop"), space.carry, tables.opening)
+    complete = jnp.where(slots < capacity, ids, width)
+    rows = jax.tree.map(lambda x: x.at[0, complete].set(x[length, ids], mode="drop"), tables.rows)
+    opening = jax.tree.map(lambda x, new: x.at[complete].set(new[ids], mode="drop"), tables.opening, tables.closing)
+    return tables._replace(rows=rows, opening=opening), types.Unroll(steps, carry)
+
+
+def _emit(width: int, parts: int, space: types.Unroll) -> tuple[tuple[types.Unroll, ...], types.Unroll]:
+    """Returns the first B columns in parts, and the space without them."""
+    whole = types.Unroll(
+        jax.tree.map(lambda x: x[:, :width], space.steps), jax.tree.map(lambda x: x[:width], space.carry)
+    )
+    rest = types.Unroll(
+        jax.tree.map(lambda x: jnp.roll(x, -width, 1), space.steps),
+        jax.tree.map(lambda x: jnp.roll(x, -width, 0), space.carry),
+    )
+    return unroll.cut(whole, parts), rest

@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import parallel, types
+from jaxrl_dist import parallel
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, unroll
-from jaxrl_dist.parallel.sebulba import actors, channels, host_tier, metrics, queue, tiers
+from jaxrl_dist.parallel.sebulba import actor, actors, channels, first_ready, host_tier, in_step, metrics, queue, tiers
 from jaxrl_dist.parallel.sebulba import snapshot as saved
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
@@ -103,169 +103,151 @@ class Sebulba(parallel.Layout):
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
-        config, agent, replay, learner, environment, num_envs, mesh = parts
-        self.mesh, self.rows_per_iteration = mesh, num_envs * config.unroll_length
-        self._stage = actors.make_stage(config, agent, replay, environment, num_envs, mesh)
-        num_actors, devices = self._stage.num_actors, self._stage.devices
-        setting = tiers.Setting(
-            agent, replay, learner, environment.spec, num_envs, num_actors, config.unroll_length, mesh
-        )
-        self._tier: tiers.Tier = tiers.DeviceTier(setting)
-        if replay.host:
-            self._tier = host_tier.HostTier(setting, replay.host)
-        acting = placement.table([(device, self._stage.width) for device in devices], self._stage.local)
+        self.mesh, self.rows_per_iteration = parts.mesh, parts.num_envs * parts.config.unroll_length
+        self._actors = actors.make(parts)
+        self._acting: actor.Acting = (first_ready.FirstReady if self._actors.ready else in_step.InStep)(self._actors)
+        self._tier: tiers.Tier = (host_tier.HostTier if parts.replay.host else tiers.DeviceTier)(parts)
+        acting = placement.table([(device, self._actors.width) for device in self._actors.devices], self._actors.local)
         self.placement = (*acting, *self._tier.notes)
-        self._is_compiled = False
-        self._running: actors.Running | None = None
-        self._failure: parallel.Failure | None = None
         self.program = self._tier.program
-        self.diagnosis = parallel.Diagnosis(self._tier.failing_template, self._run_again, lambda: self._failure)
+        self.diagnosis = parallel.Diagnosis(self._update_struct, self._run_again, lambda: self._failure)
+        self._copy = jax.jit(_copy)
+        self._is_compiled = False
+        self._threads: actor.Threads | None = None
+        self._failure: parallel.Failure | None = None
 
-    def init(self, keys: Array) -> actors.State:
-        keys = meshes.put_keys(self._stage.mesh, keys)
-        learner_state, replay_state = self._tier.init(keys)
-        timesteps = (self._zero_timestep(),) * self._stage.num_actors
-        acting = actors.Actors((), timesteps, ())
-        return actors.State(learner_state, keys, acting, replay_state, (), np.zeros((), np.int32))
+    def init(self, keys: Array) -> tiers.State:
+        keys = meshes.put_keys(self.mesh, keys)
+        learner, replay = self._tier.init(keys)
+        timestep = tiers.zero_timestep(self._actors.parts.environment.spec, self._actors.width)
+        acting = (unroll.ActorState((), timestep, ()),) * self._actors.num_actors
+        return tiers.State(learner, keys, acting, replay, (), np.zeros((), np.int32))
 
-    def template(self, keys: Array) -> actors.State:
-        return saved.template(self._stage, self._tier, keys)
+    def template(self, keys: Array) -> tiers.State:
+        return saved.template(self._actors, self._tier, keys)
 
     def run(
-        self, state: actors.State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
-    ) -> tuple[actors.State, parallel.Metrics]:
+        self, state: tiers.State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
+    ) -> tuple[tiers.State, parallel.Metrics]:
         self._compile(state)
-        if count and (self._running is None or self._running.state is not state):
-            self.close()
-            self._running = self._start(state, iteration, iteration / total)
-        sums = tiers.Sums(self._metric_names)
+        measured = metrics.Measured(self._names, self._actors)
         for i in range(iteration, iteration + count):
-            threads = self._running
-            assert threads is not None
+            threads = self._playing(state, i, i / total)
             try:
-                state = self._iterate(threads, state, i, total, stopped, sums)
+                state = self._iterate(threads, i, total, stopped, measured)
             except Exception as end:
                 fault = None if isinstance(end, _Stop) else end
-                raise parallel.Interrupted(state, self._metrics(sums), i - iteration, fault) from None
-            threads.state, threads.iteration = state, i + 1
+                raise parallel.Interrupted(state, self._metrics(measured), i - iteration, fault) from None
             if self._failure is not None:
                 break
-        return state, self._metrics(sums)
+        return state, self._metrics(measured)
 
-    def snapshot(self, state: actors.State) -> actors.State:
-        snapshot = state
-        if not state.pending and saved.is_exact(self._stage):
-            if self._running is None or self._running.state is not state:
-                # Only a run that has not begun has neither threads nor pending unrolls.
-                self.close()
-                self._running = self._start(state, 0, 0.0)
-            if not self._running.is_whole:
-                raise RuntimeError("an iteration was cut short, and the unrolls that it took are lost")
-            snapshot = saved.snapshot(self._stage, self._running)
-        return snapshot._replace(replay=self._tier.saved(snapshot.replay))
+    def snapshot(self, state: tiers.State) -> tiers.State:
+        if not state.pending and saved.is_exact(self._actors):
+            # Only a run that has not begun has neither threads nor pending unrolls.
+            state = saved.snapshot(self._playing(state, 0, 0.0))
+        return state._replace(replay=self._tier.saved(state.replay))
 
     def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        return metrics.report(sums, seconds) | {"inference_batch_mean": self._stage.inference_batch}
+        return metrics.report(sums, seconds) | {"inference_batch_mean": self._actors.num_acting}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        workers = self._stage.num_actors * jax.process_count()
-        return metrics.summary(sums) | {"inference_batch_mean": self._stage.inference_batch, "workers": workers}
+        workers = self._actors.num_actors * jax.process_count()
+        return metrics.summary(sums) | {"inference_batch_mean": self._actors.num_acting, "workers": workers}
 
-    def run_arguments(self, state: actors.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
+    def run_arguments(self, state: tiers.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del count
-        return self._tier.arguments(_clock(state, iteration, total), state.learner, state.key, state.replay)
+        return self._tier.arguments(state, iteration, total)
 
     def close(self) -> None:
-        if self._running is not None:
-            self._running.crew.close()
-            self._running = None
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
         self._tier.close()
 
-    def _run_again(self, failing: Any, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        result = self._tier.learn_again(tiers.Clock(iteration, total, 0), failing)
-        sums = tiers.Sums(self._metric_names)
-        sums.add([], result)
-        return result.learner, sums.metrics({})
+    def _iterate(
+        self, threads: actor.Threads, i: int, total: int, stopped: Callable[[], bool], measured: metrics.Measured
+    ) -> tiers.State:
+        """Runs an iteration: takes unrolls, learns from them, and publishes what was learned."""
+        state = threads.state
 
-    def _compile(self, state: actors.State) -> None:
+        def check() -> None:
+            if stopped():
+                raise _Stop
+            threads.check()
+
+        check()
+        self._tier.check(state, i)
+        started_s = time.perf_counter()
+        depth = threads.queue.depth()
+        unrolled = threads.take(i, check)
+        learning_s = time.perf_counter()
+        learned, failing = self._tier.learn(state, i, total, threads.filled(unrolled))
+        if failing is None:
+            threads.store.publish(i + 1, self._published(learned.learner, (i + 1) / total))
+        else:
+            self._failure = parallel.Failure(i, failing, None)
+        waited_s, learned_s = learning_s - started_s, time.perf_counter() - learning_s
+        measured.add(i, unrolled, learned, queue_depth=depth, learner_wait_s=waited_s, learning_s=learned_s)
+        threads.state, threads.iteration = _advance(state, learned, unrolled), i + 1
+        return threads.state
+
+    def _playing(self, state: tiers.State, iteration: int, progress: float) -> actor.Threads:
+        """Returns the actors that go on from a state; starts them where there are none."""
+        if self._threads is None or self._threads.state is not state:
+            self.close()
+            published = self._published(state.learner, progress)
+            self._threads = actor.Threads(self._actors, self._acting, state, iteration, published)
+        return self._threads
+
+    def _published(self, learner: learners.LearnerState, progress: float) -> channels.Published:
+        params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._copy(learner))
+        return channels.Published(params, updates, np.float32(progress))
+
+    def _compile(self, state: tiers.State) -> None:
         """Compiles the learner's programs and those of each actor's device, once."""
         if self._is_compiled:
             return
         self._is_compiled = True
-        self._tier.compile(_clock(state, 0, 1), state.learner, state.key, state.replay)
-        timestep = self._zero_timestep()
-        for device in dict.fromkeys(self._stage.devices):
-            published = jax.device_put(self._published(state.learner, 0.0), device)
-            self._warm_up(published, timestep, device)
+        self._tier.compile(state)
+        for device in dict.fromkeys(self._actors.devices):
+            self._acting.warm_up(jax.device_put(self._published(state.learner, 0.0), device), device)
 
-    def _warm_up(self, published: channels.Published, timestep: types.TimeStep, device: jax.Device) -> None:
-        """Compiles an actor's programs for a device by running each once; those that act on few compile as they go."""
-        programs = self._stage.programs
-        if isinstance(programs, unroll.HostUnroll):
-            programs.warm_up(published, timestep, self._stage.agent.init_carry(self._stage.width), device)
+    def _update_struct(self, keys: Array) -> tuple[Any, ...]:
+        """Returns the arguments of the learner's program, of `jax.ShapeDtypeStruct`."""
+        return self._tier.arguments(self.template(keys), 0, 1)
 
-    def _published(self, learner_state: learners.LearnerState, progress: float) -> channels.Published:
-        params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._tier.publish(learner_state))
-        return channels.Published(params, updates, np.float32(progress))
+    def _run_again(self, failing: Any, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
+        del iteration, total
+        learned = self._tier.again(*failing)
+        updates, sums = jax.device_get((learned.updates, learned.metrics))
+        return learned.learner, parallel.Metrics(unroll.no_episodes(), updates, sums, {})
 
-    def _iterate(
-        self,
-        threads: actors.Running,
-        state: actors.State,
-        i: int,
-        total: int,
-        stopped: Callable[[], bool],
-        sums: tiers.Sums,
-    ) -> actors.State:
-        def check() -> None:
-            if stopped():
-                raise _Stop
-            threads.crew.check()
-
-        check()
-        clock = _clock(state, i, total)
-        self._tier.check(clock, state.replay)
-        started_s = time.perf_counter()
-        depth = threads.queue.depth()
-        items = take(self._stage, threads, i, check)
-        threads.is_whole = False
-        threads.gauges.add_items(items, i, depth)
-        learning_s = time.perf_counter()
-        filled = queue.fill(items, threads.stand_ins)
-        result, failing = self._tier.learn(clock, state.learner, state.key, state.replay, filled)
-        if failing is None:
-            threads.store.publish(i + 1, self._published(result.learner, (i + 1) / total))
-        else:
-            self._failure = parallel.Failure(i, failing, None)
-        threads.gauges.add_seconds(learning_s - started_s, time.perf_counter() - learning_s)
-        sums.add([item.episodes for item in items], result)
-        threads.is_whole = True
-        return advance(state, result, items)
-
-    def _start(self, state: actors.State, iteration: int, progress: float) -> actors.Running:
-        return actors.start(self._stage, state, iteration, self._published(state.learner, progress))
-
-    def _metrics(self, sums: tiers.Sums) -> parallel.Metrics:
-        threads = self._running
-        own = threads.measured() if threads else {}
-        return sums.metrics(own | self._tier.report())
-
-    def _zero_timestep(self) -> types.TimeStep:
-        return tiers.zero_timestep(self._stage.environment.spec, self._stage.width)
+    def _metrics(self, measured: metrics.Measured) -> parallel.Metrics:
+        sums = measured.metrics(self._threads.counted() if self._threads else {})
+        return sums._replace(layout=sums.layout | self._tier.report())
 
     @functools.cached_property
-    def _metric_names(self) -> tuple[str, ...]:
-        state = self.template(tiers.keys_struct())
-        result = jax.eval_shape(self.program, *self.run_arguments(state, 0, 1, 1))
-        return tuple(result.metrics)
-
-
-def _clock(state: actors.State, iteration: int, total: int) -> tiers.Clock:
-    return tiers.Clock(iteration, total, int(state.replay_began))
+    def _names(self) -> tuple[str, ...]:
+        """Names of the learner's metrics."""
+        return tuple(jax.eval_shape(self.program, *self._update_struct(tiers.keys_struct())).metrics)
 
 
 class _Stop(Exception):  # noqa: N818
     """A stop was asked for."""
+
+
+def _copy(learner: learners.LearnerState) -> Any:
+    """Returns parameters and number of updates, copies without the seeds axis that outlive the learner's own."""
+    return jax.tree.map(lambda x: x[0], (learner.params, learner.updates))
+
+
+def _advance(state: tiers.State, learned: tiers.Learned, unrolled: Sequence[queue.Unrolled]) -> tiers.State:
+    """Returns the state after an iteration that took these unrolls."""
+    acting = [unroll.ActorState((), one.timestep, ()) for one in state.actors]
+    for one in unrolled:
+        acting[one.actor] = unroll.ActorState((), one.timestep, ())
+    return state._replace(learner=learned.learner, replay=learned.replay, actors=tuple(acting), pending=())
 
 
 LAYOUT = parallel.LayoutSpec(
@@ -279,26 +261,3 @@ LAYOUT = parallel.LayoutSpec(
     choose_devices=choose_devices,
     replay_shards=replay_shards,
 )
-
-
-def take(stage: actors.Stage, threads: actors.Running, iteration: int, check: Callable[[], None]) -> list[queue.Item]:
-    """Takes the unrolls of an iteration: those of its number, or, where the lag is free, those that came first.
-
-    Args:
-        stage: what the actors are.
-        threads: the actors, running.
-        iteration: that begins.
-        check: called while waiting; what it raises is raised here, and nothing was taken.
-    """
-    if stage.lag is None:
-        return threads.queue.take(stage.num_actors, check)
-    return threads.queue.take_number(iteration, stage.quorum, check)
-
-
-def advance(state: actors.State, learned: tiers.Learned, items: Sequence[queue.Item]) -> actors.State:
-    """Returns the state after an iteration that took these items."""
-    timesteps = list(state.actors.timestep)
-    for item in items:
-        timesteps[item.actor] = item.timestep
-    acting = actors.Actors((), tuple(timesteps), ())
-    return actors.State(learned.learner, state.key, acting, learned.replay, (), state.replay_began)

@@ -3,61 +3,69 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxrl_dist.parallel.sebulba import queue
+from jaxrl_dist import parallel
+from jaxrl_dist.parallel import unroll
+from jaxrl_dist.parallel.sebulba import actors as numbers
+from jaxrl_dist.parallel.sebulba import queue, tiers
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
 _SUMS = ("queue_depth", "iterations", "unplayed_steps", "learner_wait_s", "learning_s", *_BUSY)
 
 
-class Gauges:
-    """Sums since they were last taken."""
+class Measured:
+    """Sums of iterations; the learner's own stay on its devices until they are asked for."""
 
-    def __init__(self, num_actors: int, unroll_steps: int) -> None:
-        """Starts at zero; an unroll of each actor is due in every iteration, and has so many environment steps."""
-        self._num_actors, self._unroll_steps = num_actors, unroll_steps
-        self._counts: dict[str, int] = {}
-        self._sums: dict[str, Any] = {}
-        self.take({})
+    def __init__(self, names: Sequence[str], actors: numbers.Actors) -> None:
+        """Starts at zero; `names` are those of the learner's metrics."""
+        self._names, self._num_actors = names, actors.num_actors
+        self._unroll_steps = actors.width * actors.parts.config.unroll_length
+        self._sums, self._lags = dict.fromkeys(_SUMS, 0.0), np.zeros(LARGEST_LAG + 1)
+        self._episodes = unroll.no_episodes()
+        self._learned: list[Any] = []
 
-    def add_items(self, items: Sequence[queue.Item], iteration: int, depth: int) -> None:
-        """Counts what the learner took: `iteration` is the version that it is about to improve."""
-        self._sums["queue_depth"] += depth
-        self._sums["iterations"] += 1
-        self._sums["unplayed_steps"] += (self._num_actors - len(items)) * self._unroll_steps
-        for item in items:
-            self._sums["lag_counts"][min(iteration - item.version, LARGEST_LAG)] += 1
-            for name in _BUSY:
-                self._sums[name] += item.seconds.get(name, 0.0)
-
-    def add_seconds(self, waited: float, learned: float) -> None:
-        """Counts the learner's own time: waiting for unrolls, and learning from them."""
-        self._sums["learner_wait_s"] += waited
-        self._sums["learning_s"] += learned
-
-    def take(self, counts: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Returns the sums as arrays [1, ...] by name, and by how much counts grew since the last call; begins anew.
+    def add(self, iteration: int, unrolled: Sequence[queue.Unrolled], learned: tiers.Learned, **own: float) -> None:
+        """Adds an iteration.
 
         Args:
-            counts: since the start: `bytes_to_learner`, `bytes_to_actors` and `dropped_unrolls`.
+            iteration: the version that it improved.
+            unrolled: what the learner took of the queue.
+            learned: what it gave.
+            **own: `queue_depth` in unrolls, and seconds: `learner_wait_s` for unrolls, `learning_s`.
         """
-        grown = {name: count - self._counts.get(name, 0) for name, count in counts.items()}
-        self._counts = dict(counts)
-        taken = {name: np.asarray([value], np.float64) for name, value in (self._sums | grown).items()}
-        if "dropped_unrolls" in taken:
-            # What came too late was played all the same.
-            taken["unplayed_steps"] -= taken["dropped_unrolls"] * self._unroll_steps
-        self._sums = {**dict.fromkeys(_SUMS, 0.0), "lag_counts": np.zeros(LARGEST_LAG + 1)}
-        return taken
+        own |= {"iterations": 1, "unplayed_steps": (self._num_actors - len(unrolled)) * self._unroll_steps}
+        own |= {name: sum(one.seconds.get(name, 0.0) for one in unrolled) for name in _BUSY}
+        for name, value in own.items():
+            self._sums[name] += value
+        for one in unrolled:
+            self._lags[min(iteration - one.version, LARGEST_LAG)] += 1
+            self._episodes = jax.tree.map(np.add, self._episodes, one.episodes)
+        values = learned.updates, {name: learned.metrics[name] for name in self._names}
+        self._learned.append(jax.tree.map(lambda x: x.addressable_data(0), values))
+
+    def metrics(self, counts: Mapping[str, int]) -> parallel.Metrics:
+        """Returns all of it in NumPy.
+
+        Args:
+            counts: of these iterations: `bytes_to_learner`, `bytes_to_actors` and `dropped_unrolls`.
+        """
+        nothing: Any = np.zeros(1, np.int32), {name: np.zeros(1, np.float32) for name in self._names}
+        updates, learned = jax.tree.map(lambda *x: np.sum(x, 0), nothing, *jax.device_get(self._learned))
+        sums = {**self._sums, **counts}
+        # What came too late was played all the same.
+        sums["unplayed_steps"] -= counts.get("dropped_unrolls", 0) * self._unroll_steps
+        own: dict[str, Any] = {name: np.asarray([value], np.float64) for name, value in sums.items()}
+        return parallel.Metrics(self._episodes, updates, learned, own | {"lag_counts": self._lags[None]})
 
 
 def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     """Says what a training record holds of the layout.
 
     Args:
-        sums: of `Gauges.take` under `layout/`.
+        sums: of `Measured.metrics` under `layout/`.
         seconds: of training that they cover.
 
     Returns:
@@ -69,6 +77,7 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     values = own(sums)
     busy = sum(values[name] for name in _BUSY) or 1.0
     acting = {name.removesuffix("_s"): float(values[name] / busy) for name in _BUSY}
+    packed = values.get("packed_bytes", 0.0)
     learning = float(values["learning_s"] / ((values["learning_s"] + values["learner_wait_s"]) or 1.0))
     return {
         **_lag_and_drops(values),
@@ -77,7 +86,7 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
         **{f"share_{name}": share for name, share in acting.items()},
         "share_learning": learning,
-        **_compression(values),
+        **({"replay_compression": float(values["unpacked_bytes"] / packed)} if packed else {}),
         "bottleneck": "learning" if learning > 0.5 else max(acting, key=lambda name: acting[name]),
     }
 
@@ -99,11 +108,6 @@ def lag(values: Mapping[str, Any]) -> dict[str, int]:
 
 def _lag_and_drops(values: Mapping[str, Any]) -> dict[str, int]:
     return {**lag(values), "dropped_unrolls": int(values.get("dropped_unrolls", 0))}
-
-
-def _compression(values: Mapping[str, Any]) -> dict[str, float]:
-    packed = values.get("packed_bytes", 0.0)
-    return {"replay_compression": float(values["unpacked_bytes"] / packed)} if packed else {}
 
 
 def lag_quantile(counts: np.ndarray, share: float) -> int:

@@ -1,7 +1,9 @@
-"""Unrolls on their way to the learner, in the order in which it takes them."""
+"""Unrolls on their way to the learner: sent to its devices, and queued in the order in which it takes them."""
 
 import collections
+import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,21 +11,25 @@ import jax
 import numpy as np
 
 from jaxrl_dist import types
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.parallel.sebulba import actors as numbers
 from jaxrl_dist.parallel.sebulba import channels
+from jaxrl_dist.replay import packed_observations
 from jaxrl_dist.types import ArrayTree
 
 
-class Item(NamedTuple):
+class Unrolled(NamedTuple):
     """One actor's unroll on its way to the learner.
 
     Attributes:
         actor: its index.
-        number: of the unroll among the actor's.
-        version: that acted.
-        unroll: `types.Unroll` on the learner's devices.
+        number: of the unroll among the actor's, -1 of one that stands in for a late one.
+        version: that acted, the oldest where there were several.
+        unroll: `types.Unroll` on the learner's devices; until it is sent, the parts for each of this process's.
         packed: its observations, where they stay on the host: for each of this process's devices a block per column.
         columns: i32 [B / D], which of a device's columns these are, the same on every device.
-        timestep: `types.TimeStep` [B] in NumPy, of each environment the closing row.
+        timestep: `types.TimeStep` [B] in NumPy, of each environment the closing row; () where a snapshot held it.
         episodes: sums in NumPy.
         seconds: by what the actor spent them on.
     """
@@ -31,12 +37,77 @@ class Item(NamedTuple):
     actor: int
     number: int
     version: int
-    unroll: types.Unroll
-    packed: channels.Packed
+    unroll: Any
+    packed: tuple[Sequence[packed_observations.Block], ...]
     columns: Any
     timestep: Any
-    episodes: Any
+    episodes: unrolls.EpisodeSums
     seconds: dict[str, float]
+
+
+class Sender:
+    """Puts unrolls onto the learner's devices of this process, each as one array over all of them; for any thread.
+
+    Attributes:
+        count: of unrolls that were sent.
+        num_bytes: of these unrolls.
+    """
+
+    def __init__(self, actors: numbers.Actors) -> None:
+        """Takes the actors whose unrolls it sends."""
+        parts, self.count, self.num_bytes = actors.parts, 0, 0
+        self._mesh, self._devices, self._lock = parts.mesh, actors.local, threading.Lock()
+        self._observations: packed_observations.Observations | None = None
+        if parts.replay.host:
+            row = parts.environment.spec.observation
+            self._observations = packed_observations.Observations(row, parts.config.unroll_length)
+
+    def __call__(self, unrolled: Unrolled) -> Unrolled:
+        """Sends an unroll that is cut by columns into as many parts as there are devices of this process."""
+        sending_s, parts = time.perf_counter(), unrolled.unroll
+        if self._observations is not None:
+            # The last row comes again as the first of the next unroll.
+            observed = [jax.tree.map(lambda x: x[:-1], part.steps.timestep.observation) for part in parts]
+            unrolled = unrolled._replace(packed=tuple(self._observations.pack(one) for one in observed))
+            parts = [strip(part) for part in parts]
+        placed = [jax.device_put(part, device) for part, device in zip(parts, self._devices, strict=True)]
+        steps = jax.tree.map(functools.partial(self._join, 1), *(part.steps for part in placed))
+        carry = jax.tree.map(functools.partial(self._join, 0), *(part.carry for part in placed))
+        with self._lock:
+            self.count += 1
+            self.num_bytes += sum(leaf.nbytes for leaf in jax.tree.leaves(parts))
+        seconds = unrolled.seconds | {"transfer_s": time.perf_counter() - sending_s}
+        return unrolled._replace(unroll=types.Unroll(steps, carry), seconds=seconds)
+
+    def whole(self, unrolled: Unrolled) -> types.Unroll:
+        """Returns an unroll with its observations, those of the last row zeros; the inverse of `again`."""
+        unroll = unrolled.unroll
+        if self._observations is None:
+            return unroll  # type: ignore[no-any-return]
+        placed = []
+        for device, blocks in zip(self._devices, unrolled.packed, strict=True):
+            columns = zip(*(self._observations.unpack(block) for block in blocks), strict=True)
+            leaves = [np.stack([*column], 1) for column in columns]
+            closed = [np.concatenate([x, np.zeros_like(x[:1])]) for x in leaves]
+            observed = jax.tree.unflatten(self._observations.structure, closed)
+            placed.append(jax.device_put(observed, device))
+        return _with_observation(unroll, jax.tree.map(functools.partial(self._join, 1), *placed))
+
+    def again(self, unrolled: Unrolled) -> Unrolled:
+        """Takes up one whose unroll is as a snapshot held it."""
+        if self._observations is None:
+            return unrolled
+        observed, packed = unrolled.unroll.steps.timestep.observation, []
+        for device in range(len(self._devices)):
+            shard = jax.tree.map(lambda x: np.asarray(x.addressable_shards[device].data)[:-1], observed)  # noqa: B023
+            packed.append(self._observations.pack(shard))
+        return unrolled._replace(unroll=strip(unrolled.unroll), packed=tuple(packed))
+
+    def _join(self, axis: int, *pieces: jax.Array) -> jax.Array:
+        shape = list(pieces[0].shape)
+        shape[axis] *= self._mesh.shape["devices"]
+        kind: Any = meshes.UNROLL.steps if axis else meshes.UNROLL.carry
+        return jax.make_array_from_single_device_arrays(tuple(shape), meshes.sharding(self._mesh, kind), list(pieces))
 
 
 class UnrollQueue:
@@ -50,16 +121,16 @@ class UnrollQueue:
         """Holds nothing yet; `size` unrolls of each actor fit, none with a number below `first`."""
         self.dropped = 0
         self._size, self._first = size, first
-        self._items: list[collections.deque[tuple[int, Item]]] = [collections.deque() for _ in range(num_actors)]
+        self._waiting: list[collections.deque[tuple[int, Unrolled]]] = [collections.deque() for _ in range(num_actors)]
         self._arrivals = 0
         self._changed = threading.Condition()
         self._is_closed = False
 
-    def put(self, item: Item, is_current: Callable[[], bool]) -> None:
+    def put(self, unrolled: Unrolled, is_current: Callable[[], bool]) -> None:
         """Adds an unroll, or drops it if it is late, and waits while its actor's are full.
 
         Args:
-            item: of one actor.
+            unrolled: of one actor.
             is_current: whether its actor still counts; one that was given up adds nothing any more.
 
         Raises:
@@ -67,18 +138,18 @@ class UnrollQueue:
         """
         with self._changed:
             while not self._is_closed and is_current():
-                if item.number < self._first:
+                if unrolled.number < self._first:
                     self.dropped += 1
                     return
-                if len(self._items[item.actor]) < self._size:
-                    self._items[item.actor].append((self._arrivals, item))
+                if len(self._waiting[unrolled.actor]) < self._size:
+                    self._waiting[unrolled.actor].append((self._arrivals, unrolled))
                     self._arrivals += 1
                     self._changed.notify_all()
                     return
                 self._changed.wait(channels.POLL_S)
         raise channels.Closed
 
-    def take(self, count: int, check: Callable[[], None]) -> list[Item]:
+    def take(self, count: int, check: Callable[[], None]) -> list[Unrolled]:
         """Takes the `count` unrolls that came first, all of them or none.
 
         Args:
@@ -86,12 +157,14 @@ class UnrollQueue:
             check: called while waiting; what it raises is raised here, and nothing was taken.
         """
         with self._changed:
-            while sum(map(len, self._items)) < count:
+            while sum(map(len, self._waiting)) < count:
                 check()
                 self._changed.wait(channels.POLL_S)
-            return [self._pop_oldest() for _ in range(count)]
+            oldest = sorted((one[0], actor) for actor, waiting in enumerate(self._waiting) for one in waiting)[:count]
+            self._changed.notify_all()
+            return [self._waiting[actor].popleft()[1] for _, actor in oldest]
 
-    def take_number(self, number: int, count: int, check: Callable[[], None]) -> list[Item]:
+    def take_number(self, number: int, count: int, check: Callable[[], None]) -> list[Unrolled]:
         """Takes every unroll of a number as soon as `count` of them are in, in the order of their actors.
 
         Those of this number that come later are dropped.
@@ -102,27 +175,27 @@ class UnrollQueue:
             check: as in `take`.
         """
         with self._changed:
-            while len(found := [items for items in self._items if items and items[0][1].number == number]) < count:
+            while len(found := [one for one in self._waiting if one and one[0][1].number == number]) < count:
                 check()
                 self._changed.wait(channels.POLL_S)
             self._first = number + 1
             self._changed.notify_all()
-            return [items.popleft()[1] for items in found]
+            return [waiting.popleft()[1] for waiting in found]
 
     def first(self) -> int:
         """Returns the lowest number that is not late."""
         with self._changed:
             return self._first
 
-    def pending(self, actor: int) -> list[Item]:
+    def waiting(self, actor: int) -> list[Unrolled]:
         """Lists an actor's unrolls that wait, oldest first."""
         with self._changed:
-            return [item for _, item in self._items[actor]]
+            return [unrolled for _, unrolled in self._waiting[actor]]
 
     def depth(self) -> int:
         """Returns how many unrolls wait."""
         with self._changed:
-            return sum(map(len, self._items))
+            return sum(map(len, self._waiting))
 
     def wake(self) -> None:
         """Lets who waits look again."""
@@ -133,59 +206,16 @@ class UnrollQueue:
         """Ends every `put`, drops what waits, and frees it."""
         with self._changed:
             self._is_closed = True
-            for items in self._items:
-                items.clear()
+            for waiting in self._waiting:
+                waiting.clear()
             self._changed.notify_all()
 
-    def _pop_oldest(self) -> Item:
-        oldest = min((items for items in self._items if items), key=lambda items: items[0][0])
-        self._changed.notify_all()
-        return oldest.popleft()[1]
+
+def strip(unroll: types.Unroll) -> types.Unroll:
+    """Returns an unroll without its observations."""
+    return _with_observation(unroll, ())
 
 
-def stand_ins(
-    rows: types.Unroll,
-    carry: ArrayTree,
-    num_actors: int,
-    send: Callable[[tuple[types.Unroll, ...]], tuple[types.Unroll, channels.Packed]],
-    parts: int,
-) -> tuple[Item, ...]:
-    """Makes what stands in for each actor's unroll; all share their arrays.
-
-    Args:
-        rows: `types.Unroll` [T + 1, B / D] of `jax.ShapeDtypeStruct`, one part.
-        carry: acting state [B / D, ...].
-        num_actors: of this process.
-        send: (parts of an unroll) -> the unroll on the learner's devices, and what of it stays on the host.
-        parts: of an unroll.
-    """
-    steps = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), rows.steps)
-    last: Any = np.full_like(steps.timestep.step_type, types.LAST)
-    steps = steps._replace(timestep=steps.timestep._replace(step_type=last))
-    unroll, packed = send((types.Unroll(steps, carry),) * parts)
-    columns = np.arange(num_actors * last.shape[1], dtype=np.int32).reshape(num_actors, -1)
-    return tuple(Item(actor, -1, -1, unroll, packed, columns[actor], (), (), {}) for actor in range(num_actors))
-
-
-def fill(items: Sequence[Item], stand_ins: Sequence[Item]) -> list[Item]:
-    """Returns an item of each actor: its own where there is one, else what stands in; as they are without these."""
-    if not stand_ins:
-        return list(items)
-    own = {item.actor: item for item in items}
-    return [own.get(item.actor, item) for item in stand_ins]
-
-
-def number_in_time(lag: int, store: channels.ParamStore, queue: UnrollQueue, number: int) -> int:
-    """Returns the number of the unroll that an actor plays next.
-
-    It is the one that follows, unless that is late: then the one that is acted with the newest version. An actor whose
-    unroll was taken is late for the next number only when a quorum of others is in, so a quorum plays every number.
-
-    Args:
-        lag: policy lag.
-        store: of the parameters.
-        queue: of the unrolls.
-        number: one more than that of the actor's last unroll.
-    """
-    first = queue.first()
-    return number if number >= first else max(first, store.newest() + lag)
+def _with_observation(unroll: types.Unroll, observation: ArrayTree) -> types.Unroll:
+    timestep = unroll.steps.timestep._replace(observation=observation)
+    return unroll._replace(steps=unroll.steps._replace(timestep=timestep))
