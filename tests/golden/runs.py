@@ -15,6 +15,7 @@ class Words(NamedTuple):
         flags: old -> new, names without dashes; "layout.policy_lag=free" renames a value, "layout." all of an owner's.
         leaves: old -> new, whole parts of a path, wherever they stand in it, as in "statistics/mean"; one that begins
             with "^" is looked for at the front only. An empty new word takes the parts away.
+        gone: whole paths of leaves, in the old words, that the newer commit does not save.
         metrics: old -> new, names in `metrics.jsonl` and `summary.json`, and parts of names in the progress that is
             saved with a checkpoint.
         added: names of flags that the older commit does not know, and is not given.
@@ -23,6 +24,7 @@ class Words(NamedTuple):
 
     flags: Mapping[str, str] = {}
     leaves: Mapping[str, str] = {}
+    gone: Sequence[str] = ()
     metrics: Mapping[str, str] = {}
     added: Sequence[str] = ()
     dropped: Sequence[str] = ()
@@ -32,6 +34,7 @@ class Words(NamedTuple):
         return Words(
             flags={**self.flags, **common.flags, **self.flags},
             leaves={**self.leaves, **common.leaves, **self.leaves},
+            gone=(*self.gone, *common.gone),
             metrics={**self.metrics, **common.metrics, **self.metrics},
             added=(*self.added, *common.added),
             dropped=(*common.dropped, *self.dropped),
