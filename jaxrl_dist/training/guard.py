@@ -28,7 +28,9 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
         state: of the layout, after the chunk.
         metrics: of the chunk, on the devices or on the host.
     """
-    in_state = _all_finite((state.learner.params, state.learner.opt_state, state.actors.timestep))
+    # Members of an asynchronous run are at work: their timesteps are not in its state.
+    timestep = state.actors.timestep if hasattr(state, "actors") else ()
+    in_state = _all_finite((state.learner.params, state.learner.opt_state, timestep))
     metrics = jax.device_get(metrics)
     in_sums = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(metrics))
     return bool(in_state) and in_sums and not np.any(metrics.episodes.unsound_rows)

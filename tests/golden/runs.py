@@ -59,7 +59,10 @@ class Run(NamedTuple):
     words: Words = Words()
 
 
-CHANGED = Words()
+CHANGED = Words(
+    # What a worker of async_gradient sends is a gradient, beside the sums of its episodes.
+    leaves={"sent/episodes": "episodes"},
+)
 
 # Every iteration is a chunk and a record of its own: how many iterations the program sums up before the host does would
 # follow the clock, and with it the last bits of the sums.
@@ -90,6 +93,10 @@ _IN_TURN = "--layout=async_gradient --layout.schedule=round_robin --layout.num_w
 _ONE_GRADIENT = "--replay.samples_per_insert=1 "
 _ONE_GRADIENT_REAL = "--replay.samples_per_insert=2 "
 _ONE_GRADIENT_SEQUENCES = "--replay.samples_per_insert=2.4 "
+
+_EPISODES = [
+    f"sent/episodes/{name}" for name in ("episodes", "episode_return", "episode_length", "valid_steps", "unsound_rows")
+]
 
 RUNS = (
     Run("ppo-anakin", "--system=ppo --layout=anakin " + _WALK + _EPOCHS),
@@ -142,7 +149,17 @@ RUNS = (
         "--network.head_size=8 " + _WALK + _REPLAY,
     ),
     Run("mixed-replay", "--system=impala_replay --replay.capacity=512 " + _SEBULBA + _WALK + _UNROLLS),
-    Run("apart", "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY),
+    Run(
+        "apart",
+        "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY,
+        # Actors send no gradient, learners no episodes, and whose sample it was follows from a gradient's number.
+        words=Words(
+            gone=[
+                *(f"pending/{actor}/sent/given" for actor in (0, 1)),
+                *(f"pending/{learner}/{leaf}" for learner in (2, 3) for leaf in ("ring", *_EPISODES)),
+            ]
+        ),
+    ),
     Run("resumed", "--system=ppo --layout=anakin " + _WALK + _EPOCHS, then="--steps=1920"),
     Run("resumed-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES, then="--steps=1200"),
     Run("resumed-async", "--system=gorila " + _IN_TURN + _WALK + _REPLAY + _ONE_GRADIENT, then="--steps=960"),
