@@ -79,6 +79,34 @@ def test_a_resumed_run_is_the_same_bit_by_bit(kind: str, tmp_path: pathlib.Path)
         run.layout.close()
 
 
+def test_unrolls_that_came_without_a_sample_are_resumed_without_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    update = shared_replay.SharedReplay.update
+
+    def spied(self: Any, rank: int, number: int, *sample: Any) -> None:
+        given.append((rank, number))
+        update(self, rank, number, *sample)
+
+    monkeypatch.setattr(shared_replay.SharedReplay, "update", spied)
+    settings = {**KINDS["bundled, global"], "replay.min_size": 128}
+    whole = make("apex_dqn", **{"layout.num_actors": 0, **settings}).run(3)
+    state = stored(whole)
+    assert set(state.status) == {dispatcher.PLAYED} and not given
+    path = checkpoint.save(tmp_path, 3, state, {})
+    whole.run(25)
+    expected = given.copy()
+    given.clear()
+    second = make("apex_dqn", **{"layout.num_actors": 0, **settings})
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 3
+    equal(whole, second.run(25))
+    assert given == expected and len(given) > 3
+    for run in (whole, second):
+        run.layout.close()
+
+
 @pytest.mark.parametrize(
     ("durations", "samples_per_insert"),
     marks.some(
