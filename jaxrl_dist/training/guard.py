@@ -29,7 +29,8 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
         state: of the layout, after the chunk.
         metrics: of the chunk, on the devices or on the host.
     """
-    actors = jax.tree.leaves(state.actors, is_leaf=lambda x: isinstance(x, unroll.ActorState))
+    # Members of an asynchronous run are at work: their timesteps are not in its state.
+    actors = jax.tree.leaves(getattr(state, "actors", ()), is_leaf=lambda x: isinstance(x, unroll.ActorState))
     timesteps = [one.timestep for one in actors]
     in_state = _all_finite((state.learner.params, state.learner.opt_state, timesteps))
     metrics = jax.device_get(metrics)

@@ -88,7 +88,8 @@ def compare(
         words: that changed in between.
         ignored: names of metrics, in the newer words, that follow the clock.
     """
-    arrays = _rename({_split(path): array for path, array in base.arrays.items()}, words.leaves)
+    old = {_split(path): array for path, array in base.arrays.items()}
+    arrays = _rename({place: array for place, array in old.items() if place[1] not in words.gone}, words.leaves)
     differences = list(_differences("array", arrays, head.arrays, _array_difference))
     ignored = frozenset(ignored)
     differences += _number_differences("", base.numbers, head.numbers, words, ignored)

@@ -15,6 +15,7 @@ class Words(NamedTuple):
         flags: old -> new, names without dashes; "layout.policy_lag=free" renames a value, "layout." all of an owner's.
         leaves: old -> new, whole parts of a path, wherever they stand in it, as in "statistics/mean"; one that begins
             with "^" is looked for at the front only. An empty new word takes the parts away.
+        gone: whole paths of leaves, in the old words, that the newer commit does not save.
         metrics: old -> new, names in `metrics.jsonl` and `summary.json`, and parts of names in the progress that is
             saved with a checkpoint.
         added: names of flags that the older commit does not know, and is not given.
@@ -23,6 +24,7 @@ class Words(NamedTuple):
 
     flags: Mapping[str, str] = {}
     leaves: Mapping[str, str] = {}
+    gone: Sequence[str] = ()
     metrics: Mapping[str, str] = {}
     added: Sequence[str] = ()
     dropped: Sequence[str] = ()
@@ -32,6 +34,7 @@ class Words(NamedTuple):
         return Words(
             flags={**self.flags, **common.flags, **self.flags},
             leaves={**self.leaves, **common.leaves, **self.leaves},
+            gone=(*self.gone, *common.gone),
             metrics={**self.metrics, **common.metrics, **self.metrics},
             added=(*self.added, *common.added),
             dropped=(*common.dropped, *self.dropped),
@@ -56,7 +59,10 @@ class Run(NamedTuple):
     words: Words = Words()
 
 
-CHANGED = Words()
+CHANGED = Words(
+    # What a worker of async_gradient sends is a gradient, beside the sums of its episodes.
+    leaves={"sent/episodes": "episodes"},
+)
 
 # Under sebulba: what is saved of two actors, and of two unrolls of each that wait.
 _BY_ACTOR = Words(
@@ -98,6 +104,10 @@ _IN_TURN = "--layout=async_gradient --layout.schedule=round_robin --layout.num_w
 _ONE_GRADIENT = "--replay.samples_per_insert=1 "
 _ONE_GRADIENT_REAL = "--replay.samples_per_insert=2 "
 _ONE_GRADIENT_SEQUENCES = "--replay.samples_per_insert=2.4 "
+
+_EPISODES = [
+    f"sent/episodes/{name}" for name in ("episodes", "episode_return", "episode_length", "valid_steps", "unsound_rows")
+]
 
 RUNS = (
     Run("ppo-anakin", "--system=ppo --layout=anakin " + _WALK + _EPOCHS),
@@ -150,7 +160,17 @@ RUNS = (
         "--network.head_size=8 " + _WALK + _REPLAY,
     ),
     Run("mixed-replay", "--system=impala_replay --replay.capacity=512 " + _SEBULBA + _WALK + _UNROLLS, words=_BY_ACTOR),
-    Run("apart", "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY),
+    Run(
+        "apart",
+        "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY,
+        # Actors send no gradient, learners no episodes, and whose sample it was follows from a gradient's number.
+        words=Words(
+            gone=[
+                *(f"pending/{actor}/sent/given" for actor in (0, 1)),
+                *(f"pending/{learner}/{leaf}" for learner in (2, 3) for leaf in ("ring", *_EPISODES)),
+            ]
+        ),
+    ),
     Run("resumed", "--system=ppo --layout=anakin " + _WALK + _EPOCHS, then="--steps=1920"),
     Run("resumed-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES, then="--steps=1200", words=_BY_ACTOR),
     Run("resumed-async", "--system=gorila " + _IN_TURN + _WALK + _REPLAY + _ONE_GRADIENT, then="--steps=960"),

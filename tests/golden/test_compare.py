@@ -112,6 +112,12 @@ def test_two_leaves_that_get_one_path_are_refused():
         places(base, left(), runs.Words(leaves={"statistics": "moments"}))
 
 
+def test_leaves_that_are_gone_are_left_out_by_their_whole_path():
+    base = left(arrays={"state/pending/0/given": np.zeros(1), "state/pending/1/given": np.zeros(1)})
+    words = runs.Words(gone=["pending/0/given"]).over(runs.Words(gone=["given"]))
+    assert places(base, left(), words) == ["array state/pending/1/given"]
+
+
 def test_flags_are_translated_to_the_older_words():
     flags = ["--layout.lag=free", "--replay.size=8", "--sweep=agent.decay=0.9,1;learner.rate=1", "--size=free"]
     common = runs.Words(

@@ -141,8 +141,7 @@ def test_old_gradients_are_dropped() -> None:
 def test_the_server_may_be_spread_over_devices() -> None:
     one, four = (make("ppo", {**ONCE, "network.hidden_sizes": (16,)}, 2, devices=n).run(6) for n in (1, 4))
     equal(one, four, 1e-6)
-    threads = four.layout.run.__self__._crowd
-    kernels = [x for x in jax.tree.leaves(threads.learner.params) if x.ndim == 2]
+    kernels = [x for x in jax.tree.leaves(four.layout._server.learner.params) if x.ndim == 2]
     assert any(not x.sharding.is_fully_replicated for x in kernels)
     for run in (one, four):
         run.layout.close()
@@ -152,7 +151,7 @@ def test_a_stop_while_a_worker_is_waited_for_leaves_it_its_turn(monkeypatch: pyt
     work, is_slow, asked = worker.Worker.work, threading.Event(), threading.Event()
 
     def slow(self: Any, *arguments: Any) -> Any:
-        if is_slow.is_set() and self.number == 3 and np.asarray(self.role.env_ids)[0] == 6:
+        if is_slow.is_set() and self.number == 3 and np.asarray(self.env_ids)[0] == 6:
             asked.set()
             time.sleep(1.0)
         return work(self, *arguments)

@@ -1,5 +1,6 @@
 """Tests of the parameter server: what it sums, drops and undoes, and in which order gradients come."""
 
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from jaxrl_dist import types
 from jaxrl_dist.learning import learner
+from jaxrl_dist.parallel import async_gradient
 from jaxrl_dist.parallel.async_gradient import schedules, server
 
 
@@ -22,8 +24,7 @@ def judge(**settings: Any) -> Any:
     agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ()), "parts": ()})
     rule = learner.Config(optimizer="sgd", learning_rate=1.0, anneal=False, max_grad_norm=0.0)
     built = learner.make(rule, agent, types.LOCAL)
-    defaults = {"per_apply": 1, "max_age": -1, "outlier_deviations": 0.0}
-    step = jax.jit(server.make(built, **{**defaults, **settings}))
+    step = jax.jit(functools.partial(server.step, built, async_gradient.Config(**settings)))
     state = built.init(types.Params(jnp.zeros(3), ()))
     served = server.init(gradient(0.0))
 
@@ -37,7 +38,7 @@ def judge(**settings: Any) -> Any:
 
 
 def test_gradients_are_summed_until_there_are_enough() -> None:
-    feed = judge(per_apply=3)
+    feed = judge(gradients_per_apply=3)
     assert feed(gradient(1.0, valid=1.0)).taken and feed.updates == 0
     assert not feed(gradient(2.0, valid=3.0)).applied
     verdict = feed(gradient(3.0, valid=2.0))
@@ -56,7 +57,7 @@ def test_a_gradient_of_no_rows_is_nothing() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_gradient_that_is_not_finite_is_dropped(bad: float) -> None:
-    feed = judge(per_apply=2)
+    feed = judge(gradients_per_apply=2)
     feed(gradient(1.0))
     assert feed(gradient(bad)) == server.Verdict(0, False, False, True, False, False, False)
     assert feed(gradient(1.0, loss=bad)).broken

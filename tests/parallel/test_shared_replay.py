@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import types
-from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server, shared_replay, snapshot, worker
+from jaxrl_dist.learning import learner
+from jaxrl_dist.parallel import async_gradient, mesh, unroll
+from jaxrl_dist.parallel.async_gradient import dispatcher, programs, schedules, server, shared_replay, snapshot
 from jaxrl_dist.runs import checkpoint, events
 from jaxrl_dist.training import event_replay
 
@@ -77,6 +79,34 @@ def test_a_resumed_run_is_the_same_bit_by_bit(kind: str, tmp_path: pathlib.Path)
         run.layout.close()
 
 
+def test_unrolls_that_came_without_a_sample_are_resumed_without_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    update = shared_replay.SharedReplay.update
+
+    def spied(self: Any, rank: int, number: int, *sample: Any) -> None:
+        given.append((rank, number))
+        update(self, rank, number, *sample)
+
+    monkeypatch.setattr(shared_replay.SharedReplay, "update", spied)
+    settings = {**KINDS["bundled, global"], "replay.min_size": 128}
+    whole = make("apex_dqn", **{"layout.num_actors": 0, **settings}).run(3)
+    state = stored(whole)
+    assert set(state.status) == {dispatcher.PLAYED} and not given
+    path = checkpoint.save(tmp_path, 3, state, {})
+    whole.run(25)
+    expected = given.copy()
+    given.clear()
+    second = make("apex_dqn", **{"layout.num_actors": 0, **settings})
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 3
+    equal(whole, second.run(25))
+    assert given == expected and len(given) > 3
+    for run in (whole, second):
+        run.layout.close()
+
+
 @pytest.mark.parametrize(
     ("durations", "samples_per_insert"),
     marks.some(
@@ -134,31 +164,34 @@ def test_the_rate_counts_from_the_first_unroll_that_may_be_drawn_from() -> None:
     assert rate.due(np.array([3, 3])) == 3 and rate.due(np.array([4, 3])) == 4
 
 
-class Scripted:
+class Scripted(server.ParameterServer):
     """A server whose gradients are as a list says: what the learner's updates are, and whether they are sound."""
 
-    def __init__(self, sound: list[bool | None]) -> None:
+    def __init__(self, sound: list[bool | None], kept: int, every: int) -> None:
+        none: Any = ()
+        settings = async_gradient.Config(num_workers=1, kept_versions=kept, kept_every=every)
+        super().__init__(settings, none, mesh.make(jax.devices()[:1], 1))
+        first = learner.LearnerState(types.Params(none, none), none, none, np.zeros(1, np.int32))
+        self.load(first, server.Server(none, none), [first] * kept, 0)
         self.sound, self.seen = sound, []
 
-    def __call__(self, learner: Any, served: Any, sent: Any, progress: Any) -> Any:
+    def receive(self, sent: Any, episodes: Any, progress: Any) -> Any:
         good = self.sound.pop(0) if self.sound else True
         if good is None:
             nothing: Any = server.Verdict(0, *(False,) * 6)  # type: ignore[arg-type]
-            return learner, served, server.pack(nothing, [], {})
-        self.seen.append(int(learner.updates))
+            return server.pack(nothing, episodes, {})
+        self.seen.append(int(self.learner.updates))
+        self.learner = self.learner._replace(updates=self.learner.updates + good)
         verdict = server.Verdict(0, False, False, not good, good, good, False)  # type: ignore[arg-type]
-        return learner._replace(updates=learner.updates + good), served, server.pack(verdict, [], {})
+        return server.pack(verdict, episodes, {})
 
 
 class Fake:
-    number = 0
+    number, plays, learns, may_hang = 0, True, True, False
 
-    def __init__(self) -> None:
-        none: Any = None
-        self.role = worker.Role(none, none, np.zeros(1), None, none, True, False, True)
-
-    def work(self, held: Any, drawn: Any) -> programs.Work:
-        return programs.Work(programs.Sent((), (), held.updates), (), (), (), ())  # type: ignore[arg-type]
+    def work(self, held: Any, sample: Any) -> programs.Work:
+        none: Any = ()
+        return programs.Work(programs.Sent(none, held.updates), unroll.no_episodes())
 
     def check(self) -> None:
         pass
@@ -167,34 +200,27 @@ class Fake:
         pass
 
 
-def crowded(sound: list[bool | None], kept: int, every: int = 1) -> tuple[dispatcher.Crowd, Scripted]:
-    from jaxrl_dist.learning import learner as learners
-    from jaxrl_dist.parallel.async_gradient import schedules
-
-    judge, none = Scripted(sound), ()
-    first = learners.LearnerState(types.Params((), ()), (), (), np.int32(0))  # type: ignore[arg-type]
-    served: Any = server.Server(none, none)  # type: ignore[arg-type]
-    versions = server.Versions([first] * kept, every)
-    made: Any = [Fake()]
-    threads = dispatcher.Crowd(made, schedules.RoundRobin(1), judge, first, served, True, versions, None, 0)
+def dispatched(sound: list[bool | None], kept: int, every: int = 1) -> tuple[dispatcher.Dispatcher, Scripted]:
+    judge, made = Scripted(sound, kept, every), [Fake()]
+    threads = dispatcher.Dispatcher(made, schedules.RoundRobin(1), judge, None, 0)  # type: ignore[arg-type]
     threads.answer(0, 0.0)
     return threads, judge
 
 
 def test_gradients_that_go_on_being_broken_take_the_server_back() -> None:
-    threads, judge = crowded([True] * 7 + [False] * 10 + [True] * 3, kept=3)
+    threads, judge = dispatched([True] * 7 + [False] * 10 + [True] * 3, kept=3)
     for i in range(20):
         threads.iterate(i, 100, lambda: None)
     # Versions 5, 6 and 7 were kept: 5 is the oldest.
     assert judge.seen == [*range(7), *[7] * 10, 5, 6, 7]
-    assert threads.take()[1] == 1 and [int(one.updates) for one in threads.versions.kept] == [6, 7, 8]
+    assert threads.take()[1] == 1 and [int(one.updates) for one in judge.versions] == [6, 7, 8]
     assert threads.events == 20
 
 
 @pytest.mark.parametrize("kept", [0, 2])
 def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> None:
     """As between the ends of episodes, where workers exchange by these."""
-    threads, _ = crowded([False, None, None] * 12, kept=kept)
+    threads, _ = dispatched([False, None, None] * 12, kept=kept)
     with pytest.raises(FloatingPointError, match=r"\b10 gradients"):
         for i in range(36):
             threads.iterate(i, 100, lambda: None)
@@ -204,7 +230,7 @@ def test_what_comes_of_no_rows_says_nothing_of_broken_gradients(kept: int) -> No
 
 
 def test_a_version_that_stays_broken_ends_the_run() -> None:
-    threads, judge = crowded([True] * 4 + [False] * 20, kept=2, every=2)
+    threads, judge = dispatched([True] * 4 + [False] * 20, kept=2, every=2)
     with pytest.raises(FloatingPointError, match=r"\b10 gradients"):
         for i in range(24):
             threads.iterate(i, 100, lambda: None)

@@ -1,4 +1,4 @@
-"""The workers of an asynchronous run and their server while at work: takes what they send, and answers each."""
+"""The members of an asynchronous run at work: takes what they send, hands it to the server, and answers each."""
 
 import functools
 import queue
@@ -12,16 +12,15 @@ import jax
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.parallel.async_gradient import programs, schedules, server, shared_replay, worker
 
 _POLL_S = 0.1
 _MOST_THREADS = 64
-_BROKEN_IN_A_ROW = 10
 _AHEAD = 3
 _CLOSE_WITHIN_S = 5.0
-FRESH, AT_WORK, WAITING, HELD_BACK = range(4)
+# What a member is to do when a run goes on.
+FRESH, AT_WORK, WAITING, HELD_BACK, PLAYED = range(5)
 
 
 class Event(NamedTuple):
@@ -29,90 +28,77 @@ class Event(NamedTuple):
 
     Attributes:
         worker: whose.
-        verdict: what became of its gradient, in NumPy; None of an unroll alone.
+        verdict: on its gradient, in NumPy; as on one of no rows where there was none.
         sums: f64, of its episodes and of the update's metrics, 0 where there was none, as `server.pack` orders them;
-            of an unroll alone without the metrics.
+            without the metrics where there was no gradient.
     """
 
     worker: int
-    verdict: server.Verdict | None
+    verdict: server.Verdict
     sums: np.ndarray
 
 
-class Crowd:
-    """Workers at work.
+class Dispatcher:
+    """Members at work.
 
     Attributes:
-        learner: `LearnerState`, leaves [...], of the server.
-        served: `server.Server`.
-        waiting: workers that are answered when the update that their gradient is part of has been made.
-        held_back: workers that are answered when as much as they ask for has been played, or learned.
-        void: workers at work whose gradient is of parameters that were rolled back.
-        broken: gradients in a row that were not finite.
-        versions: what the server can be rolled back to.
-        store: of shared replays, None where each worker has its own.
+        workers: all of them, those that play first.
+        schedule: says whose work is next.
+        server: judges gradients.
+        replay: that they share; None where each worker has its own.
         events: how many there were, of the whole run.
+        waiting: members that are answered when the update that their gradient is part of has been made.
+        held_back: members that are answered when as much as they ask for has been played, or learned.
+        outdated: members at work whose gradient is of parameters that were rolled back.
     """
 
     def __init__(
         self,
         workers: Sequence[worker.Worker],
         schedule: schedules.Schedule,
-        receive: Callable[..., Any],
-        learner: learners.LearnerState,
-        served: server.Server,
-        answers_at_once: bool,
-        versions: server.Versions,
-        store: shared_replay.Store | None,
+        parameter_server: server.ParameterServer,
+        replay: shared_replay.SharedReplay | None,
         events: int,
     ) -> None:
-        """Takes up a state; nobody is at work yet.
-
-        Args:
-            workers: all of them, those that play first.
-            schedule: says whose gradient is next.
-            receive: (learner, served, `programs.Sent`, progress) -> (learner, served, what `server.pack` returns).
-            learner: leaves [...].
-            served: state of the server beside it.
-            answers_at_once: whether every gradient is answered whatever becomes of it, as each makes an update.
-            versions: that were kept.
-            store: with what it holds.
-            events: until now.
-        """
-        self.learner, self.served, self.versions, self.store, self.events = learner, served, versions, store, events
-        self._workers, self._schedule, self._receive = workers, schedule, receive
-        self._answers_at_once = answers_at_once and not versions.kept
-        self._at_work: dict[int, futures.Future[programs.Work]] = {}
+        """Takes up a state, see the attributes; nobody is at work yet."""
+        self.workers, self.schedule, self.server, self.replay = workers, schedule, parameter_server, replay
+        self.events, self._rollbacks = events, 0
         self.waiting: list[int] = []
         self.held_back: set[int] = set()
-        self._arrived: list[tuple[int, Any, Any]] = []
-        self.broken, self._rollbacks = 0, 0
-        self.void: set[int] = set()
+        self.outdated: set[int] = set()
+        self._at_work: dict[int, futures.Future[programs.Work]] = {}
+        self._arrived: list[tuple[int, Any]] = []
         count = min(len(workers), _MOST_THREADS)
         # A single worker needs no thread, unless its environment may hang.
-        on_host = any(one.role.make_environment is not None for one in workers)
-        self._pool = Threads(count) if count > 1 or on_host else None
+        self._pool = Threads(count if count > 1 or any(one.may_hang for one in workers) else 0)
 
-    def resume(self, index: int, work: programs.Work) -> None:
-        """Takes up work that had not arrived when it was saved."""
-        self._is_at_work(index, done(work))
+    def go_on(self, status: Sequence[int], pending: Sequence[programs.Work], progress: float) -> None:
+        """Puts every member to what `rest` said that it is to do."""
+        self.waiting = [index for index, one in enumerate(status) if one == WAITING]
+        self.held_back = {index for index, one in enumerate(status) if one == HELD_BACK}
+        for index, (one, work) in enumerate(zip(status, pending, strict=True)):
+            if one == FRESH:
+                self.answer(index, progress)
+            elif one == PLAYED:
+                self._is_at_work(index, done(work._replace(indices=None, priorities=None)))
+            elif one == AT_WORK:
+                self._is_at_work(index, done(work))
 
     def answer(self, index: int, progress: float) -> None:
-        """Sends a worker to work with the newest parameters, now, or once it may go on."""
+        """Sends a member to work with the newest parameters, now, or once it may go on."""
         if not self._may_go(index):
             self.held_back.add(index)
             return
-        state, one = self.learner, self._workers[index]
+        state, one = self.server.learner, self.workers[index]
         held = programs.Held(state.params, state.target_network, state.updates, np.float32(progress))
-        drawn = None
-        if self.store is not None and one.role.learns and self.store.is_ready:
-            place = index if one.role.env_ids is not None else index - len(self.store.inserted)
-            drawn = self.store.draw(place, one.role.key, one.number, progress)
-        self._schedule.answered(index, one.number)
-        self._is_at_work(index, self._pool.submit(one.work, held, drawn) if self._pool else done(one.work(held, drawn)))
+        sample = None
+        if self.replay is not None and one.learns and self.replay.is_ready:
+            sample = self.replay.draw(one.rank, one.number, one.key, progress)
+        self.schedule.answered(index, one.number)
+        self._is_at_work(index, self._pool.submit(one.work, held, sample))
 
     def iterate(self, iteration: int, total: int, check: Callable[[], None]) -> None:
-        """Takes what comes up to the next unroll, with that, judges gradients, and answers.
+        """Takes what comes up to the next unroll, with that, has gradients judged, and answers.
 
         Args:
             iteration: its number.
@@ -131,80 +117,77 @@ class Crowd:
 
         The fault is that gradients go on being not finite where there is no version to go back to.
         """
-        events, fault = [], None
-        for index, packed, episodes in self._arrived:
-            if packed is None:
-                events.append(Event(index, None, np.asarray(server.pack_episodes(episodes), np.float64)))
-            else:
-                events.append(Event(index, *server.unpack(packed)))
+        events, fault = [Event(index, *server.unpack(packed)) for index, packed in self._arrived], None
         self._arrived = []
-        if not self.versions.kept:
+        if not self.server.versions:
             for event in events:
-                if event.verdict is not None and self._goes_on_being_broken(event.verdict):
+                if self.server.goes_on_being_broken(event.verdict):
                     fault = self._broken_gradients(event.worker)
         rollbacks, self._rollbacks = self._rollbacks, 0
         return events, rollbacks, fault
 
     def warm(self, check: Callable[[], None]) -> None:
-        """Waits until every worker has sent something: everything is compiled then.
+        """Waits until every member has sent something: everything is compiled then.
 
         Raises:
-            Exception: what a worker raised, or `check`.
+            Exception: what a member raised, or `check`.
         """
         while futures.wait(self._at_work.values(), _POLL_S).not_done:
             self._look(check)
         for future in self._at_work.values():
             future.result()
 
-    def rest(self) -> tuple[list[programs.Work | None], list[int]]:
-        """Waits until every worker has sent its work, but for those that a fault holds.
+    def rest(self) -> tuple[list[programs.Work], list[int]]:
+        """Waits until every member has sent its work, but for those that a fault holds.
 
         Returns:
-            Of each worker its work, None where there is none, and what it is to do when the run goes on: `AT_WORK` (it
-            has sent), `WAITING` (for an update), `HELD_BACK`, or `FRESH` (begin anew).
+            Of each member its work, without parts where there is none, and what it is to do when the run goes on:
+            `AT_WORK` (it has sent), `PLAYED` (likewise, but it had no sample to learn from), `WAITING` (for an update),
+            `HELD_BACK`, or `FRESH` (begin anew).
         """
         left = dict(self._at_work)
         while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
             futures.wait(left.values(), _POLL_S)
-        arrived = {i: future for i, future in self._at_work.items() if future.done() and future.exception() is None}
-        workers = range(len(self._workers))
-        status = dict.fromkeys(workers, FRESH) | dict.fromkeys(arrived, AT_WORK)
-        status |= dict.fromkeys(self.waiting, WAITING) | dict.fromkeys(self.held_back, HELD_BACK)
-        return [self._sent_by(i) if i in arrived else None for i in workers], [status[i] for i in workers]
+        sent, status = [programs.Work()] * len(self.workers), [FRESH] * len(self.workers)
+        for index, future in self._at_work.items():
+            if future.done() and future.exception() is None:
+                work, learns = self._sent_by(index), self.workers[index].learns
+                is_without = self.replay is not None and learns and work.indices is None
+                sent[index], status[index] = work, PLAYED if is_without else AT_WORK
+        for index in self.waiting:
+            status[index] = WAITING
+        for index in self.held_back:
+            status[index] = HELD_BACK
+        return sent, status
 
     def close(self) -> None:
         """Lets the threads go, but for those that an environment holds."""
-        if self._pool is not None:
-            self._pool.close(_CLOSE_WITHIN_S)
-        for one in self._workers:
+        self._pool.close(_CLOSE_WITHIN_S)
+        for one in self.workers:
             one.close()
 
     def _take_next(self, iteration: int, total: int, check: Callable[[], None]) -> bool:
         """Takes the next work, and returns whether there was an unroll in it."""
         check()
         look = functools.partial(self._look, check)
-        index = self._schedule.next(self._at_work, look)
+        index = self.schedule.next(self._at_work, look)
         while not (self._at_work[index].done() or futures.wait([self._at_work[index]], _POLL_S).done):
             look()
-        work, role = self._sent_by(index), self._workers[index].role
+        work, one = self._sent_by(index), self.workers[index]
         self._at_work.pop(index)
-        self._schedule.took(index)
-        if index in self.void:
-            self.void.remove(index)
-            self._workers[index].forget()
+        self.schedule.took(index)
+        if index in self.outdated:
+            self.outdated.remove(index)
+            one.forget()
         self.events += 1
-        played = role.env_ids is not None
-        if self.store is not None:
-            if played:
-                self.store.add(index, work.unroll)
-            if role.learns and int(work.ring) >= 0:
-                self.store.update(int(work.ring), work.indices, work.priorities)
-        answered = self._serve(index, work, iteration, total) if role.learns else [index]
-        if not role.learns:
-            self._arrived.append((index, None, work.sent.episodes))
-        # An iteration is an unroll: what its own worker does next belongs to the one after it.
+        if self.replay is not None and work.unroll is not None:
+            self.replay.add(index, work.unroll)
+        if self.replay is not None and work.indices is not None:
+            self.replay.update(one.rank, one.number - 1, work.indices, work.priorities)
+        # An iteration is an unroll: what its own member does next belongs to the one after it.
+        played = work.episodes is not None
         progress = (iteration + played) / total
-        for each in answered:
+        for each in self._serve(index, work, np.float32(iteration) / np.float32(total)):
             self.answer(each, progress)
         for each in sorted(self.held_back):
             if self._may_go(each):
@@ -213,87 +196,30 @@ class Crowd:
         return played
 
     def _sent_by(self, index: int) -> programs.Work:
-        """Returns the work of one that is done; a gradient of parameters that were rolled back is void."""
+        """Returns the work of one that is done; the server will drop a gradient of parameters that were rolled back."""
         work = self._at_work[index].result()
-        return programs.void(work) if index in self.void else work
+        return programs.outdated(work) if index in self.outdated else work
 
-    def _serve(self, index: int, work: programs.Work, iteration: int, total: int) -> list[int]:
-        """Has the server judge a gradient, and returns the workers to answer."""
-        progress = np.float32(iteration) / np.float32(total)
-        self.learner, self.served, packed = self._receive(self.learner, self.served, work.sent, progress)
-        self._arrived.append((index, packed, None))
+    def _serve(self, index: int, work: programs.Work, progress: np.float32) -> list[int]:
+        """Has the server judge a gradient, if there is one, and returns the members to answer.
+
+        A member whose gradient is taken waits until the update that it is part of has been made.
+        """
+        if work.sent is None:
+            self._arrived.append((index, server.pack_episodes(work.episodes)))
+            return [index]
+        packed = self.server.receive(work.sent, work.episodes, progress)
+        self._arrived.append((index, packed))
         if len(self._arrived) > _AHEAD:
-            # What is not looked at is not waited for: without this the host would run ahead without end.
-            before = self._arrived[-_AHEAD]
-            jax.block_until_ready((before[1], before[2]))
-        if self._answers_at_once:
+            # Block here, or the host runs ahead of the device without bound.
+            jax.block_until_ready(self._arrived[-_AHEAD])
+        if self.server.answers_at_once:
             return [index]
         verdict, _ = server.unpack(packed)
         if verdict.applied:
-            self.versions.add(self.learner)
-        if self.versions.kept and self._goes_on_being_broken(verdict):
+            self.server.keep_version()
+        if self.server.versions and self.server.goes_on_being_broken(verdict):
             return self._roll_back(index)
-        return self._whom_to_answer(index, verdict)
-
-    def _roll_back(self, index: int) -> list[int]:
-        """Goes on from the oldest version that was kept, or ends the run where that came to nothing before.
-
-        Returns:
-            The workers to answer: this one, and those whose gradients were lost.
-
-        Raises:
-            FloatingPointError: this is that version.
-        """
-        oldest = self.versions.back()
-        if int(oldest.updates) == int(self.learner.updates):
-            raise self._broken_gradients(index)
-        self.learner, self.served, self.broken = oldest, server.emptied(self.served), 0
-        self._rollbacks += 1
-        self.void = set(self._at_work)
-        for each, one in enumerate(self._workers):
-            if each not in self.void:
-                one.forget()
-        answered, self.waiting = [index, *self.waiting], []
-        return answered
-
-    def _goes_on_being_broken(self, verdict: server.Verdict) -> bool:
-        """Counts gradients that are not finite, and whether there were too many in a row; of no rows says nothing."""
-        if not any(verdict[1:]):
-            return False
-        self.broken = self.broken + 1 if verdict.broken or verdict.reverted else 0
-        return self.broken >= _BROKEN_IN_A_ROW * sum(one.role.learns for one in self._workers)
-
-    def _broken_gradients(self, index: int) -> FloatingPointError:
-        return FloatingPointError(
-            f"{self.broken} gradients in a row were not finite, the last of worker {index}; a smaller "
-            "--learner.learning_rate may help"
-        )
-
-    def _may_go(self, index: int) -> bool:
-        """Says whether a worker apart need not wait for others to play, or to learn."""
-        role = self._workers[index].role
-        if self.store is None or (role.learns and role.env_ids is not None):
-            return True
-        return self.store.may_learn() if role.learns else self.store.may_play()
-
-    def _is_at_work(self, index: int, future: futures.Future[programs.Work]) -> None:
-        self._at_work[index] = future
-        future.add_done_callback(lambda _: self._schedule.came(index))
-
-    def _hangs(self, index: int) -> bool:
-        try:
-            self._workers[index].check()
-        except errors.EnvironmentFault:
-            return True
-        return False
-
-    def _look(self, check: Callable[[], None]) -> None:
-        check()
-        for one in self._workers:
-            one.check()
-
-    def _whom_to_answer(self, index: int, verdict: server.Verdict) -> list[int]:
-        """Lets a worker wait until the update that its gradient is part of has been made."""
         if not verdict.taken:
             return [index]
         self.waiting.append(index)
@@ -301,6 +227,54 @@ class Crowd:
             return []
         answered, self.waiting = self.waiting, []
         return answered
+
+    def _roll_back(self, index: int) -> list[int]:
+        """Goes on from the oldest version that was kept, or ends the run where that came to nothing before.
+
+        Returns:
+            The members to answer: this one, and those whose gradients were lost.
+
+        Raises:
+            FloatingPointError: this is that version.
+        """
+        if not self.server.roll_back():
+            raise self._broken_gradients(index)
+        self._rollbacks += 1
+        self.outdated = set(self._at_work)
+        for each, one in enumerate(self.workers):
+            if each not in self.outdated:
+                one.forget()
+        answered, self.waiting = [index, *self.waiting], []
+        return answered
+
+    def _broken_gradients(self, index: int) -> FloatingPointError:
+        return FloatingPointError(
+            f"{self.server.broken} gradients in a row were not finite, the last of worker {index}; a smaller "
+            "--learner.learning_rate may help"
+        )
+
+    def _may_go(self, index: int) -> bool:
+        """Says whether a member apart need not wait for others to play, or to learn."""
+        one = self.workers[index]
+        if self.replay is None or (one.learns and one.plays):
+            return True
+        return self.replay.may_learn() if one.learns else self.replay.may_play()
+
+    def _is_at_work(self, index: int, future: futures.Future[programs.Work]) -> None:
+        self._at_work[index] = future
+        future.add_done_callback(lambda _: self.schedule.came(index))
+
+    def _hangs(self, index: int) -> bool:
+        try:
+            self.workers[index].check()
+        except errors.EnvironmentFault:
+            return True
+        return False
+
+    def _look(self, check: Callable[[], None]) -> None:
+        check()
+        for one in self.workers:
+            one.check()
 
 
 class Threads:
@@ -317,7 +291,9 @@ class Threads:
             thread.start()
 
     def submit(self, call: Callable[..., programs.Work], *arguments: Any) -> futures.Future[programs.Work]:
-        """Leaves a call to the next thread that is free; its future holds what it returns or raises."""
+        """Leaves a call to the next thread that is free, or makes it where there are none; returns its future."""
+        if not self._threads:
+            return done(call(*arguments))
         future: futures.Future[programs.Work] = futures.Future()
         self._calls.put((future, call, arguments))
         return future

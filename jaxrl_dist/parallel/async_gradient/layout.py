@@ -12,18 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, parallel, types
-from jaxrl_dist.envs.host import episodes
+from jaxrl_dist import parallel, types
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import keys as run_keys
-from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.parallel.async_gradient import dispatcher, schedules, server, shared_replay, worker
 from jaxrl_dist.parallel.async_gradient import metrics as async_metrics
 from jaxrl_dist.parallel.async_gradient import plan as plans
 from jaxrl_dist.parallel.async_gradient import snapshot as async_snapshot
-from jaxrl_dist.parallel.async_gradient.snapshot import Actors, State
-from jaxrl_dist.parallel.sebulba import actors as acting
+from jaxrl_dist.parallel.async_gradient.snapshot import Running, State
 from jaxrl_dist.runs import events as logs
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
@@ -111,28 +108,18 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], k
     return placement.parse("--layout.server_devices", named, devices) if named else list(devices[:1])
 
 
-def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
-    """Returns the shards of a replay: one for each that plays, or one for all.
-
-    Raises:
-        UsageError: workers that do not divide the environments.
-    """
-    del num_devices
-    return plans.replay_shards(settings)
-
-
 class AsyncGradient(parallel.Layout):
-    """Runs the workers and the server of a run; made of `parallel.LayoutParts`.
+    """Runs the members and the server of a run; made of `parallel.LayoutParts`.
 
     Raises:
         UsageError: settings that do not fit together.
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
-        self.plan = plan = plans.make(*parts)
+        self.plan = plan = plans.Plan(parts)
         self.mesh, self.rows_per_iteration = parts.mesh, plan.width * parts.config.unroll_length
         self.placement = placement.table([(one, plan.width) for one in plan.devices], list(parts.mesh.devices.flat))
-        self.program = plan.program()[0]
+        self.program = plan.learning[0]
         self.diagnosis = parallel.Diagnosis(self.template, self._run_again)
         self.events = parallel.EventLog(
             take=self._take_events,
@@ -140,28 +127,27 @@ class AsyncGradient(parallel.Layout):
             follow=self._follow,
             roll_back=async_snapshot.roll_back,
         )
-        self._receive: Any = None
-        self._crowd: dispatcher.Crowd | None = None
-        self._workers: list[worker.Worker] = []
-        self._state: State | None = None
-        self._schedule: schedules.Schedule | None = None
+        self._step = functools.partial(server.step, parts.learner, parts.config)
+        self._server = server.ParameterServer(parts.config, self._step, parts.mesh)
+        self._replay = shared_replay.SharedReplay(plan) if plan.num_rings else None
+        self._dispatcher: dispatcher.Dispatcher | None = None
+        self._running: Running | None = None
         self._recorded: Sequence[int] | None = None
         self._log = bytearray()
 
     def init(self, keys: Array) -> State:
-        return async_snapshot.init(self.plan, keys, make_schedule(self.plan, keys, self._recorded).state())
+        return async_snapshot.init(self.plan, keys, self._make_schedule(keys).state())
 
     def template(self, keys: Array) -> State:
         return async_snapshot.template(self.plan, keys)
 
     def run(
-        self, state: State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
-    ) -> tuple[State, parallel.Metrics]:
-        if self._crowd is None or self._state is not state:
+        self, state: Any, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
+    ) -> tuple[Running, parallel.Metrics]:
+        if self._dispatcher is None or self._running is not state:
             self.close()
-            self._start(state, iteration, total)
-        threads = self._crowd
-        assert threads is not None
+            self._dispatcher = self._start(state, iteration, total)
+        threads = self._dispatcher
 
         def check() -> None:
             if stopped():
@@ -169,42 +155,43 @@ class AsyncGradient(parallel.Layout):
 
         if not count:
             threads.warm(check)
-        for i in range(iteration, iteration + count):
-            try:
-                threads.iterate(i, total, check)
-            except Exception as end:
-                metrics, broken = self._metrics()
-                fault = broken if isinstance(end, _Stop) else end
-                raise parallel.Interrupted(self._light(state), metrics, i - iteration, fault) from None
-        metrics, broken = self._metrics()
-        if broken is not None:
-            raise parallel.Interrupted(self._light(state), metrics, count, broken)
-        return self._light(state), metrics
+        ended, finished = None, 0
+        try:
+            while finished < count:
+                threads.iterate(iteration + finished, total, check)
+                finished += 1
+        except Exception as error:
+            ended = error
+        metrics, broken = self._metrics(threads)
+        running = self._known(threads)
+        if ended is not None or broken is not None:
+            fault = broken if ended is None or isinstance(ended, _Stop) else ended
+            raise parallel.Interrupted(running, metrics, finished, fault)
+        return running, metrics
 
-    def snapshot(self, state: State) -> State:
-        if state.pending:
-            return state
-        assert self._crowd is not None and self._schedule is not None
-        return async_snapshot.snapshot(self.plan, state, self._crowd, self._workers, self._schedule)
+    def snapshot(self, state: Any) -> State:
+        if self._dispatcher is None or self._running is None or self._running is not state:
+            return state  # type: ignore[no-any-return]
+        return async_snapshot.snapshot(self.plan, self._running, self._dispatcher)
 
-    def run_arguments(self, state: State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
+    def run_arguments(self, state: Any, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         del state, iteration, count, total
-        return self.plan.program()[1]
+        return self.plan.learning[1]
 
     def start_from(self, state: State, learner: learners.LearnerState) -> State:
-        return async_snapshot.start_from(state, learner)
+        return state._replace(learner=learner, versions=(learner,) * len(state.versions))
 
     def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         del seconds
         return async_metrics.report(sums)
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return async_metrics.summary(sums, self.plan.config.num_workers)
+        return async_metrics.summary(sums, self.plan.parts.config.num_workers)
 
     def close(self) -> None:
-        if self._crowd is not None:
-            self._crowd.close()
-        self._crowd, self._state = None, None
+        if self._dispatcher is not None:
+            self._dispatcher.close()
+        self._dispatcher, self._running = None, None
 
     def _run_again(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
         state, metrics = self.run(saved, iteration, 1, total)
@@ -218,70 +205,49 @@ class AsyncGradient(parallel.Layout):
         self.close()
         self._recorded = workers
 
-    def _start(self, state: State, iteration: int, total: int) -> None:
-        """Puts workers to work where a state leaves them."""
-        plan = self.plan
-        self._schedule = make_schedule(plan, state.key, self._recorded)
-        self._schedule.load(np.asarray(state.schedule))
-        self._workers = [make_worker(plan, state, index) for index in range(plan.members)]
-        learner, *versions = (jax.tree.map(lambda x: x[0], one) for one in (state.learner, *state.versions))
-        where = jax.tree.map(lambda x: server.sharding(plan.mesh, x), learner)
-        if self._receive is None:
-            self._receive = server.make_receive(plan.judge, plan.mesh, learner)
-        self._crowd = threads = dispatcher.Crowd(
-            self._workers,
-            self._schedule,
-            self._receive,
-            jax.device_put(learner, where),
-            state.server,
-            plan.config.gradients_per_apply == 1,
-            server.Versions([jax.device_put(one, where) for one in versions], plan.config.kept_every),
-            make_store(plan, state, iteration),
-            int(state.events),
-        )
-        status = [int(one) for one in state.status]
-        threads.waiting = [index for index, one in enumerate(status) if one == dispatcher.WAITING]
-        threads.broken = int(state.broken)
-        threads.held_back = {index for index, one in enumerate(status) if one == dispatcher.HELD_BACK}
-        for index, one in enumerate(status):
-            if one == dispatcher.FRESH:
-                threads.answer(index, iteration / total)
-            elif one == dispatcher.AT_WORK:
-                threads.resume(index, state.pending[index])
+    def _start(self, state: State, iteration: int, total: int) -> dispatcher.Dispatcher:
+        """Puts the members to work where a state leaves them."""
+        schedule = self._make_schedule(state.key)
+        schedule.load(np.asarray(state.schedule))
+        self._server.load(state.learner, state.server, state.versions, int(state.broken))
+        if self._replay is not None:
+            counts = np.asarray(state.counts)
+            # A replay that was not saved fills anew.
+            was_saved = int(state.replay_began) != iteration
+            self._replay.load(state.replay, counts if was_saved else np.zeros_like(counts))
+        workers = [worker.Worker(self.plan, state, index) for index in range(self.plan.members)]
+        threads = dispatcher.Dispatcher(workers, schedule, self._server, self._replay, int(state.events))
+        threads.go_on(np.asarray(state.status).tolist(), state.pending, iteration / total)
+        self._running = Running(state.learner, state.key, state.events, state.replay_began)
+        return threads
 
-    def _light(self, state: State) -> State:
-        """Returns the state while workers are at work."""
-        threads = self._crowd
-        assert threads is not None
-        where = meshes.sharding(self.plan.mesh, meshes.PER_SEED)
-        learner = jax.device_put(jax.tree.map(lambda x: x[None], threads.learner), where)
-        none: Any = ()
-        self._state = state._replace(
-            learner=learner,
-            server=threads.served,
-            actors=Actors(none, none, none),
-            replay=(),
-            kept=(),
-            pending=(),
-            versions=(),
-            events=np.asarray(threads.events),
-        )
-        return self._state
+    def _make_schedule(self, keys: Array) -> schedules.Schedule:
+        """Makes the order of events, at its beginning: that of the settings, or the one that was recorded."""
+        if self._recorded is not None:
+            return schedules.Recorded(self._recorded, self.plan.members)
+        seed = int(jax.random.bits(run_keys.seed_keys(keys[0]).training, dtype=np.uint32))
+        return schedules.make(self.plan.parts.config, self.plan.members, seed)
 
-    def _metrics(self) -> tuple[parallel.Metrics, FloatingPointError | None]:
+    def _known(self, threads: dispatcher.Dispatcher) -> Running:
+        """Returns what is known while members are at work."""
+        assert self._running is not None
+        learner = self._server.saved(self._server.learner)
+        self._running = self._running._replace(learner=learner, events=np.asarray(threads.events))
+        return self._running
+
+    def _metrics(self, threads: dispatcher.Dispatcher) -> tuple[parallel.Metrics, FloatingPointError | None]:
         """Returns the sums of the events since the last call, and a fault among these; logs them."""
-        assert self._crowd is not None
-        events, rollbacks, fault = self._crowd.take()
+        events, rollbacks, fault = threads.take()
         for event in events:
-            age, *flags = event.verdict or (0,)
+            age, *flags = event.verdict
             self._log += logs.encode(event.worker, int(age), [bool(flag) for flag in flags])
         return async_metrics.gradients(events, rollbacks, self._metric_names), fault
 
     @functools.cached_property
     def _metric_names(self) -> tuple[str, ...]:
-        gradient, learner = self.plan.gradient_struct(), self.plan.learner_struct()
+        gradient, learner = self.plan.gradient_struct, self.plan.learner_struct
         arguments = (learner, jax.eval_shape(server.init, gradient), gradient, np.int32(0), jnp.float32(0))
-        return tuple(sorted(jax.eval_shape(self.plan.judge, *arguments)[3]))
+        return tuple(sorted(jax.eval_shape(self._step, *arguments)[3]))
 
 
 class _Stop(Exception):  # noqa: N818
@@ -297,66 +263,5 @@ LAYOUT = parallel.LayoutSpec(
     seeds_together=False,
     axis=types.LOCAL,
     choose_devices=choose_devices,
-    replay_shards=replay_shards,
+    replay_shards=plans.replay_shards,
 )
-
-
-def make_worker(plan: plans.Plan, state: State, index: int) -> worker.Worker:
-    """Makes an actor or a worker that goes on where a state leaves it, in environments of its own."""
-    key = run_keys.seed_keys(state.key[0])
-    fields: Any = state.actors
-    actors: Any = Actors(*(part[index] for part in fields)) if plan.plays(index) else ()
-    make = None
-    if plan.plays(index) and isinstance(plan.environment, envs.HostTask):
-        actors = _reborn(actors, int(state.numbers[index]))
-        make = _maker(plan, plan.environment, key.environment, index, int(state.numbers.sum()))
-    role = worker.Role(
-        device=plan.devices[index],
-        # Acting and learning take other parts of a key, so a learner apart has that of the actor of its number.
-        key=jax.random.fold_in(key.training, index if plan.plays(index) else index - plan.players),
-        env_ids=plan.env_ids(index) if plan.plays(index) else None,
-        make_environment=make,
-        nothing=jax.device_put(plan.nothing(index), plan.devices[index]),
-        learns=plan.learns(index),
-        shares=bool(plan.num_rings),
-        is_alone=plan.members == 1,
-    )
-    own: Any = () if plan.num_rings else state.replay[index]
-    before = worker.State(actors, own, state.kept[index])
-    return worker.Worker(plan.programs, role, before, int(state.numbers[index]), plan.config.unroll_length)
-
-
-def make_store(plan: plans.Plan, state: State, iteration: int) -> shared_replay.Store | None:
-    """Makes what holds the replays of all, where they are shared."""
-    if not plan.num_rings:
-        return None
-    counts = np.asarray(state.counts)
-    if int(state.replay_began) == iteration:
-        # The replay was not saved: it fills anew.
-        counts = np.zeros_like(counts)
-    return shared_replay.Store(plan.rings, plan.rate(), state.replay, counts[:-1], int(counts[-1]), plan.width)
-
-
-def make_schedule(plan: plans.Plan, keys: Array, recorded: Sequence[int] | None) -> schedules.Schedule:
-    """Makes the order of the gradients, at its beginning: that of the settings, or the one that was recorded."""
-    config, members = plan.config, plan.members
-    if recorded is not None:
-        return schedules.Recorded(recorded, members)
-    seed = int(jax.random.bits(run_keys.seed_keys(keys[0]).training, dtype=np.uint32))
-    return schedules.make(config.schedule, members, config.durations, config.jitter, seed)
-
-
-def _reborn(actors: Actors, number: int) -> Actors:
-    """Ends the episodes of environments that are made anew."""
-    timestep: Any = acting.ended(jax.tree.map(np.asarray, actors.timestep)) if number else ()
-    return actors._replace(timestep=timestep)
-
-
-def _maker(
-    plan: plans.Plan, task: envs.HostTask, key: Array, index: int, played: int
-) -> Callable[[], envs.HostEnvironment]:
-    """Returns what makes a worker's environments; a resumed run plays others than before."""
-    width = plan.width
-    seed = int(jax.random.bits(key, dtype=np.uint32))
-    seeds = episodes.seeds(seed, "training 0", played, index * width, width)
-    return lambda: task.make(seeds, width, plan.config.timeout_s)

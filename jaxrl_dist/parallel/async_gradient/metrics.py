@@ -23,7 +23,7 @@ def gradients(events: Sequence[dispatcher.Event], rollbacks: int, names: Sequenc
     """
     none = unroll.no_episodes()
     # What is sent while a replay fills, or before an episode ends, is of no rows and has no fate.
-    verdicts = [event.verdict for event in events if event.verdict is not None and any(event.verdict[1:])]
+    verdicts = [event.verdict for event in events if any(event.verdict[1:])]
     total: Any = np.zeros(len(none) + len(names))
     for event in events:
         total[: len(event.sums)] += event.sums

@@ -1,61 +1,56 @@
 """Checks which settings of asynchronous gradients fit together, and says by them who plays, who learns, and where."""
 
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, types
-from jaxrl_dist import replay as replays
+from jaxrl_dist import envs, parallel
 from jaxrl_dist.errors import UsageError
 from jaxrl_dist.learning import learner as learners
+from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.parallel.async_gradient import programs as worker_programs
-from jaxrl_dist.parallel.async_gradient import schedules, server, shared_replay
+from jaxrl_dist.parallel.async_gradient import schedules
+from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Programs, Sent, Turn, Work
 from jaxrl_dist.parallel.sebulba import tiers
-from jaxrl_dist.types import Array
+from jaxrl_dist.types import Array, ArrayTree
 
 
-class Plan(NamedTuple):
-    """Who does what in a run. Members are those that play, P of them, and after them learners that are apart.
+class Plan:
+    """The members of a run: those that play, P of them, and after them learners that are apart.
 
     Attributes:
-        config: settings of the layout.
-        agent: acts and defines the loss.
-        learner: built with `types.LOCAL`.
-        environment: on the device, or of a suite on the CPU.
-        mesh: of the server's devices.
+        parts: of the layout.
         players: P.
-        learners_from: the first member that takes gradients: 0, or P where learners are apart.
         members: of them all.
         width: environments of a player, B.
         num_rings: shared replays; 0 where each worker has its own.
         devices: of the members.
         rows: an unroll [T + 1, B] of `jax.ShapeDtypeStruct`.
-        replay: a worker's own, or one ring.
         programs: of the members.
-        rings: programs of a shared replay.
-        judge: of the server.
     """
 
-    config: Any
-    agent: agents.Agent
-    learner: learners.Learner
-    environment: envs.Environment | envs.HostTask
-    mesh: Mesh
-    players: int
-    learners_from: int
-    members: int
-    width: int
-    num_rings: int
-    devices: tuple[jax.Device, ...]
-    rows: types.Unroll
-    replay: replays.Replay
-    programs: worker_programs.Programs
-    rings: shared_replay.Programs
-    judge: Any
+    def __init__(self, parts: parallel.LayoutParts) -> None:
+        """Makes the plan of a layout.
+
+        Raises:
+            UsageError: settings that do not fit together.
+        """
+        config, platform = parts.config, parts.mesh.devices.flat[0].platform
+        self.parts, self.players = parts, config.num_actors or config.num_workers
+        self.members = config.num_workers + config.num_actors
+        is_shared = bool(config.num_actors) or config.replay == "global"
+        self.num_rings = (1 if config.replay == "global" else self.players) if is_shared else 0
+        _check(self)
+        self.width = parts.num_envs // self.players
+        available, named = jax.local_devices(backend=platform), config.worker_devices
+        devices = placement.parse("--layout.worker_devices", named, available) if named else available
+        self.devices = tuple(devices[i % len(devices)] for i in range(self.members))
+        self.rows = tiers.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.width)
+        self.programs = Programs(parts)
 
     def plays(self, index: int) -> bool:
         """Says whether a member has environments."""
@@ -63,151 +58,98 @@ class Plan(NamedTuple):
 
     def learns(self, index: int) -> bool:
         """Says whether a member takes gradients."""
-        return index >= self.learners_from
+        return bool(index >= self.parts.config.num_actors)
 
     def env_ids(self, index: int) -> np.ndarray:
         """Returns i32 [B], the global indices of a player's environments."""
         return np.arange(index * self.width, (index + 1) * self.width, dtype=np.int32)
 
-    def ring_device(self, ring: int) -> jax.Device:
-        """Returns where a ring is: with its actor, or the only one with the server."""
-        return self.devices[ring] if self.num_rings > 1 else self.mesh.devices.flat[0]
+    def replay_devices(self) -> Sequence[jax.Device]:
+        """Returns where replays are: each with its player, or the only one that is shared with the server."""
+        return [self.parts.mesh.devices.flat[0]] if self.num_rings == 1 else self.devices[: self.players]
 
-    def rate(self) -> shared_replay.Rate:
-        """Returns how fast shared replays are learned from."""
-        ahead = self.members - self.players
-        return shared_replay.rate(self.replay, self.config.unroll_length, self.num_rings, self.players, ahead)
+    def init_learner(self, keys: Array) -> learners.LearnerState:
+        """Returns the first state of the learner, leaves [...], of keys [1]."""
+        return self.parts.learner.init(self.parts.agent.init(run_keys.seed_keys(keys[0]).params))
 
-    def learner_struct(self) -> learners.LearnerState:
-        """Returns the learner's state, leaves [...], of `jax.ShapeDtypeStruct`."""
-        return jax.eval_shape(lambda: self.learner.init(self.agent.init(jax.random.key(0))))
+    def init_actors(self, keys: Array, env_ids: Any) -> unrolls.ActorState:
+        """Returns the first state of a player's environments, of keys [1]; on the host an end of episodes at zeros."""
+        carry, environment = self.parts.agent.init_carry(self.width), self.parts.environment
+        if not isinstance(environment, envs.Environment):
+            return unrolls.ActorState((), tiers.zero_timestep(environment.spec, self.width), carry)
+        state, timestep = envs.columns(environment).reset(run_keys.seed_keys(keys[0]).environment, env_ids)
+        return unrolls.ActorState(state, timestep, carry)
 
-    def init_actors(self, key: Array, env_ids: Array) -> unrolls.ActorState:
-        """Returns the first state of a player's environments."""
-        zero = tiers.zero_timestep(self.environment.spec, self.width)
-        return worker_programs.init_actors(self.agent, self.environment, zero, key, env_ids)
-
-    def actors_struct(self) -> unrolls.ActorState:
-        """Returns the state of a player's environments, of `jax.ShapeDtypeStruct`."""
-        return jax.eval_shape(self.init_actors, jax.random.key(0), self.env_ids(0))
-
-    def init_ring(self) -> Any:
+    def init_replay(self) -> ArrayTree:
         """Returns an empty replay, a worker's own or a shared one."""
-        return worker_programs.init_replay(self.agent, self.replay, self.rows)
+        carry = jax.eval_shape(lambda: self.parts.agent.init_carry(self.width))
+        return self.parts.replay.init(unrolls.step_struct(self.rows.steps), carry)
 
-    def program(self) -> tuple[Any, tuple[Any, ...]]:
-        """Returns the program that takes gradients, and its arguments of `jax.ShapeDtypeStruct`."""
-        state = self.learner_struct()
-        held = worker_programs.Held(state.params, state.target_network, state.updates, np.float32(0))
-        common = held, jax.eval_shape(lambda: jax.random.key(0)), np.int32(0)
-        ring = jax.eval_shape(self.init_ring)
+    @functools.cached_property
+    def learner_struct(self) -> learners.LearnerState:
+        """The learner's state, leaves [...], of `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(lambda: self.init_learner(jax.random.key(0)[None]))
+
+    @functools.cached_property
+    def learning(self) -> tuple[Any, tuple[Any, ...]]:
+        """The program that takes gradients, which it returns first, and its arguments' shapes."""
+        state, replay, ready = self.learner_struct, jax.eval_shape(self.init_replay), np.asarray(True)
+        key, progress = jax.eval_shape(lambda: jax.random.key(0)), np.float32(0)
+        turn = Turn(Held(state.params, state.target_network, state.updates, progress), key, np.int32(0))
         if self.num_rings:
-            return self.programs.teach, (*common, shared_replay.sample_struct(self.rings, ring))
-        if self.programs.on_host is None:
-            more = np.asarray(True), self.env_ids(0), self.actors_struct(), ring
-            return self.programs.on_device, (*common, *more)
-        return self.programs.learn, (*common, np.asarray(True), self.rows, ring)
+            return self.programs.learn, (turn, jax.eval_shape(self.parts.replay.sample, replay, key, progress))
+        if self.programs.on_host is not None:
+            return self.programs.learn_own, (turn, ready, self.rows, replay)
+        env_ids = self.env_ids(0)
+        actors = jax.eval_shape(lambda: self.init_actors(jax.random.key(0)[None], env_ids))
+        return self.programs.play_and_learn, (turn, ready, env_ids, actors, replay)
 
+    @functools.cached_property
+    def work_structs(self) -> list[Work]:
+        """The work of each member, of `jax.ShapeDtypeStruct`."""
+        program, arguments = self.learning
+        gradient, priorities, *_ = jax.eval_shape(program, *arguments)
+        sent, episodes = Sent(gradient, jax.ShapeDtypeStruct((), np.int32)), jax.eval_shape(unrolls.no_episodes)
+        if not self.num_rings:
+            return [Work(sent, episodes)] * self.members
+        played = {"episodes": episodes, "unroll": self.rows}
+        learned = {"sent": sent, "indices": arguments[-1].indices, "priorities": priorities}
+        each = range(self.members)
+        return [Work(**(played if self.plays(i) else {}), **(learned if self.learns(i) else {})) for i in each]
+
+    @property
     def gradient_struct(self) -> learners.Gradient:
-        """Returns what the server gets, of `jax.ShapeDtypeStruct`."""
-        program, arguments = self.program()
-        given = jax.eval_shape(program, *arguments)
-        return next(part for part in given if isinstance(part, learners.Gradient))
+        """The gradient that the server gets, of `jax.ShapeDtypeStruct`."""
+        # The last member learns in any case.
+        sent = self.work_structs[-1].sent
+        assert sent is not None
+        return sent.gradient
 
-    def nothing(self, index: int) -> worker_programs.Work:
-        """Returns what a member sends that did neither play nor learn: `Work` of zeros in JAX."""
-        none: Any = ()
-        gradient = unroll = indices = priorities = ring = none
-        episodes = jax.tree.map(jax.numpy.asarray, unrolls.no_episodes())
-        if self.learns(index):
-            gradient = worker_programs.zeros_like(self.gradient_struct())
-        if self.num_rings and self.plays(index):
-            unroll = worker_programs.zeros_like(self.rows)
-        if self.num_rings and self.learns(index):
-            program, arguments = self.program()
-            indices = worker_programs.zeros_like(arguments[-1].indices)
-            priorities = worker_programs.zeros_like(jax.eval_shape(program, *arguments)[1])
-            ring = jax.numpy.full((), -1, np.int32)
-        return worker_programs.Work(
-            worker_programs.Sent(gradient, episodes, jax.numpy.int32(0)), unroll, indices, priorities, ring
-        )
-
-    def first_kept(self) -> Any:
-        """Returns what a worker keeps between pushes before its first unroll, `()` where it keeps nothing."""
-        if self.config.exchange == "unroll":
-            return ()
-        state = worker_programs.zeros_like(self.learner_struct())
-        held = worker_programs.Held(state.params, state.target_network, state.updates, jax.numpy.float32(0))
-        return worker_programs.Kept(held, worker_programs.zeros_like(self.gradient_struct()), jax.numpy.ones((), bool))
+    def kept_struct(self) -> Kept:
+        """Returns what a worker keeps that exchanges by the episode, of `jax.ShapeDtypeStruct`."""
+        (turn, *_), pushed = self.learning[1], jax.ShapeDtypeStruct((), bool)
+        return Kept(turn.held, self.gradient_struct, pushed)
 
 
-def num_players(settings: Any) -> int:
-    """Returns how many members play, of the settings by flag name."""
-    return settings["layout.num_actors"] or settings["layout.num_workers"]
-
-
-def replay_shards(settings: Any) -> int:
-    """Returns the rings that environments and capacity are divided over.
+def replay_shards(settings: Any, num_devices: int) -> int:
+    """Returns the shards of a replay: one for each that plays, or one for all.
 
     Raises:
         UsageError: players that do not divide the environments.
     """
+    del num_devices
     flag = "num_actors" if settings["layout.num_actors"] else "num_workers"
-    count, num_envs = num_players(settings), settings["env.num_envs"]
+    count, num_envs = settings[f"layout.{flag}"], settings["env.num_envs"]
     if num_envs % count:
         valid = [n for n in range(1, num_envs + 1) if num_envs % n == 0]
         nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3]))
         raise UsageError(f"--layout.{flag}={count} does not divide --env.num_envs={num_envs}; nearest valid: {nearest}")
-    return 1 if settings["layout.replay"] == "global" else count
+    return 1 if settings["layout.replay"] == "global" else int(count)
 
 
-def make(
-    config: Any,
-    agent: agents.Agent,
-    replay: replays.Replay,
-    learner: learners.Learner,
-    environment: envs.Environment | envs.HostTask,
-    num_envs: int,
-    mesh: Mesh,
-) -> Plan:
-    """Makes the plan; arguments as those of `layout.make`.
-
-    Raises:
-        UsageError: settings that do not fit together.
-    """
-    players = config.num_actors or config.num_workers
-    members = config.num_workers + config.num_actors
-    shares = bool(config.num_actors) or config.replay == "global"
-    num_rings = (1 if config.replay == "global" else players) if shares else 0
-    _check(config, agent, replay, players, members, num_rings)
-    width = num_envs // players
-    available, named = jax.local_devices(backend=mesh.devices.flat[0].platform), config.worker_devices
-    devices = placement.parse("--layout.worker_devices", named, available) if named else available
-    return Plan(
-        config=config,
-        agent=agent,
-        learner=learner,
-        environment=environment,
-        mesh=mesh,
-        players=players,
-        learners_from=config.num_actors,
-        members=members,
-        width=width,
-        num_rings=num_rings,
-        devices=tuple(devices[i % len(devices)] for i in range(members)),
-        rows=tiers.rows_struct(agent, environment.spec, config.unroll_length, width),
-        replay=replay,
-        programs=worker_programs.make(agent, replay, learner, environment, num_envs, config.unroll_length),
-        rings=shared_replay.make(replay),
-        judge=server.make(learner, config.gradients_per_apply, config.max_gradient_age, config.outlier_deviations),
-    )
-
-
-def _check(
-    config: Any, agent: agents.Agent, replay: replays.Replay, players: int, members: int, num_rings: int
-) -> None:
+def _check(plan: Plan) -> None:
     """Raises a UsageError unless the settings fit together."""
-    count = config.num_workers
+    config, replay, count = plan.parts.config, plan.parts.replay, plan.parts.config.num_workers
     if config.gradients_per_apply > count:
         raise UsageError(
             f"--layout.gradients_per_apply={config.gradients_per_apply}: there are {count} workers, and each sends its "
@@ -215,7 +157,7 @@ def _check(
         )
     if replay.host:
         raise UsageError("--replay.storage=host: workers keep their replays on their devices; valid: device")
-    if num_rings and not replay.min_rows:
+    if plan.num_rings and not replay.min_rows:
         flag = f"num_actors={config.num_actors}" if config.num_actors else f"replay={config.replay}"
         valid = "0" if config.num_actors else "local"
         raise UsageError(
@@ -226,22 +168,22 @@ def _check(
             f"--layout.exchange=episode: with --layout.num_actors={config.num_actors} learners play no episodes; "
             "valid: unroll"
         )
-    _check_pace(replay, players, num_rings, bool(config.num_actors))
+    _check_pace(plan)
     if config.schedule == "virtual":
-        schedules.parse_durations(config.durations, members)
-    if not server.no_statistics(jax.eval_shape(agent.init, jax.random.key(0))):
+        schedules.parse_durations(config.durations, plan.members)
+    if jax.tree.leaves(jax.eval_shape(plan.parts.agent.init, jax.random.key(0)).statistics):
         raise UsageError(
             "async_gradient keeps no running statistics; valid: --agent.normalise_observations=false "
             "--agent.scale_rewards=false, and where there is one --agent.kl_penalty=0"
         )
 
 
-def _check_pace(replay: replays.Replay, players: int, num_rings: int, is_apart: bool) -> None:
+def _check_pace(plan: Plan) -> None:
     """Raises a UsageError unless those that play and learn take one gradient per unroll."""
-    numerator, denominator = replay.updates
-    if num_rings:
-        denominator *= players // num_rings
-    if not is_apart and numerator != denominator:
+    numerator, denominator = plan.parts.replay.updates
+    if plan.num_rings:
+        denominator *= plan.players // plan.num_rings
+    if not plan.parts.config.num_actors and numerator != denominator:
         wanted = denominator / numerator
         raise UsageError(
             f"async_gradient takes one gradient per unroll, these settings {1 / wanted:g}; multiply "

@@ -1,10 +1,11 @@
 """The parameter server: takes gradients one by one, drops those it should not trust, and applies the others.
 
-Pure functions of one seed. Source: Nair et al. 2015, "Massively parallel methods for deep reinforcement learning"
+Source: Nair et al. 2015, "Massively parallel methods for deep reinforcement learning"
 (Gorila), section 4: gradients that are too old, and those whose loss is far from its running mean, are dropped.
 """
 
 import collections
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -13,12 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl_dist import parallel, types
+from jaxrl_dist import parallel
 from jaxrl_dist.learning import learner as learners
+from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.types import Array
 
 _LOSSES_BEFORE_OUTLIERS = 100
 _DECAY = 0.99
+# Of each worker.
+_BROKEN_IN_A_ROW = 10
 # Its square is finite.
 _LARGEST_LOSS = 1e18
 
@@ -85,69 +90,61 @@ def emptied(server: Server) -> Server:
     return server._replace(accumulated=jax.tree.map(jnp.zeros_like, server.accumulated))
 
 
-def make(
-    learner: learners.Learner, per_apply: int, max_age: int, outlier_deviations: float
-) -> Callable[..., tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]]:
-    """Makes the server's step.
+def step(
+    learner: learners.Learner,
+    config: Any,
+    state: learners.LearnerState,
+    server: Server,
+    gradient: learners.Gradient,
+    given: Array,
+    progress: Array,
+) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
+    """Drops a gradient or takes it, and makes the update that is due; undoes one that is not finite.
 
     Args:
         learner: built with `types.LOCAL`; a worker's gradient is of all its rows.
-        per_apply: gradients that make an update.
-        max_age: updates since a gradient's parameters above which it is dropped; negative for no limit.
-        outlier_deviations: running deviations from the running mean above which a loss makes its gradient an outlier;
-            0 is off.
+        config: settings of the layout.
+        state: of the learner.
+        server: beside it.
+        gradient: without priorities.
+        given: i32 [], updates that its parameters had had.
+        progress: share of training.
 
     Returns:
-        (learner_state, server, gradient without priorities, given i32 [], progress) -> (learner_state, server, verdict,
-        metrics of the update, 0 where there was none). `given` are the updates that its parameters had had. An update
-        that is not finite is reverted.
+        Both states, the verdict, and the metrics of the update, 0 where there was none.
     """
-
-    def receive(
-        state: learners.LearnerState, server: Server, gradient: learners.Gradient, given: Array, progress: Array
-    ) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
-        loss, age = gradient.loss / jnp.maximum(gradient.valid, 1.0), state.updates - given
-        taught = gradient.valid > 0
-        broken = taught & ~parallel.all_finite((gradient.sums, gradient.loss))
-        # After a rollback there are gradients of parameters that are no more.
-        stale = taught & ~broken & ((age < 0) | (age > max_age if max_age >= 0 else False))
-        arrived = taught & ~broken & ~stale
-        usual = largest_usual(server.losses, outlier_deviations)
-        outlier = arrived & (loss > usual)
-        taken = arrived & ~outlier
-        counted = _count(server.losses, jnp.minimum(loss, usual))
-        losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), counted, server.losses)
-        accumulated = _accumulate(server.accumulated, gradient, taken)
-        due = accumulated.number >= per_apply
-
-        def update(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
-            after, metrics = learner.apply(state, gradient, progress)
-            after, metrics = learner.advance(after), metrics | gradient.maxima
-            sound = parallel.all_finite((after, metrics))
-            return jax.tree.map(lambda new, old: jnp.where(sound, new, old), (after, metrics), (state, zeros)), sound
-
-        shapes = jax.eval_shape(lambda s, g: learner.apply(s, g, progress)[1] | g.maxima, state, accumulated.gradient)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        (state, metrics), sound = jax.lax.cond(
-            due, update, lambda state, gradient: ((state, zeros), jnp.ones((), bool)), state, accumulated.gradient
-        )
-        left = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
-        verdict = Verdict(age, stale, outlier, broken, taken, due & sound, due & ~sound)
-        return state, Server(left, losses), verdict, metrics
-
-    return receive
+    loss, age = gradient.loss / jnp.maximum(gradient.valid, 1.0), state.updates - given
+    taught = gradient.valid > 0
+    broken = taught & ~parallel.all_finite((gradient.sums, gradient.loss))
+    # After a rollback there are gradients of parameters that are no more.
+    is_old = age > config.max_gradient_age if config.max_gradient_age >= 0 else False
+    stale = taught & ~broken & ((age < 0) | is_old)
+    arrived = taught & ~broken & ~stale
+    usual = largest_usual(server.losses, config.outlier_deviations)
+    outlier = arrived & (loss > usual)
+    taken = arrived & ~outlier
+    counted = _count(server.losses, jnp.minimum(loss, usual))
+    losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), counted, server.losses)
+    accumulated = _accumulate(server.accumulated, gradient, taken)
+    due = accumulated.number >= config.gradients_per_apply
+    state, metrics, sound = _update(learner, state, accumulated.gradient, progress, due)
+    left = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
+    verdict = Verdict(age, stale, outlier, broken, taken, due & sound, due & ~sound)
+    return state, Server(left, losses), verdict, metrics
 
 
-def pack(verdict: Verdict, episodes: Any, metrics: dict[str, Array]) -> Array:
+def pack(verdict: Verdict, episodes: unrolls.EpisodeSums | None, metrics: dict[str, Array]) -> Array:
     """Returns verdict, sums of episodes and metrics, by name, as one f32 [K], which crosses to the host at once."""
-    rows = [*verdict, *jax.tree.leaves(episodes), *(metrics[name] for name in sorted(metrics))]
+    played = unrolls.no_episodes() if episodes is None else episodes
+    rows = [*verdict, *jax.tree.leaves(played), *(metrics[name] for name in sorted(metrics))]
     return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in rows])
 
 
 @jax.jit
-def pack_episodes(episodes: Any) -> Array:
-    """Returns the sums of episodes as one f32 [K], for what comes without a gradient."""
-    return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in jax.tree.leaves(episodes)])
+def pack_episodes(episodes: unrolls.EpisodeSums) -> Array:
+    """Returns what `pack` does of an unroll that came without a gradient."""
+    none: Any = (0,) * len(Verdict._fields)
+    return pack(Verdict(*none), episodes, {})
 
 
 def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
@@ -179,6 +176,25 @@ def _count(losses: Losses, loss: Array) -> Losses:
     return Losses(mean, square, losses.number + 1)
 
 
+def _update(
+    learner: learners.Learner, state: learners.LearnerState, gradient: learners.Gradient, progress: Array, due: Array
+) -> tuple[learners.LearnerState, dict[str, Array], Array]:
+    """Makes an update if it is `due`, and returns state, metrics, and whether these are finite; else undoes it."""
+
+    def moved(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
+        after, metrics = learner.apply(state, gradient, progress)
+        return learner.advance(after), metrics | gradient.maxima
+
+    none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(moved, state, gradient)[1])
+
+    def update(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
+        after = moved(state, gradient)
+        sound = parallel.all_finite(after)
+        return *jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, (state, none)), sound
+
+    return jax.lax.cond(due, update, lambda state, _: (state, none, jnp.ones((), bool)), state, gradient)  # type: ignore[no-any-return]
+
+
 def _accumulate(accumulated: Accumulated, gradient: learners.Gradient, taken: Array) -> Accumulated:
     total = jax.tree.map(
         lambda new, old: jnp.where(taken, new, old), add(accumulated.gradient, gradient), accumulated.gradient
@@ -204,54 +220,67 @@ def sharding(mesh: Mesh, leaf: Any) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*("devices" if i == axis else None for i in range(ndim))))
 
 
-def make_receive(judge: Callable[..., Any], mesh: Mesh, learner: learners.LearnerState) -> Callable[..., Any]:
-    """Compiles the server's step with its state spread over its devices; workers may hold what it is given.
+class ParameterServer:
+    """The server at work.
 
-    Args:
-        judge: from `make`.
-        mesh: of the server's devices.
-        learner: leaves [...], for their shapes.
-
-    Returns:
-        (learner, server, `programs.Sent`, progress) -> (learner, server, what `pack` returns).
+    Attributes:
+        learner: `LearnerState`, leaves [...], spread over the server's devices.
+        state: beside it.
+        versions: learners that were, oldest first, to go back to.
+        broken: gradients in a row that were not finite.
+        answers_at_once: whether whoever sends a gradient need not wait for its verdict, as each makes an update.
     """
-    where = jax.tree.map(lambda x: sharding(mesh, x), learner)
-    shared = NamedSharding(mesh, PartitionSpec())
 
-    def step(state: Any, served: Any, sent: Any, progress: Array) -> Any:
-        state, served, verdict, metrics = judge(state, served, sent.gradient, sent.given, progress)
-        return state, served, pack(verdict, sent.episodes, metrics)
+    def __init__(self, config: Any, step: Callable[..., Any], mesh: Mesh) -> None:
+        """Takes the settings of the layout, `step` of a learner, and its devices; `load` comes before any use."""
+        self.answers_at_once = config.gradients_per_apply == 1 and not config.kept_versions
+        self._config, self._step, self._mesh = config, step, mesh
+        self._program: Any = None
 
-    program = jax.jit(step, out_shardings=(where, shared, shared))
+    def load(self, learner: Any, state: Server, versions: Sequence[Any], broken: int) -> None:
+        """Takes up a state, learner and versions with leaves [1, ...]."""
+        each = [jax.tree.map(lambda x: x[0], one) for one in (learner, *versions)]
+        self._spread = jax.tree.map(functools.partial(sharding, self._mesh), each[0])
+        self.learner, *others = (jax.device_put(one, self._spread) for one in each)
+        self.versions = collections.deque(others, maxlen=len(others))
+        self.state, self.broken = state, broken
 
-    def receive(state: Any, served: Any, sent: Any, progress: Any) -> Any:
-        if sent.gradient.valid.devices() != set(mesh.devices.flat):
-            sent = jax.device_put(sent, shared)
-        return program(state, served, sent, progress)
+    def saved(self, learner: learners.LearnerState) -> learners.LearnerState:
+        """Returns the learner, or a version, as states hold it, leaves [1, ...]."""
+        where = meshes.sharding(self._mesh, meshes.PER_SEED)
+        return jax.device_put(jax.tree.map(lambda x: x[None], learner), where)  # type: ignore[no-any-return]
 
-    return receive
+    def receive(self, sent: Any, episodes: unrolls.EpisodeSums | None, progress: Any) -> Array:
+        """Takes what a member sent, and returns what `pack` does; nothing is donated, as members hold it."""
+        shared = meshes.sharding(self._mesh, meshes.SHARED)
+        if self._program is None:
+            self._program = jax.jit(self._receive, out_shardings=(self._spread, shared, shared))
+        if sent.gradient.valid.devices() != set(self._mesh.devices.flat):
+            sent, episodes = jax.device_put((sent, episodes), shared)
+        self.learner, self.state, packed = self._program(self.learner, self.state, sent, episodes, progress)
+        return packed  # type: ignore[no-any-return]
 
+    def keep_version(self) -> None:
+        """Keeps the learner after an update, if it is its turn, for the oldest version."""
+        if self.versions and int(self.learner.updates) % self._config.kept_every == 0:
+            self.versions.append(self.learner)
 
-def no_statistics(params: types.Params) -> bool:
-    """Says whether parameters hold nothing that every learned row would have to move on the server."""
-    return not jax.tree.leaves(params.statistics)
+    def goes_on_being_broken(self, verdict: Verdict) -> bool:
+        """Counts gradients that are not finite, and whether there were too many in a row; of no rows says nothing."""
+        if not any(verdict[1:]):
+            return False
+        self.broken = self.broken + 1 if verdict.broken or verdict.reverted else 0
+        return self.broken >= _BROKEN_IN_A_ROW * self._config.num_workers
 
+    def roll_back(self) -> bool:
+        """Goes on from the oldest version, which is all that is kept then; returns False where it is there already."""
+        oldest = self.versions[0]
+        if int(oldest.updates) == int(self.learner.updates):
+            return False
+        self.versions.extend([oldest] * len(self.versions))
+        self.learner, self.state, self.broken = oldest, emptied(self.state), 0
+        return True
 
-class Versions:
-    """The last few states of the server, oldest first, to roll back to; with none it does nothing."""
-
-    def __init__(self, kept: Sequence[learners.LearnerState], every: int) -> None:
-        """Takes up versions that were kept; from now on those after each `every` updates replace the oldest."""
-        self.kept = collections.deque(kept, maxlen=len(kept))
-        self._every = every
-
-    def add(self, learner: learners.LearnerState) -> None:
-        """Keeps a state if it is its turn."""
-        if self.kept and int(learner.updates) % self._every == 0:
-            self.kept.append(learner)
-
-    def back(self) -> learners.LearnerState:
-        """Returns the oldest, which is all that is kept from now on."""
-        oldest = self.kept[0]
-        self.kept.extend([oldest] * len(self.kept))
-        return oldest
+    def _receive(self, learner: Any, state: Server, sent: Any, episodes: Any, progress: Array) -> Any:
+        learner, state, verdict, metrics = self._step(learner, state, sent.gradient, sent.given, progress)
+        return learner, state, pack(verdict, episodes, metrics)

@@ -1,7 +1,7 @@
-"""The part of a checkpoint that holds an asynchronous run: made, described, taken from its workers, and rolled back."""
+"""The part of a checkpoint that holds an asynchronous run: made, described, taken from its members, and rolled back."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +9,8 @@ import numpy as np
 
 from jaxrl_dist.errors import UsageError
 from jaxrl_dist.learning import learner as learners
-from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh, unroll
-from jaxrl_dist.parallel.async_gradient import dispatcher, programs, schedules, server, shared_replay, worker
+from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server
 from jaxrl_dist.parallel.async_gradient import plan as plans
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -19,7 +18,7 @@ Actors = unroll.ActorState
 
 
 class State(NamedTuple):
-    """Everything of a run that is not in a thread; what members hold is there in a snapshot only, else ().
+    """Everything of a run that is not in a thread, while its members rest.
 
     Attributes:
         learner: `LearnerState`, leaves [1, ...].
@@ -27,10 +26,10 @@ class State(NamedTuple):
         server: `server.Server`.
         actors: of each player, by field; environments only where they can be saved.
         replay: of each worker, or the shared ones.
-        kept: of each worker what it keeps between pushes (`programs.Kept`), or ().
-        pending: of each member the work that has not arrived; zeros where it waits.
+        kept: of each worker that exchanges by the episode.
+        pending: of each member the work that has not arrived; where there is none, zeros, as shapes are constant.
         versions: of the server that are kept, oldest first, leaves [1, ...].
-        status: i64 [M], `dispatcher.FRESH`, `AT_WORK`, `WAITING` or `HELD_BACK`.
+        status: i64 [M], `dispatcher.FRESH` and so on.
         numbers: i64 [M], the next unroll or gradient of each.
         counts: i64 [P + 1], unrolls of each player in shared replays, and samples drawn of them.
         events: i64 [], how many there were.
@@ -44,7 +43,7 @@ class State(NamedTuple):
     server: server.Server
     actors: Actors
     replay: tuple[ArrayTree, ...]
-    kept: tuple[Any, ...]
+    kept: tuple[programs.Kept, ...]
     pending: tuple[programs.Work, ...]
     versions: tuple[learners.LearnerState, ...]
     status: np.ndarray
@@ -56,102 +55,55 @@ class State(NamedTuple):
     replay_began: np.ndarray
 
 
+class Running(NamedTuple):
+    """Part of `State` that is known without a halt of the members."""
+
+    learner: learners.LearnerState
+    key: Array
+    events: np.ndarray
+    replay_began: np.ndarray
+
+
 def init(plan: plans.Plan, keys: Array, schedule: np.ndarray) -> State:
     """Returns the state before the first unroll, `schedule` that of its schedule."""
-    params = plan.agent.init(run_keys.seed_keys(keys[0]).params)
-    learner = jax.tree.map(lambda x: x[None], plan.learner.init(params))
-    learner = jax.device_put(learner, mesh.sharding(plan.mesh, mesh.PER_SEED))
-    make_actors, members = jax.jit(plan.init_actors), range(plan.members)
-    actors = [make_actors(keys[0], plan.env_ids(i)) for i in range(plan.players)]
-    return State(
-        learner=learner,
-        key=keys,
-        server=jax.device_put(server.init(plan.gradient_struct()), mesh.sharding(plan.mesh, mesh.SHARED)),
-        actors=_by_field(_on_devices(plan, actors)),
-        replay=tuple(jax.device_put(plan.init_ring(), place) for place in _ring_devices(plan)),
-        kept=_on_devices(plan, [plan.first_kept() for _ in members]),
-        pending=_on_devices(plan, [plan.nothing(i) for i in members]),
-        versions=(learner,) * plan.config.kept_versions,
-        status=np.full(plan.members, dispatcher.FRESH),
-        numbers=np.zeros(plan.members, np.int64),
-        counts=shared_replay.no_counts(plan.players),
-        events=np.zeros((), np.int64),
-        broken=np.zeros((), np.int64),
-        schedule=schedule,
-        replay_began=np.zeros((), np.int32),
-    )
+    return _first(plan, keys, schedule, lambda function, *arguments: function(*arguments), jax.device_put)
 
 
 def template(plan: plans.Plan, keys: Array) -> State:
     """Returns a snapshot of `jax.ShapeDtypeStruct` with shardings."""
-    members = range(plan.members)
-
-    def on(device: jax.Device, tree: ArrayTree) -> ArrayTree:
-        place = jax.sharding.SingleDeviceSharding(device)
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree)
-
-    def on_members(trees: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(on(device, tree) for device, tree in zip(plan.devices, trees, strict=False))
-
-    actors, ring = plan.actors_struct(), jax.eval_shape(plan.init_ring)
-    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), plan.learner_struct())
-    learner = mesh.placed(plan.mesh, mesh.PER_SEED, structs)
-    return State(
-        learner=learner,
-        key=mesh.placed(plan.mesh, mesh.PER_SEED, keys),
-        server=mesh.placed(plan.mesh, mesh.SHARED, jax.eval_shape(server.init, plan.gradient_struct())),
-        actors=_by_field(on_members([actors] * plan.players)),
-        replay=tuple(on(device, ring) for device in _ring_devices(plan)),
-        kept=on_members([jax.eval_shape(plan.first_kept) for _ in members]),
-        pending=on_members([jax.eval_shape(functools.partial(plan.nothing, i)) for i in members]),
-        versions=(learner,) * plan.config.kept_versions,
-        status=np.zeros(plan.members, np.int64),
-        numbers=np.zeros(plan.members, np.int64),
-        counts=shared_replay.no_counts(plan.players),
-        events=np.zeros((), np.int64),
-        broken=np.zeros((), np.int64),
-        schedule=np.zeros(plan.members + 1),
-        replay_began=np.zeros((), np.int32),
-    )
+    return _first(plan, keys, np.zeros(plan.members + 1), jax.eval_shape, _struct)
 
 
-def snapshot(
-    plan: plans.Plan,
-    state: State,
-    threads: dispatcher.Crowd,
-    workers: Sequence[worker.Worker],
-    schedule: schedules.Schedule,
-) -> State:
+def snapshot(plan: plans.Plan, running: Running, threads: dispatcher.Dispatcher) -> State:
     """Takes the state of all members; waits until each has sent its work, and changes nothing of the run.
 
     Args:
         plan: of the run.
-        state: as `run` returned it.
+        running: as `run` returned it.
         threads: at work.
-        workers: their members.
-        schedule: that they go by.
     """
     sent, status = threads.rest()
-    store, states = threads.store, [one.state for one in workers]
-    where = mesh.sharding(plan.mesh, mesh.PER_SEED)
-    pending = [plan.nothing(i) if one is None else one for i, one in enumerate(sent)]
-    return state._replace(
-        actors=_by_field([one.actors for one in states[: plan.players]]),
-        replay=tuple(store.rings) if store else tuple(one.replay for one in states),
-        kept=tuple(programs.forgotten(one.kept) if i in threads.void else one.kept for i, one in enumerate(states)),
-        pending=_on_devices(plan, pending),
-        versions=tuple(jax.device_put(jax.tree.map(lambda x: x[None], one), where) for one in threads.versions.kept),
+    states, parameter_server = [one.state for one in threads.workers], threads.server
+    kept = [one.kept for one in states if one.kept is not None]
+    replay = threads.replay.rings if threads.replay else [one.replay for one in states]
+    counts = threads.replay.counts.copy() if threads.replay else np.zeros(plan.players + 1, np.int64)
+    return State(
+        learner=running.learner,
+        key=running.key,
+        server=parameter_server.state,
+        actors=_by_field([one.actors for one in states if one.actors is not None]),
+        replay=tuple(replay),
+        kept=tuple(programs.emptied(one) if i in threads.outdated else one for i, one in enumerate(kept)),
+        pending=tuple(map(jax.device_put, map(_filled, sent, plan.work_structs), plan.devices)),
+        versions=tuple(map(parameter_server.saved, parameter_server.versions)),
         status=np.asarray(status),
-        numbers=np.asarray([one.number for one in workers]),
-        counts=np.asarray([*store.inserted, store.drawn]) if store else state.counts,
-        broken=np.asarray(threads.broken),
-        schedule=schedule.state(),
+        numbers=np.asarray([one.number for one in threads.workers]),
+        counts=counts,
+        events=running.events,
+        broken=np.asarray(parameter_server.broken),
+        schedule=threads.schedule.state(),
+        replay_began=running.replay_began,
     )
-
-
-def start_from(state: State, learner: learners.LearnerState) -> State:
-    """Returns the state before the first unroll with another learner, leaves [1, ...]: every version is that one."""
-    return state._replace(learner=learner, versions=(learner,) * len(state.versions))
 
 
 def roll_back(state: State, updates: int) -> State:
@@ -173,23 +125,65 @@ def roll_back(state: State, updates: int) -> State:
         learner=kept[updates],
         server=server.emptied(state.server),
         broken=np.zeros_like(state.broken),
-        kept=tuple(map(programs.forgotten, state.kept)),
+        kept=tuple(map(programs.emptied, state.kept)),
         versions=tuple(one if int(np.asarray(one.updates)[0]) <= updates else kept[updates] for one in state.versions),
-        pending=tuple(map(programs.void, state.pending)),
+        pending=tuple(map(programs.outdated, state.pending)),
         # The update that they waited for is none any more.
         status=np.where(waiting, dispatcher.FRESH, state.status),
     )
 
 
-def _ring_devices(plan: plans.Plan) -> list[jax.Device]:
-    """Returns where the replays are."""
-    if plan.num_rings:
-        return [plan.ring_device(ring) for ring in range(plan.num_rings)]
-    return list(plan.devices)
+def _first(
+    plan: plans.Plan, keys: Array, schedule: np.ndarray, call: Callable[..., Any], put: Callable[..., Any]
+) -> State:
+    """Returns the state before the first unroll.
+
+    Args:
+        plan: of the run.
+        keys: [1].
+        schedule: state of the schedule.
+        call: (function, arguments) -> its result, or the shapes of that.
+        put: (tree, sharding) -> the tree there.
+    """
+    config, zeros = plan.parts.config, programs.zeros_like
+    per_seed, shared = (mesh.sharding(plan.parts.mesh, kind) for kind in (mesh.PER_SEED, mesh.SHARED))
+    replay_devices = map(jax.sharding.SingleDeviceSharding, plan.replay_devices())
+    devices = list(map(jax.sharding.SingleDeviceSharding, plan.devices))
+    init_actors = jax.jit(plan.init_actors)
+    actors = [put(call(init_actors, keys, plan.env_ids(i)), devices[i]) for i in range(plan.players)]
+    learner = put(call(lambda keys: jax.tree.map(lambda x: x[None], plan.init_learner(keys)), keys), per_seed)
+    keepers = devices if config.exchange == "episode" else []
+    none = np.zeros((), np.int64)
+    return State(
+        learner=learner,
+        key=put(keys, per_seed),
+        server=put(call(lambda: server.init(plan.gradient_struct)), shared),
+        actors=_by_field(actors),
+        replay=tuple(put(call(plan.init_replay), device) for device in replay_devices),
+        kept=tuple(put(call(lambda: programs.emptied(zeros(plan.kept_struct()))), device) for device in keepers),
+        pending=tuple(
+            put(call(functools.partial(zeros, struct)), device)
+            for struct, device in zip(plan.work_structs, devices, strict=True)
+        ),
+        versions=(learner,) * config.kept_versions,
+        status=np.full(plan.members, dispatcher.FRESH),
+        numbers=np.zeros(plan.members, np.int64),
+        counts=np.zeros(plan.players + 1, np.int64),
+        events=none,
+        broken=none,
+        schedule=schedule,
+        replay_began=np.zeros((), np.int32),
+    )
 
 
-def _on_devices(plan: plans.Plan, trees: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(jax.device_put(tree, device) for tree, device in zip(trees, plan.devices, strict=False))
+def _struct(tree: ArrayTree, where: jax.sharding.Sharding) -> ArrayTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree)
+
+
+def _filled(work: programs.Work, struct: programs.Work) -> programs.Work:
+    """Returns work with zeros for what a member's role makes, but has not made."""
+    parts = zip(work, struct, strict=True)
+    return programs.Work(*(programs.zeros_like(like) if part is None else part for part, like in parts))
 
 
 def _by_field(actors: Sequence[Actors]) -> Actors:

@@ -1,9 +1,10 @@
-"""A worker of the asynchronous layout: plays environments of its own, or takes gradients, or both.
+"""The members of an asynchronous run by role: an actor plays, a learner learns, and a bundled worker does both.
 
 Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning"; Nair et al. 2015 (Gorila): bundled, a
 worker acts with the parameters that it learns with; separate, actors play and learners learn.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,100 +12,108 @@ import jax
 import numpy as np
 
 from jaxrl_dist import envs, types
-from jaxrl_dist.envs.host import hangs
+from jaxrl_dist.envs.host import episodes, hangs
+from jaxrl_dist.learning import step
+from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.parallel.async_gradient import programs as worker_programs
+from jaxrl_dist.parallel.async_gradient import plan as plans
+from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Sent, Turn, Work, emptied, zeros_like
+from jaxrl_dist.parallel.sebulba import actors as acting
 from jaxrl_dist.parallel.sebulba import channels
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.types import ArrayTree
 
 
 class State(NamedTuple):
-    """A worker between unrolls.
+    """A member between two turns; a role reads and writes its own parts alone.
 
     Attributes:
-        actors: `unrolls.ActorState`, its environment `()` on the host; `()` where it does not play.
-        replay: its own; `()` where it has none.
-        kept: `worker_programs.Kept`, or `()` where it pulls and pushes with every unroll.
+        actors: environments, of who plays; their own state is `()` on the host.
+        replay: of a bundled worker with a replay of its own.
+        kept: of a worker that exchanges by the episode.
     """
 
-    actors: Any
-    replay: ArrayTree
-    kept: Any
-
-
-class Role(NamedTuple):
-    """Describes a worker.
-
-    Attributes:
-        device: where it computes.
-        key: typed key of its own.
-        env_ids: i32 [B], global indices of its environments; None where it does not play.
-        make_environment: on the host, None where they are on the device.
-        nothing: `worker_programs.Work` of zeros, what it sends where it cannot learn yet.
-        learns: whether it takes gradients.
-        shares: whether its replay is a shared one, which samples come from and unrolls go to.
-        is_alone: whether no other worker is there to be waited for; then nothing need be finished here.
-    """
-
-    device: jax.Device
-    key: Array
-    env_ids: np.ndarray | None
-    make_environment: Callable[[], envs.HostEnvironment] | None
-    nothing: worker_programs.Work
-    learns: bool
-    shares: bool
-    is_alone: bool
+    actors: unrolls.ActorState | None = None
+    replay: ArrayTree | None = None
+    kept: Kept | None = None
 
 
 class Worker:
-    """One worker with its state.
+    """A member with its state.
 
     Attributes:
+        plays: whether it has environments.
+        learns: whether it takes gradients.
+        may_hang: whether these are on the host.
+        rank: its number among those of its role.
+        key: typed key of its own.
+        env_ids: i32 [B], global indices of its environments.
         number: of its next unroll or gradient.
-        role: which it is.
         state: before that.
+        programs: of all members.
     """
 
-    def __init__(
-        self, programs: worker_programs.Programs, role: Role, state: State, number: int, unroll_length: int
-    ) -> None:
-        """Takes up a state.
+    def __init__(self, plan: plans.Plan, saved: Any, index: int) -> None:
+        """Takes up what a `snapshot.State` holds of a member; environments on the host begin anew.
 
         Args:
-            programs: shared by all workers.
-            role: which it is.
-            state: to go on from; environments on the host begin anew, so its timestep must be all LAST, or () at the
-                very first.
-            number: of its next unroll.
-            unroll_length: T.
+            plan: of the run.
+            saved: state of the run.
+            index: which member it is.
         """
-        self.number, self.role = number, role._replace(key=jax.device_put(role.key, role.device))
-        self._programs = programs
-        self._env_ids = None if role.env_ids is None else jax.device_put(role.env_ids, role.device)
-        self.state = jax.device_put(state, role.device) if role.make_environment is None else state
-        self._ready_at = number - _unrolls_kept(state.replay, unroll_length) + programs.first_ready
+        parts, keys, actors = plan.parts, run_keys.seed_keys(saved.key[0]), saved.actors
+        self.programs, self._role, self._device = plan.programs, _role(plan, index), plan.devices[index]
+        self.plays, self.learns, self.number = plan.plays(index), plan.learns(index), int(saved.numbers[index])
+        # Acting and learning take other parts of a key, so a learner apart has that of the actor of its number.
+        self.rank = index if self.plays else index - plan.players
+        key = jax.random.fold_in(keys.training, self.rank)
+        self.key, self.env_ids = jax.device_put((key, plan.env_ids(self.rank)), self._device)
+        self.may_hang = self.plays and self.programs.on_host is not None
+        self._is_alone = plan.members == 1
+        before = State(
+            actors=unrolls.ActorState(*(part[index] for part in actors)) if self.plays else None,
+            replay=None if plan.num_rings else saved.replay[index],
+            kept=saved.kept[index] if saved.kept else None,
+        )
+        self.state = before if self.may_hang else jax.device_put(before, self._device)
+        first_ready = step.pace(parts.replay, parts.config.unroll_length).first_ready
+        self._ready_at = self.number - _unrolls_kept(before.replay, parts.config.unroll_length) + first_ready
         self._environment: envs.HostEnvironment | None = None
         self._player: Any = None
+        if self.may_hang:
+            seed, played = int(jax.random.bits(keys.environment, dtype=np.uint32)), int(saved.numbers.sum())
+            # By the numbers of all, so that a resumed run plays other environments than before.
+            seeds = episodes.seeds(seed, "training 0", played, index * plan.width, plan.width)
+            self._make = functools.partial(parts.environment.make, seeds, plan.width, parts.config.timeout_s)
 
-    def work(self, newest: worker_programs.Held, drawn: worker_programs.Drawn | None) -> worker_programs.Work:
+    def work(self, newest: Held, sample: types.Sample | None) -> Work:
         """Plays an unroll, or takes a gradient, or both; blocks until it is there, unless alone."""
-        if jax.tree.leaves(newest.params)[0].devices() != {self.role.device}:
-            newest = jax.device_put(newest, self.role.device)
-        kept = self.state.kept
-        held = self._programs.pull(kept, newest) if kept else newest
-        work = self._with_others(held, drawn) if self.role.shares else self._by_itself(held)
-        if kept:
-            kept, gradient = self._programs.push(kept, held, work.sent.gradient, work.sent.episodes)
-            work = work._replace(sent=work.sent._replace(gradient=gradient))
-            self.state = self.state._replace(kept=kept)
+        if jax.tree.leaves(newest.params)[0].devices() != {self._device}:
+            newest = jax.device_put(newest, self._device)
+        self.state, work = self._role(self, newest, jax.device_put(sample, self._device))
         self.number += 1
-        if not self.role.is_alone:
+        if not self._is_alone:
             jax.block_until_ready(work)
         return work
 
+    def turn(self, held: Held) -> Turn:
+        """Returns what its programs start with."""
+        return Turn(held, self.key, np.int32(self.number))
+
+    def is_ready(self) -> np.ndarray:
+        """Returns bool [], whether its own replay is full enough with the next unroll."""
+        return np.asarray(self.number >= self._ready_at)
+
+    def play(self, held: Held) -> tuple[State, types.Unroll, unrolls.EpisodeSums]:
+        """Plays an unroll, and returns its state after that, the unroll, and the sums of its episodes."""
+        if self.programs.on_host is not None:
+            return self._play_on_host(self.programs.on_host, held)
+        actors, unroll, sums = self.programs.play(self.turn(held), self.env_ids, self.state.actors)
+        return self.state._replace(actors=actors), unroll, sums
+
     def forget(self) -> None:
         """Drops the parameters and the gradient that it keeps between pushes; only while it is not at work."""
-        self.state = self.state._replace(kept=worker_programs.forgotten(self.state.kept))
+        if self.state.kept is not None:
+            self.state = self.state._replace(kept=emptied(self.state.kept))
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
@@ -116,57 +125,86 @@ class Worker:
         if self._environment is not None:
             self._environment.close()
 
-    def _by_itself(self, held: worker_programs.Held) -> worker_programs.Work:
-        """Plays, and learns from its own replay."""
-        number, ready = np.int32(self.number), np.asarray(self.number >= self._ready_at)
-        arguments, (actors, replay_state, kept) = (held, self.role.key, number, ready), self.state
-        if self._programs.on_host is None:
-            actors, replay_state, gradient, episodes = self._programs.on_device(
-                *arguments, self._env_ids, actors, replay_state
-            )
-        else:
-            actors, unroll, episodes = self._play_on_host(self._programs.on_host, held, actors)
-            replay_state, gradient = self._programs.learn(*arguments, unroll, replay_state)
-        self.state = State(actors, replay_state, kept)
-        return worker_programs.Work(worker_programs.Sent(gradient, episodes, held.updates), (), (), (), ())
-
-    def _with_others(self, held: worker_programs.Held, drawn: worker_programs.Drawn | None) -> worker_programs.Work:
-        """Plays for a shared replay, and learns from a sample of one."""
-        work, number = self.role.nothing, np.int32(self.number)
-        gradient, unroll, episodes = work.sent.gradient, work.unroll, work.sent.episodes
-        if self._env_ids is not None:
-            actors = self.state.actors
-            if self._programs.on_host is None:
-                actors, unroll, episodes = self._programs.play(held, self.role.key, number, self._env_ids, actors)
-            else:
-                actors, unroll, episodes = self._play_on_host(self._programs.on_host, held, actors)
-            self.state = self.state._replace(actors=actors)
-        if drawn is not None:
-            drawn = jax.device_put(drawn, self.role.device)
-            gradient, priorities = self._programs.teach(held, self.role.key, number, drawn.sample)
-            work = work._replace(indices=drawn.sample.indices, priorities=priorities, ring=drawn.ring)
-        return work._replace(sent=worker_programs.Sent(gradient, episodes, held.updates), unroll=unroll)
-
     def _play_on_host(
-        self, programs: unrolls.HostUnroll, held: worker_programs.Held, actors: unrolls.ActorState
-    ) -> Any:
-        timestep = actors.timestep
+        self, programs: unrolls.HostUnroll, held: Held
+    ) -> tuple[State, types.Unroll, unrolls.EpisodeSums]:
+        """Plays in environments on the host, which are made in the thread that steps them."""
+        assert self.state.actors is not None
+        _, timestep, carry = self.state.actors
         if self._environment is None:
-            assert self.role.make_environment is not None
-            environment = self._environment = self.role.make_environment()
-            if isinstance(timestep, types.TimeStep):
-                self._player = unrolls.ResetOnFirstStep(environment)
+            self._environment = self._player = self._make()
+            if self.number:
+                timestep = acting.ended(jax.tree.map(np.asarray, timestep))
+                self._player = unrolls.ResetOnFirstStep(self._environment)
             else:
-                self._player, timestep = environment, environment.reset()._replace(info=())
+                timestep = self._environment.reset()._replace(info=())
         published = channels.Published(held.params, held.updates, held.progress)
-        carry = self._programs.heal(jax.device_put(actors.carry, self.role.device))
-        (unroll,), rows = programs.run(
-            published, self.role.key, self.number, self._env_ids, self._player, timestep, carry
-        )
-        return unrolls.ActorState((), rows.timestep, rows.carry), unroll, rows.episodes
+        carry = self.programs.sound_carry(jax.device_put(carry, self._device))
+        (unroll,), rows = programs.run(published, self.key, self.number, self.env_ids, self._player, timestep, carry)
+        return self.state._replace(actors=unrolls.ActorState((), rows.timestep, rows.carry)), unroll, rows.episodes
+
+
+def act(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:
+    """Plays for a shared replay: the role of an actor."""
+    del sample
+    state, unroll, sums = worker.play(held)
+    return state, Work(episodes=sums, unroll=unroll)
+
+
+def learn(worker: Worker, held: Held, sample: types.Sample) -> tuple[State, Work]:
+    """Takes the gradient of a sample of a shared replay: the role of a learner."""
+    gradient, priorities = worker.programs.learn(worker.turn(held), sample)
+    return worker.state, Work(Sent(gradient, held.updates), indices=sample.indices, priorities=priorities)
+
+
+def act_and_learn(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:
+    """Plays for a shared replay, and learns from it once there is a sample: the role of a bundled worker."""
+    state, played = act(worker, held, sample)
+    if sample is None:
+        return state, played
+    return state, learn(worker, held, sample)[1]._replace(episodes=played.episodes, unroll=played.unroll)
+
+
+def act_and_learn_alone(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:
+    """Plays for a replay of its own, and learns from that: the role of a bundled worker that shares none."""
+    del sample
+    programs, state, start = worker.programs, worker.state, (worker.turn(held), worker.is_ready())
+    if programs.on_host is None:
+        arguments = worker.env_ids, state.actors, state.replay
+        gradient, sums, actors, replay = programs.play_and_learn(*start, *arguments)
+        state = state._replace(actors=actors)
+    else:
+        state, unroll, sums = worker.play(held)
+        gradient, replay = programs.learn_own(*start, unroll, state.replay)
+    return state._replace(replay=replay), Work(Sent(gradient, held.updates), sums)
+
+
+def by_episode(role: "Role", worker: Worker, newest: Held, sample: types.Sample | None) -> tuple[State, Work]:
+    """Plays a bundled role with parameters that are kept until an episode ends, and sends its gradients' sum then."""
+    programs, kept = worker.programs, worker.state.kept
+    assert kept is not None
+    held = programs.pull(kept, newest)
+    state, work = role(worker, held, sample)
+    # Of no sample there is no gradient, and a sum may wait for the end of an episode all the same.
+    gradient = zeros_like(kept.gradient) if work.sent is None else work.sent.gradient
+    kept, gradient = programs.push(kept, held, gradient, work.episodes)
+    return state._replace(kept=kept), work._replace(sent=Sent(gradient, held.updates))
+
+
+Role = Callable[[Worker, Held, Any], tuple[State, Work]]
+
+
+def _role(plan: plans.Plan, index: int) -> Role:
+    """Returns what a member does."""
+    if not plan.learns(index):
+        return act
+    if not plan.plays(index):
+        return learn
+    role = act_and_learn if plan.num_rings else act_and_learn_alone
+    return functools.partial(by_episode, role) if plan.parts.config.exchange == "episode" else role
 
 
 def _unrolls_kept(replay_state: Any, unroll_length: int) -> int:
-    """Returns how many unrolls a replay holds: 0 of one that keeps none."""
+    """Returns how many unrolls a worker's own replay holds: 0 of one that keeps none."""
     filled = getattr(replay_state, "filled", None)
     return 0 if filled is None else int(np.asarray(filled).min()) // unroll_length
