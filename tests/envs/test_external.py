@@ -192,12 +192,12 @@ def test_a_reset_gives_the_environments_to_fresh_sessions_with_the_same_seeds(ma
 @pytest.mark.parametrize(
     ("name", "params", "named"),
     [
-        ("game", {"actions": "2", "listen": "5555"}, "--env.params.observation"),
-        ("game", {"observation": "float32[4]", "listen": "5555"}, "--env.params.actions"),
+        ("game", {"actions": "2", "listen": "5555"}, "env.params.observation"),
+        ("game", {"observation": "float32[4]", "listen": "5555"}, "env.params.actions"),
         (
             "game",
             peers.TWO,
-            r"=external:game: .*external:NAME .*--env\.params\.listen=PORT.*external:module:",
+            r"=external:game: .*external:NAME .*env\.params\.listen=PORT.*external:module:",
         ),
         ("fakes.simulators:episode", {**peers.TWO, "listen": "5555"}, "listen=5555: .*external:NAME "),
         ("game", {**peers.TWO, "listen": "80"}, "listen=80: .*1024 to 65535"),
