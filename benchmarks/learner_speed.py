@@ -22,7 +22,6 @@ import pairs  # noqa: E402
 from jaxrl_dist import types  # noqa: E402
 from jaxrl_dist.learning import learner, step  # noqa: E402
 from jaxrl_dist.parallel import unroll  # noqa: E402
-from jaxrl_dist.parallel.sebulba import tiers  # noqa: E402
 from jaxrl_dist.training import assemble  # noqa: E402
 
 SYSTEMS = {"dqn": {"replay.batch_size": 512}, "apex_dqn": {}, "r2d2": {}}
@@ -39,7 +38,7 @@ def loops(system: str, flags: dict[str, Any], updates: int) -> tuple[Any, Any]:
     taught = learner.make(config, agent, types.LOCAL)
     replay = assemble.make_replay(settings, agent, config)
     state = taught.init(agent.init(jax.random.key(0)))
-    rows = tiers.rows_struct(agent, environment.spec, length, COLUMNS)
+    rows = unroll.rows_struct(agent, environment.spec, length, COLUMNS)
     kept = replay.init(unroll.step_struct(rows.steps), rows.carry)
     add = jax.jit(replay.add, donate_argnums=0)
     for number in range(settings["replay.capacity"] // COLUMNS // length):

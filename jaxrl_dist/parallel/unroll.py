@@ -100,135 +100,124 @@ def step_struct(steps: types.Step) -> types.Step:
     return found
 
 
-class HostUnroll(NamedTuple):
-    """Programs of an unroll on the host; they run where their arguments are.
+class Published(NamedTuple):
+    """Holds the parameters that environments on the host are played with.
 
     Attributes:
-        begin: (params, carry, timestep, key, index, env_ids, progress) -> (buffers [T + 1, B], keys [T + 1],
-            exploration). The keys are those of `device_unroll` for the key that `index` makes of this one.
-        act: (params, carry, buffers, keys, exploration, t, timestep) -> (action, carry, buffers); donates the buffers.
-        finish: (buffers, carry, updates) -> the unroll, cut by columns into one part for each learner device.
-        run: plays T rows, see `host_unroll`.
-        warm_up: (published, timestep, carry, device) compiles all for a device.
+        params: to act with, on the device that acts.
+        updates: i32 [], that the learner had made; the version that rows carry.
+        progress: f32 [], share of training, for schedules.
     """
 
-    begin: Any
-    act: Any
-    finish: Any
-    run: Callable[..., tuple[tuple[types.Unroll, ...], HostRows]]
-    warm_up: Callable[..., None]
+    params: types.Params
+    updates: Any
+    progress: Any
 
 
-def host_unroll(agent: agents.Agent, num_envs: int, length: int, parts: int) -> HostUnroll:
-    """Makes the unroll of T rows in environments on the host.
+class HostUnroll:
+    """Plays unrolls of T rows in environments on the host, with one program per row.
 
-    Args:
-        agent: acts.
-        num_envs: of the whole run, for the agent's exploration.
-        length: T.
-        parts: that the unroll's columns are cut into.
-
-    Returns:
-        Programs whose `run` takes (published, key, index, env_ids i32[B], environment, timestep, carry) and
-        returns the parts of the unroll [T + 1, B / parts], and `HostRows`. Same environment, keys and parameters give
-        the same rows as `device_unroll`.
+    Same environment, keys and parameters give the same rows as `device_unroll`. Programs run where the parameters are.
     """
-    begin = jax.jit(functools.partial(_begin, agent, num_envs, length))
-    act = jax.jit(functools.partial(_act, agent), donate_argnums=2)
-    # What is cut cannot be written in place.
-    finish = jax.jit(functools.partial(_finish, parts), donate_argnums=(0,) if parts == 1 else ())
-    run = functools.partial(_run_on_host, begin, act, finish, length)
-    return HostUnroll(begin, act, finish, run, functools.partial(_warm_up, begin, act, finish))
 
+    def __init__(self, agent: agents.Agent, num_envs: int, length: int, parts: int) -> None:
+        """Builds the programs; compiles none.
 
-def _row(
-    agent: agents.Agent, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: Any
-) -> tuple[types.Step, ArrayTree]:
-    output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
-    return types.Step(timestep, output.action, output.extras, ()), output.carry
+        Args:
+            agent: acts.
+            num_envs: of the whole run, for the agent's exploration.
+            length: T.
+            parts: that the unroll's columns are cut into.
+        """
+        self._agent, self._num_envs, self._length, self._parts = agent, num_envs, length, parts
+        self._begin, self._act = jax.jit(self._buffers), jax.jit(self._acted, donate_argnums=2)
+        # What is cut cannot be written in place.
+        self._finish = jax.jit(self._finished, donate_argnums=(0,) if parts == 1 else ())
 
+    def run(
+        self,
+        published: Published,
+        key: Array,
+        index: int,
+        env_ids: Array,
+        environment: envs.HostEnvironment,
+        timestep: types.TimeStep,
+        carry: ArrayTree,
+    ) -> tuple[tuple[types.Unroll, ...], HostRows]:
+        """Plays T rows.
 
-def _begin(
-    agent: agents.Agent,
-    num_envs: int,
-    length: int,
-    params: types.Params,
-    carry: ArrayTree,
-    timestep: types.TimeStep,
-    key: Array,
-    index: Array,
-    env_ids: Array,
-    progress: Array,
-) -> tuple[types.Step, Array, ArrayTree]:
-    keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], length + 1)
-    exploration = agent.exploration(params, env_ids, num_envs, progress)
-    row = jax.eval_shape(functools.partial(_row, agent), params, carry, timestep, keys[0], exploration)[0]
-    buffers = jax.tree.map(lambda x: jnp.zeros((length + 1, *x.shape), x.dtype), row)
-    return buffers, keys, exploration
+        Args:
+            published: acts.
+            key: typed key of the actor; `index` makes that of this unroll of it, as `device_unroll` takes it.
+            index: of the unroll.
+            env_ids: i32 [B], global indices of the environments.
+            environment: B of them.
+            timestep: leaves [B, ...] in NumPy that the unroll opens with.
+            carry: leaves [B, ...], the acting state before it.
 
+        Returns:
+            The parts of the unroll [T + 1, B / parts], and `HostRows`.
+        """
+        # What is on the host goes to the device of the parameters with the call, in a quarter of `device_put`'s time.
+        opening, params = carry, published.params
+        buffers, keys, exploration = self._begin(published, carry, timestep, key, np.int32(index), env_ids)
+        sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
+        for t in range(self._length + 1):
+            action, following, buffers = self._act(params, carry, buffers, keys, exploration, np.int32(t), timestep)
+            if t == self._length:
+                break
+            carry, chosen, stepping_s = following, np.asarray(action), time.perf_counter()
+            sums[3] += np.count_nonzero(timestep.step_type != types.LAST)
+            timestep = environment.step(chosen)
+            environment_s += time.perf_counter() - stepping_s
+            add_episodes(sums, timestep)
+            timestep = timestep._replace(info=())
+        unroll = self._finish(buffers, opening, published.updates)
+        inference_s = time.perf_counter() - started_s - environment_s
+        return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
 
-def _act(
-    agent: agents.Agent,
-    params: types.Params,
-    carry: ArrayTree,
-    buffers: types.Step,
-    keys: Array,
-    exploration: ArrayTree,
-    t: Array,
-    timestep: types.TimeStep,
-) -> tuple[Array, ArrayTree, types.Step]:
-    row, carry = _row(agent, params, carry, timestep, keys[t], exploration)
-    write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
-    return row.action, carry, jax.tree.map(write, buffers, row)
+    def warm_up(self, published: Published, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
+        """Compiles all for a device."""
+        number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
+        carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
+        buffers, keys, exploration = self._begin(published, carry, timestep, key, number, ids)
+        _, _, buffers = self._act(published.params, carry, buffers, keys, exploration, number, timestep)
+        jax.block_until_ready(self._finish(buffers, carry, published.updates))
 
+    def _buffers(
+        self, published: Published, carry: ArrayTree, timestep: types.TimeStep, key: Array, index: Array, env_ids: Array
+    ) -> tuple[types.Step, Array, ArrayTree]:
+        """Returns room for the rows [T + 1, B], their keys [T + 1], and exploration [B, ...]."""
+        keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], self._length + 1)
+        exploration = self._agent.exploration(published.params, env_ids, self._num_envs, published.progress)
+        row = jax.eval_shape(self._row, published.params, carry, timestep, keys[0], exploration)[0]
+        return jax.tree.map(lambda x: jnp.zeros((self._length + 1, *x.shape), x.dtype), row), keys, exploration
 
-def _finish(parts: int, buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
-    version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
-    return cut(types.Unroll(buffers._replace(version=version), carry), parts)
+    def _acted(
+        self,
+        params: types.Params,
+        carry: ArrayTree,
+        buffers: types.Step,
+        keys: Array,
+        exploration: ArrayTree,
+        t: Array,
+        timestep: types.TimeStep,
+    ) -> tuple[Array, ArrayTree, types.Step]:
+        """Returns actions [B], the acting state after them, and the buffers with row t."""
+        row, carry = self._row(params, carry, timestep, keys[t], exploration)
+        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
+        return row.action, carry, jax.tree.map(write, buffers, row)
 
+    def _row(
+        self, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: ArrayTree
+    ) -> tuple[types.Step, ArrayTree]:
+        output = self._agent.act(params, types.ActInputs(timestep, carry, key, exploration))
+        return types.Step(timestep, output.action, output.extras, ()), output.carry
 
-def _warm_up(
-    begin: Any, act: Any, finish: Any, published: Any, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device
-) -> None:
-    number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
-    carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
-    buffers, keys, exploration = begin(published.params, carry, timestep, key, number, ids, published.progress)
-    _, _, buffers = act(published.params, carry, buffers, keys, exploration, number, timestep)
-    jax.block_until_ready(finish(buffers, carry, published.updates))
-
-
-def _run_on_host(
-    begin: Any,
-    act: Any,
-    finish: Any,
-    length: int,
-    published: Any,
-    key: Array,
-    index: int,
-    env_ids: Array,
-    environment: envs.HostEnvironment,
-    timestep: types.TimeStep,
-    carry: ArrayTree,
-) -> tuple[tuple[types.Unroll, ...], HostRows]:
-    # What is on the host goes to the device of the parameters with the call, in a quarter of `device_put`'s time.
-    opening = carry
-    buffers, keys, exploration = begin(
-        published.params, carry, timestep, key, np.int32(index), env_ids, published.progress
-    )
-    sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
-    for t in range(length + 1):
-        action, following, buffers = act(published.params, carry, buffers, keys, exploration, np.int32(t), timestep)
-        if t == length:
-            break
-        carry, chosen, stepping_s = following, np.asarray(action), time.perf_counter()
-        sums[3] += np.count_nonzero(timestep.step_type != types.LAST)
-        timestep = environment.step(chosen)
-        environment_s += time.perf_counter() - stepping_s
-        add_episodes(sums, timestep)
-        timestep = timestep._replace(info=())
-    unroll = finish(buffers, opening, published.updates)
-    inference_s = time.perf_counter() - started_s - environment_s
-    return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
+    def _finished(self, buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
+        """Returns the unroll, cut by columns into one part for each learner device."""
+        version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
+        return cut(types.Unroll(buffers._replace(version=version), carry), self._parts)
 
 
 class ResetOnFirstStep:
@@ -245,6 +234,35 @@ class ResetOnFirstStep:
             self._is_fresh = False
             return self._environment.reset()
         return self._environment.step(action)
+
+
+def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length: int, width: int) -> types.Unroll:
+    """Returns an unroll [T + 1, B] of `jax.ShapeDtypeStruct`."""
+
+    def one() -> tuple[types.Step, ArrayTree]:
+        params, carry, timestep = agent.init(jax.random.key(0)), agent.init_carry(width), zero_timestep(spec, width)
+        exploration = agent.exploration(params, jnp.arange(width), width, jnp.float32(0))
+        output = agent.act(params, types.ActInputs(timestep, carry, jax.random.key(0), exploration))
+        version = jnp.zeros(width, jnp.int32)
+        return types.Step(timestep, output.action, output.extras, version), carry
+
+    step, carry = jax.eval_shape(one)
+    steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((unroll_length + 1, *x.shape), x.dtype), step)
+    return types.Unroll(steps, carry)
+
+
+def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
+    """Returns a timestep [B] in NumPy that ends an episode at zeros: before anything was played."""
+    zeros: Any = np.zeros(width, np.float32)
+    last: Any = np.full(width, types.LAST, np.int8)
+    observation = jax.tree.map(lambda x: np.zeros((width, *x.shape), x.dtype), spec.observation)
+    return types.TimeStep(last, zeros, zeros, observation, ())
+
+
+def ended(timestep: types.TimeStep) -> types.TimeStep:
+    """Makes every row of a timestep in NumPy the last of its episode."""
+    last: Any = np.full_like(timestep.step_type, types.LAST)
+    return timestep._replace(step_type=last)
 
 
 def no_episodes() -> EpisodeSums:

@@ -15,8 +15,7 @@ from jaxrl_dist import agents, envs, errors, parallel, types
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.parallel import precision
-from jaxrl_dist.parallel.sebulba import tiers
+from jaxrl_dist.parallel import precision, unroll
 from jaxrl_dist.types import Array, ArrayTree
 
 # Steps until evaluation looks for a stop the first time; then it measures how many take a second.
@@ -157,7 +156,7 @@ def make_on_host(
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
         carry = agent.init_carry(episodes)
         if limit == 0:
-            jax.block_until_ready(act(params, carry, tiers.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
+            jax.block_until_ready(act(params, carry, unroll.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
             return np.zeros(episodes)
         seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
         as_precise = precision.of_this_thread()

@@ -16,7 +16,7 @@ from fakes import host
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import channels, tiers
+from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble, guard, policy
 
@@ -56,10 +56,10 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     play = jax.jit(unroll.device_unroll(agent, environment, length))
     _, expected, sums = play(params, actors, act_key, exploration, jnp.int32(7))
 
-    published = channels.Published(params, jnp.int32(7), jnp.float32(0.3))
+    published = unroll.Published(params, jnp.int32(7), jnp.float32(0.3))
     on_host = as_host.AsHost(environment, columns, env_key)
     opening = on_host.reset()._replace(info=())
-    programs = unroll.host_unroll(agent, columns, length, 2)
+    programs = unroll.HostUnroll(agent, columns, length, 2)
     parts, rows = programs.run(published, key, number, ids, on_host, opening, agent.init_carry(columns))
     got = jax.tree.map(lambda x, y: np.concatenate([x, y], 1), parts[0].steps, parts[1].steps)
     for x, y in zip(jax.tree.leaves(expected.steps), jax.tree.leaves(got), strict=True):

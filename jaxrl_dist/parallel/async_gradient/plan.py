@@ -15,7 +15,6 @@ from jaxrl_dist.parallel import placement
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.async_gradient import schedules
 from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Programs, Sent, Turn, Work
-from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -49,7 +48,7 @@ class Plan:
         available, named = jax.local_devices(backend=platform), config.worker_devices
         devices = placement.parse("--layout.worker_devices", named, available) if named else available
         self.devices = tuple(devices[i % len(devices)] for i in range(self.members))
-        self.rows = tiers.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.width)
+        self.rows = unrolls.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.width)
         self.programs = Programs(parts)
 
     def plays(self, index: int) -> bool:
@@ -76,7 +75,7 @@ class Plan:
         """Returns the first state of a player's environments, of keys [1]; on the host an end of episodes at zeros."""
         carry, environment = self.parts.agent.init_carry(self.width), self.parts.environment
         if not isinstance(environment, envs.Environment):
-            return unrolls.ActorState((), tiers.zero_timestep(environment.spec, self.width), carry)
+            return unrolls.ActorState((), unrolls.zero_timestep(environment.spec, self.width), carry)
         state, timestep = envs.columns(environment).reset(run_keys.seed_keys(keys[0]).environment, env_ids)
         return unrolls.ActorState(state, timestep, carry)
 

@@ -18,8 +18,6 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.async_gradient import plan as plans
 from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Sent, Turn, Work, emptied, zeros_like
-from jaxrl_dist.parallel.sebulba import actors as acting
-from jaxrl_dist.parallel.sebulba import channels
 from jaxrl_dist.types import ArrayTree
 
 
@@ -134,11 +132,11 @@ class Worker:
         if self._environment is None:
             self._environment = self._player = self._make()
             if self.number:
-                timestep = acting.ended(jax.tree.map(np.asarray, timestep))
+                timestep = unrolls.ended(jax.tree.map(np.asarray, timestep))
                 self._player = unrolls.ResetOnFirstStep(self._environment)
             else:
                 timestep = self._environment.reset()._replace(info=())
-        published = channels.Published(held.params, held.updates, held.progress)
+        published = unrolls.Published(held.params, held.updates, held.progress)
         carry = self.programs.sound_carry(jax.device_put(carry, self._device))
         (unroll,), rows = programs.run(published, self.key, self.number, self.env_ids, self._player, timestep, carry)
         return self.state._replace(actors=unrolls.ActorState((), rows.timestep, rows.carry)), unroll, rows.episodes

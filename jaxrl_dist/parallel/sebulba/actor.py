@@ -14,9 +14,9 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import keys, precision
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.parallel.sebulba import actors as numbers
 from jaxrl_dist.parallel.sebulba import channels, tiers
 from jaxrl_dist.parallel.sebulba import queue as queues
+from jaxrl_dist.parallel.sebulba.actors import Actors
 
 _CLOSE_WITHIN_S = 5.0
 
@@ -24,7 +24,7 @@ _CLOSE_WITHIN_S = 5.0
 class Acting(Protocol):
     """The way in which actors play: with all environments in step, or with those first that are ready."""
 
-    def warm_up(self, published: channels.Published, device: jax.Device) -> None:
+    def warm_up(self, published: unrolls.Published, device: jax.Device) -> None:
         """Compiles for a device what can be compiled ahead."""
 
     def play(self, actor: "Actor", environment: envs.HostEnvironment) -> Iterator[queues.Unrolled]:
@@ -65,7 +65,7 @@ class Actor:
         self._thread = threading.Thread(target=self._run, name=f"actor {number}", daemon=True)
         self._thread.start()
 
-    def parameters(self, number: int) -> tuple[int, int, channels.Published]:
+    def parameters(self, number: int) -> tuple[int, int, unrolls.Published]:
         """Waits for what an unroll is acted with.
 
         An unroll that is late gives way to the one that the newest version acts in. An actor whose unroll was taken is
@@ -107,7 +107,7 @@ class Actor:
         joins two lives, and the rows of the unfinished unroll are lost.
         """
         number, state = self.at or self.begin
-        timestep: Any = numbers.ended(state.timestep) if state.timestep else ()
+        timestep: Any = unrolls.ended(state.timestep) if state.timestep else ()
         begin = number, unrolls.ActorState((), timestep, state.carry)
         return Actor(self._threads, self.number, begin, self.life + 1)
 
@@ -155,7 +155,7 @@ class Threads:
     """
 
     def __init__(
-        self, actors: numbers.Actors, acting: Acting, state: tiers.State, iteration: int, published: channels.Published
+        self, actors: Actors, acting: Acting, state: tiers.State, iteration: int, published: unrolls.Published
     ) -> None:
         """Starts every actor where a snapshot has it; of another state, new environments take the place of its own.
 
@@ -246,16 +246,16 @@ class Threads:
         state, actors = self.state.actors[number], self.actors
         if self.state.pending:
             return self.began + len(self.state.pending[number]), jax.tree.map(_to_host, state)
-        timestep: Any = numbers.ended(jax.tree.map(np.asarray, state.timestep)) if self.began else ()
+        timestep: Any = unrolls.ended(jax.tree.map(np.asarray, state.timestep)) if self.began else ()
         return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.width))
 
     def _make_stand_ins(self) -> tuple[queues.Unrolled, ...]:
         """Makes what stands in for each actor's late unroll and teaches nothing; all share their arrays."""
         actors, parts = self.actors, self.actors.parts
         width = actors.num_columns
-        struct = tiers.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
+        struct = unrolls.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
         steps = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct.steps)
-        steps = steps._replace(timestep=numbers.ended(steps.timestep))
+        steps = steps._replace(timestep=unrolls.ended(steps.timestep))
         rows = (types.Unroll(steps, parts.agent.init_carry(width)),) * len(actors.local)
         one = self.send(queues.Unrolled(0, -1, -1, rows, (), (), (), unrolls.no_episodes(), {}))
         return tuple(one._replace(actor=n, columns=actors.columns(n)) for n in range(actors.num_actors))

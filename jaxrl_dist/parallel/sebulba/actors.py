@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import envs, parallel, types
+from jaxrl_dist import envs, parallel
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.errors import UsageError
@@ -117,12 +117,6 @@ def acting_devices(named: str, learners: Sequence[jax.Device]) -> Sequence[jax.D
     if named:
         return placement.parse("--layout.actor_devices", named, there)
     return there if learners[0].platform == "cpu" else learners
-
-
-def ended(timestep: types.TimeStep) -> types.TimeStep:
-    """Makes every row of a timestep in NumPy the last of its episode."""
-    last: Any = np.full_like(timestep.step_type, types.LAST)
-    return timestep._replace(step_type=last)
 
 
 def _parse_lag(text: str, staleness: str) -> int | None:

@@ -5,31 +5,16 @@ Every wait ends when the channel is closed, and looks up at least every `POLL_S`
 
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 import jax
 
-from jaxrl_dist import types
+from jaxrl_dist.parallel import unroll
 
 POLL_S = 0.1
 
 
 class Closed(Exception):  # noqa: N818
     """The other side has gone; there is nothing more to do."""
-
-
-class Published(NamedTuple):
-    """Holds the parameters that actors get from the learner.
-
-    Attributes:
-        params: to act with, on the actor's device.
-        updates: i32 [], that the learner had made; the version that rows carry.
-        progress: f32 [], share of training, for schedules.
-    """
-
-    params: types.Params
-    updates: Any
-    progress: Any
 
 
 class ParamStore:
@@ -50,11 +35,11 @@ class ParamStore:
         self.count = self.num_bytes = 0
         self._devices = tuple(dict.fromkeys(devices))
         self._keep = keep
-        self._versions: dict[int, dict[jax.Device, Published]] = {}
+        self._versions: dict[int, dict[jax.Device, unroll.Published]] = {}
         self._changed = threading.Condition()
         self._is_closed = False
 
-    def publish(self, version: int, published: Published) -> None:
+    def publish(self, version: int, published: unroll.Published) -> None:
         """Copies a version to every actor's device, once, and wakes who waits for it.
 
         Args:
@@ -68,7 +53,7 @@ class ParamStore:
                 del self._versions[old]
             self._changed.notify_all()
 
-    def wait(self, version: int, device: jax.Device) -> tuple[int, Published]:
+    def wait(self, version: int, device: jax.Device) -> tuple[int, unroll.Published]:
         """Waits until a version, or a newer one, was published; returns the oldest such.
 
         Raises:
@@ -93,7 +78,7 @@ class ParamStore:
             self._is_closed = True
             self._changed.notify_all()
 
-    def _place(self, published: Published, device: jax.Device) -> Published:
+    def _place(self, published: unroll.Published, device: jax.Device) -> unroll.Published:
         if any(leaf.devices() != {device} for leaf in jax.tree.leaves(published) if isinstance(leaf, jax.Array)):
             self.count += 1
             self.num_bytes += sum(leaf.nbytes for leaf in jax.tree.leaves(published))

@@ -16,9 +16,9 @@ import numpy as np
 
 from jaxrl_dist import agents, envs, types
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import actor as actor_threads
-from jaxrl_dist.parallel.sebulba import actors as numbers
-from jaxrl_dist.parallel.sebulba import channels, queue, tiers
+from jaxrl_dist.parallel.sebulba import queue
+from jaxrl_dist.parallel.sebulba.actor import Actor
+from jaxrl_dist.parallel.sebulba.actors import Actors
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -41,22 +41,22 @@ class Tables(NamedTuple):
 class FirstReady:
     """See `actor.Acting`. M environments act together; programs run where their arguments are."""
 
-    def __init__(self, actors: numbers.Actors) -> None:
+    def __init__(self, actors: Actors) -> None:
         """Builds the programs; compiles none."""
         parts, width, length = actors.parts, actors.width, actors.parts.config.unroll_length
         agent, spec, capacity = parts.agent, parts.environment.spec, width + actors.ready
         self._width, self._ready, self._length = width, actors.ready, length
-        rows, space = (tiers.rows_struct(agent, spec, length, columns) for columns in (width, capacity))
+        rows, space = (unroll.rows_struct(agent, spec, length, columns) for columns in (width, capacity))
         self._begin = jax.jit(functools.partial(_begin, rows, space))
         self._explore = jax.jit(lambda params, env_ids, p: agent.exploration(params, env_ids, parts.num_envs, p))
         self._act = jax.jit(functools.partial(_act, agent, length, width), donate_argnums=1)
         self._collect = jax.jit(functools.partial(_collect, length, width, capacity), donate_argnums=(0, 1))
         self._emit = jax.jit(functools.partial(_emit, width, len(actors.local)))
 
-    def warm_up(self, published: channels.Published, device: jax.Device) -> None:
+    def warm_up(self, published: unroll.Published, device: jax.Device) -> None:
         """Compiles nothing: which rows act together first is not known before."""
 
-    def play(self, actor: actor_threads.Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
+    def play(self, actor: Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
         number, (_, timestep, carry) = actor.begin
         key = jax.random.fold_in(jax.random.fold_in(actor.key, actor.life), number)
         fresh = environment.reset()._replace(info=())
@@ -130,7 +130,7 @@ class _Columns:
         self.t[ids] = np.where(done, 1, t + 1)
         return slots
 
-    def unrolled(self, actor: actor_threads.Actor, number: int, parts: tuple[types.Unroll, ...]) -> queue.Unrolled:
+    def unrolled(self, actor: Actor, number: int, parts: tuple[types.Unroll, ...]) -> queue.Unrolled:
         """Takes the first B complete columns, which are cut into these parts."""
         taken, self._complete = self._complete[: self._width], self._complete[self._width :]
         for env, _, closing in taken:
@@ -177,7 +177,7 @@ def _act(
     agent: agents.Agent,
     length: int,
     width: int,
-    published: channels.Published,
+    published: unroll.Published,
     tables: Tables,
     exploration: ArrayTree,
     key: Array,

@@ -6,9 +6,9 @@ import jax
 
 from jaxrl_dist import envs
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import actor as actor_threads
-from jaxrl_dist.parallel.sebulba import actors as numbers
-from jaxrl_dist.parallel.sebulba import channels, queue, tiers
+from jaxrl_dist.parallel.sebulba import queue
+from jaxrl_dist.parallel.sebulba.actor import Actor
+from jaxrl_dist.parallel.sebulba.actors import Actors
 
 
 class InStep:
@@ -18,17 +18,17 @@ class InStep:
         programs: of an unroll.
     """
 
-    def __init__(self, actors: numbers.Actors) -> None:
+    def __init__(self, actors: Actors) -> None:
         """Builds the programs; compiles none."""
         parts, self._width = actors.parts, actors.width
         self._agent, self._spec = parts.agent, parts.environment.spec
-        self.programs = unroll.host_unroll(parts.agent, parts.num_envs, parts.config.unroll_length, len(actors.local))
+        self.programs = unroll.HostUnroll(parts.agent, parts.num_envs, parts.config.unroll_length, len(actors.local))
 
-    def warm_up(self, published: channels.Published, device: jax.Device) -> None:
-        timestep = tiers.zero_timestep(self._spec, self._width)
+    def warm_up(self, published: unroll.Published, device: jax.Device) -> None:
+        timestep = unroll.zero_timestep(self._spec, self._width)
         self.programs.warm_up(published, timestep, self._agent.init_carry(self._width), device)
 
-    def play(self, actor: actor_threads.Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
+    def play(self, actor: Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
         number, (saved, timestep, carry) = actor.begin
         player = environment
         if jax.tree.leaves(saved):

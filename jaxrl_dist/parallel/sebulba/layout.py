@@ -17,7 +17,7 @@ from jaxrl_dist import parallel
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, unroll
-from jaxrl_dist.parallel.sebulba import actor, actors, channels, first_ready, host_tier, in_step, metrics, queue, tiers
+from jaxrl_dist.parallel.sebulba import actor, actors, first_ready, host_tier, in_step, metrics, queue, tiers
 from jaxrl_dist.parallel.sebulba import snapshot as saved
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
@@ -119,7 +119,7 @@ class Sebulba(parallel.Layout):
     def init(self, keys: Array) -> tiers.State:
         keys = meshes.put_keys(self.mesh, keys)
         learner, replay = self._tier.init(keys)
-        timestep = tiers.zero_timestep(self._actors.parts.environment.spec, self._actors.width)
+        timestep = unroll.zero_timestep(self._actors.parts.environment.spec, self._actors.width)
         acting = (unroll.ActorState((), timestep, ()),) * self._actors.num_actors
         return tiers.State(learner, keys, acting, replay, (), np.zeros((), np.int32))
 
@@ -200,9 +200,9 @@ class Sebulba(parallel.Layout):
             self._threads = actor.Threads(self._actors, self._acting, state, iteration, published)
         return self._threads
 
-    def _published(self, learner: learners.LearnerState, progress: float) -> channels.Published:
+    def _published(self, learner: learners.LearnerState, progress: float) -> unroll.Published:
         params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._copy(learner))
-        return channels.Published(params, updates, np.float32(progress))
+        return unroll.Published(params, updates, np.float32(progress))
 
     def _compile(self, state: tiers.State) -> None:
         """Compiles the learner's programs and those of each actor's device, once."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxrl_dist import parallel
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import actors as numbers
 from jaxrl_dist.parallel.sebulba import queue, tiers
+from jaxrl_dist.parallel.sebulba.actors import Actors
 
 LARGEST_LAG = 255
 _BUSY = ("environment_s", "inference_s", "transfer_s")
@@ -19,7 +19,7 @@ _SUMS = ("queue_depth", "iterations", "unplayed_steps", "learner_wait_s", "learn
 class Measured:
     """Sums of iterations; the learner's own stay on its devices until they are asked for."""
 
-    def __init__(self, names: Sequence[str], actors: numbers.Actors) -> None:
+    def __init__(self, names: Sequence[str], actors: Actors) -> None:
         """Starts at zero; `names` are those of the learner's metrics."""
         self._names, self._num_actors = names, actors.num_actors
         self._unroll_steps = actors.width * actors.parts.config.unroll_length

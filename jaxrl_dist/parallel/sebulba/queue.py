@@ -13,8 +13,8 @@ import numpy as np
 from jaxrl_dist import types
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
-from jaxrl_dist.parallel.sebulba import actors as numbers
 from jaxrl_dist.parallel.sebulba import channels
+from jaxrl_dist.parallel.sebulba.actors import Actors
 from jaxrl_dist.replay import packed_observations
 from jaxrl_dist.types import ArrayTree
 
@@ -53,7 +53,7 @@ class Sender:
         num_bytes: of these unrolls.
     """
 
-    def __init__(self, actors: numbers.Actors) -> None:
+    def __init__(self, actors: Actors) -> None:
         """Takes the actors whose unrolls it sends."""
         parts, self.count, self.num_bytes = actors.parts, 0, 0
         self._mesh, self._devices, self._lock = parts.mesh, actors.local, threading.Lock()

@@ -8,19 +8,19 @@ import numpy as np
 from jaxrl_dist import envs
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.parallel import mesh, unroll
-from jaxrl_dist.parallel.sebulba import actor as actor_threads
-from jaxrl_dist.parallel.sebulba import actors as numbers
 from jaxrl_dist.parallel.sebulba import tiers
+from jaxrl_dist.parallel.sebulba.actor import Threads
+from jaxrl_dist.parallel.sebulba.actors import Actors
 from jaxrl_dist.types import Array
 
 
-def is_exact(actors: numbers.Actors) -> bool:
+def is_exact(actors: Actors) -> bool:
     """Says whether all of a run can be saved: its environments, and unrolls that come in the same order every time."""
     all_are_taken = actors.lag is not None and actors.quorum == actors.num_actors
     return all_are_taken and isinstance(actors.parts.environment, envs.Environment)
 
 
-def snapshot(threads: actor_threads.Threads) -> tiers.State:
+def snapshot(threads: Threads) -> tiers.State:
     """Waits until the actors rest, and returns the state with theirs, and the unrolls that the learner has not taken.
 
     Args:
@@ -39,11 +39,11 @@ def snapshot(threads: actor_threads.Threads) -> tiers.State:
     return threads.state._replace(actors=resting, pending=pending)
 
 
-def template(actors: numbers.Actors, tier: tiers.Tier, keys: Array) -> tiers.State:
+def template(actors: Actors, tier: tiers.Tier, keys: Array) -> tiers.State:
     """Returns a saved state of `jax.ShapeDtypeStruct` with shardings; keys [1]."""
     parts = actors.parts
     learner, replay = tier.template(keys)
-    timestep = jax.eval_shape(lambda: tiers.zero_timestep(parts.environment.spec, actors.width))
+    timestep = jax.eval_shape(lambda: unroll.zero_timestep(parts.environment.spec, actors.width))
     acting: Any = unroll.ActorState((), timestep, ())
     pending: Any = ()
     if is_exact(actors):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import agents, parallel, types
+from jaxrl_dist import parallel, types
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step as learning_steps
 from jaxrl_dist.parallel import keys as run_keys
@@ -160,33 +160,10 @@ def keep_sound(
     return after, sound
 
 
-def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length: int, width: int) -> types.Unroll:
-    """Returns an unroll [T + 1, B] of `jax.ShapeDtypeStruct`."""
-
-    def one() -> tuple[types.Step, ArrayTree]:
-        params, carry, timestep = agent.init(jax.random.key(0)), agent.init_carry(width), zero_timestep(spec, width)
-        exploration = agent.exploration(params, jnp.arange(width), width, jnp.float32(0))
-        output = agent.act(params, types.ActInputs(timestep, carry, jax.random.key(0), exploration))
-        version = jnp.zeros(width, jnp.int32)
-        return types.Step(timestep, output.action, output.extras, version), carry
-
-    step, carry = jax.eval_shape(one)
-    steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((unroll_length + 1, *x.shape), x.dtype), step)
-    return types.Unroll(steps, carry)
-
-
 def unroll_struct(parts: parallel.LayoutParts) -> types.Unroll:
     """Returns one actor's unroll [T + 1, B] in all processes together, of `jax.ShapeDtypeStruct`."""
     width = parts.num_envs // parts.config.num_actors
-    return rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
-
-
-def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
-    """Returns a timestep [B] in NumPy that ends an episode at zeros: before anything was played."""
-    zeros: Any = np.zeros(width, np.float32)
-    last: Any = np.full(width, types.LAST, np.int8)
-    observation = jax.tree.map(lambda x: np.zeros((width, *x.shape), x.dtype), spec.observation)
-    return types.TimeStep(last, zeros, zeros, observation, ())
+    return unrolls.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
 
 
 class DeviceTier(Tier):
