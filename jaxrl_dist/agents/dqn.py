@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import action_values, transitions
 from jaxrl_dist.errors import UsageError, given
-from jaxrl_dist.numeric import values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -171,7 +171,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     if static.support is None:
         target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
         error = target - predicted
-        loss = values.huber(error, config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
+        loss = optax.huber_loss(error, delta=config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
         value, priority = predicted, jnp.abs(error)
     else:
         loss, value = transitions.divergence(static.support, predicted, batch, bootstrap)

@@ -270,23 +270,17 @@ def _moved(
     static: _Static, grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array
 ) -> tuple[ArrayTree, ArrayTree]:
     """Clips gradients by their norm, and makes a step."""
-    largest = static.config.max_grad_norm
-    if largest:
-        clip = jnp.minimum(1.0, largest / jnp.maximum(optax.global_norm(grads), 1e-12))
-        grads = jax.tree.map(lambda g: g * clip, grads)
+    if static.config.max_grad_norm:
+        grads, _ = optax.clip_by_global_norm(static.config.max_grad_norm).update(grads, optax.EmptyState())
     directions, opt_state = static.rule.update(grads, opt_state, network)
     return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
 
 
 def _advance(static: _Static, state: LearnerState) -> LearnerState:
     config, state = static.config, state._replace(updates=state.updates + 1)
-    if not jax.tree.leaves(state.target_network):
-        return state
-    due = state.updates % config.target_period == 0
-    fresh, present = static.agent.target(state.params.network), state.target_network
-    if config.target_rate < 1:
-        fresh = jax.tree.map(lambda p, t: t + config.target_rate * (p - t), fresh, present)
-    return state._replace(target_network=jax.tree.map(lambda p, t: jnp.where(due, p, t), fresh, present))
+    due, present = state.updates % config.target_period == 0, state.target_network
+    moved = optax.incremental_update(static.agent.target(state.params.network), present, config.target_rate)
+    return state._replace(target_network=jax.tree.map(lambda new, old: jnp.where(due, new, old), moved, present))
 
 
 def _prepare(agent: agents.Agent, params: types.Params, inputs: types.LossInputs) -> ArrayTree:

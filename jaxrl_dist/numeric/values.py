@@ -1,4 +1,4 @@
-"""Transformations of values and their errors: R2D2's rescaling, the Huber loss, and C51's projection."""
+"""Transformations of values and their errors: R2D2's rescaling, and C51's projection."""
 
 import chex
 import jax.numpy as jnp
@@ -41,24 +41,6 @@ def signed_parabolic(x: Array, eps: float = 1e-3) -> Array:
     slope = 1 + 2 * eps
     d = 2 * x / (slope + jnp.sqrt(slope**2 + 4 * eps * jnp.abs(x)))
     return d * (jnp.abs(d) + 2)
-
-
-def huber(x: Array, delta: float = 1.0) -> Array:
-    """Squares small errors and takes the size of large ones; its gradient is x clipped to ±δ.
-
-    Args:
-        x: f32 [...].
-        delta: δ > 0, where the loss turns linear.
-
-    Returns:
-        f32 [...], x²/2 up to δ, then δ(|x| − δ/2).
-
-    Source: Huber 1964, "Robust estimation of a location parameter"; Mnih et al. 2015, methods (clipped error term).
-    """
-    chex.assert_type(x, jnp.float32)
-    size = jnp.abs(x)
-    inner = jnp.minimum(size, delta)
-    return inner * (size - 0.5 * inner)
 
 
 def support(low: float, high: float, num_atoms: int) -> Array:

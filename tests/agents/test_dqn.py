@@ -34,9 +34,9 @@ def _values(settings, params, inputs):
 
 
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", [False, True])
-def test_the_loss_is_that_of_rlax(double, dueling):
-    settings = dqn.Config(double=double, dueling=dueling, error_clip=0.0)
+@pytest.mark.parametrize(("dueling", "error_clip"), [(False, 0.0), (True, 0.0), (True, 0.3)])
+def test_the_loss_is_that_of_rlax(double, dueling, error_clip):
+    settings = dqn.Config(double=double, dueling=dueling, error_clip=error_clip)
     agent = dqn.make(settings, SPEC, NETWORK)
     params, target, batch = agent.init(jax.random.key(0)), agent.init(jax.random.key(1)), _batch()
     output = calls.loss(agent, params, target.network, batch, jax.random.key(0))
@@ -45,8 +45,11 @@ def test_the_loss_is_that_of_rlax(double, dueling):
     arguments = (q_tm1, batch.action, batch.reward, batch.discount, q_t, chooser)
     error = np.asarray(jax.vmap(rlax.double_q_learning)(*arguments)) * np.asarray(batch.taught)
     np.testing.assert_allclose(output.priority, np.abs(error), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(output.loss, 0.5 * error**2, rtol=1e-4, atol=1e-6)
-    assert (error != 0).sum() > 20
+    # Quadratic up to the clip and linear beyond it (Mnih et al. 2015, methods).
+    size = np.abs(error)
+    loss = np.where(size <= error_clip, 0.5 * size**2, error_clip * (size - 0.5 * error_clip))
+    np.testing.assert_allclose(output.loss, loss if error_clip else 0.5 * size**2, rtol=1e-4, atol=1e-6)
+    assert (size > 0.3).sum() > 10 and ((size > 0) & (size < 0.3)).sum() > 3
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -315,6 +315,34 @@ def test_the_optimisers_are_optax_s(name, oracle):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("norm", "moved"), [(2.0, 0.5), (0.4, 0.4)])
+def test_gradients_are_clipped_by_their_norm(norm, moved):
+    """A step of SGD at rate 1 is as long as the clipped gradient, and in its direction (Pascanu et al. 2013)."""
+    agent, _ = _sample("dqn")
+    rules = learner.make(dataclasses.replace(SGD, learning_rate=1.0), agent, types.LOCAL)
+    params = agent.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params.network)
+    size = np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads)))
+    grads = jax.tree.map(lambda g: jnp.asarray(g * norm / size, jnp.float32), grads)
+    gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
+    state, metrics = rules.apply(rules.init(params), gradient, jnp.float32(0))
+    assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-5)
+    for before, after, grad in zip(*map(jax.tree.leaves, (params.network, state.params.network, grads)), strict=True):
+        np.testing.assert_allclose(before - after, grad * moved / norm, rtol=1e-3, atol=1e-6)
+
+
+def test_the_target_network_moves_its_share_of_the_way():
+    agent, sample = _sample("dqn")
+    rules = learner.make(dataclasses.replace(SGD, target_period=1, target_rate=0.25), agent, types.LOCAL)
+    state = rules.init(agent.init(jax.random.key(0)))
+    # Away from the parameters, so that the copy moves by more than rounding.
+    first = jax.tree.map(lambda x: x + 1.0, state.target_network)
+    state, _, _ = rules.update(state._replace(target_network=first), sample, jax.random.key(0), jnp.float32(0))
+    for old, new, now in zip(*map(jax.tree.leaves, (first, state.params.network, state.target_network)), strict=True):
+        np.testing.assert_allclose(now, 0.75 * np.asarray(old) + 0.25 * np.asarray(new), rtol=1e-6, atol=1e-7)
+
+
 def test_the_target_network_is_copied_every_period_and_not_between():
     agent, sample = _sample("dqn")
     rules = learner.make(learner.Config(**{**vars(SGD), "target_period": 2}), agent, types.LOCAL)

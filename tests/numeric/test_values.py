@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import rlax
 from hypothesis import given, settings
@@ -41,17 +40,6 @@ def test_rescaling_equals_rlax_and_has_the_right_slope_at_zero():
     np.testing.assert_allclose(values.signed_parabolic(x), rlax.signed_parabolic(x, 1e-3), rtol=2e-2, atol=1e-2)
     assert jax.grad(values.signed_hyperbolic)(0.0) == pytest.approx(0.501)
     assert jax.grad(values.signed_parabolic)(0.0) == pytest.approx(1 / 0.501)
-
-
-@pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
-def test_huber_equals_optax_and_its_gradient_is_the_clipped_error(delta):
-    x = jnp.array([-7.0, -delta, -0.2, 0.0, 0.1, delta, 1e4])
-    np.testing.assert_allclose(values.huber(x, delta), optax.huber_loss(x, delta=delta), rtol=1e-6)
-    np.testing.assert_allclose(jax.vmap(jax.grad(lambda y: values.huber(y, delta)))(x), np.clip(x, -delta, delta))
-
-
-def test_huber_by_hand():
-    assert values.huber(jnp.array([0.5, 3.0, -3.0]), 1.0).tolist() == [0.125, 2.5, 2.5]
 
 
 def test_projection_by_hand():
