@@ -170,19 +170,18 @@ def _init(static: _Static, params: types.Params) -> LearnerState:
 def _update(
     static: _Static, state: LearnerState, sample: types.Sample, key: Array, progress: Array
 ) -> tuple[LearnerState, Array, dict[str, Array]]:
-    config, agent, axis = static.config, static.agent, static.axis
-    inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, axis)
-    batch = _prepare(agent, state.params, inputs)
+    inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, static.axis)
+    batch = _prepare(static.agent, state.params, inputs)
     weights = item_weights(sample, batch)
-    if config.epochs * config.minibatches == 1:
-        inputs = inputs._replace(batch=_as_one(agent, batch, axis))
+    if static.config.epochs * static.config.minibatches == 1:
+        inputs = inputs._replace(batch=_as_one(static.agent, batch, static.axis))
         state, priorities, measured = _step(static, state, inputs, weights)
     else:
         state, measured = _epochs(static, state, inputs._replace(batch=batch), weights)
         # No replay that keeps priorities is gone over more than once.
         priorities = jnp.zeros_like(weights)
-    metrics = measured.metrics | axis.max(measured.maxima)
-    params = agent.adapt(state.params, sample.fresh or sample.sequences, metrics, axis)
+    metrics = measured.metrics | static.axis.max(measured.maxima)
+    params = static.agent.adapt(state.params, sample.fresh or sample.sequences, metrics, static.axis)
     return _advance(static, state._replace(params=params)), priorities, metrics
 
 
