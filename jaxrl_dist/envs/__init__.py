@@ -222,7 +222,13 @@ class HostTask(NamedTuple):
 
 
 class Suite(NamedTuple):
-    """Describes a suite before its library is imported.
+    """Describes a suite before its library is imported; the record `SUITE` of a file of `envs/suites`.
+
+    On the device, `make` builds a `BareEnvironment` (reset and step without resets, terminated and truncated apart) and
+    returns `wrappers.auto_reset` of it; `parameters.parse_params` reads its parameters. It alone imports the library,
+    which is an extra of `pyproject.toml` with the suite's name, so that the error for a missing package names what to
+    install. `tests/envs/test_conformance.py` checks the adapter: one known episode must come out alike. A suite that
+    draws gives its environments a `make_picture` or its tasks a `make_film`; a picture as observation needs neither.
 
     Attributes:
         name: before the colon of an environment's name.
