@@ -183,7 +183,7 @@ def test_nothing_compiles_twice() -> None:
     layout: Any = run.layout
     run.run(3).run(2)
     programs = layout._acting.programs
-    assert [program._cache_size() for program in (programs.begin, programs.act, programs.finish)] == [1, 1, 1]
+    assert [program._cache_size() for program in (programs._begin, programs._act, programs._finish)] == [1, 1, 1]
     assert layout.program._cache_size() == 0 and layout._is_compiled
     layout.close()
 
