@@ -71,7 +71,7 @@ def test_a_setting_is_named_as_it_is_given() -> None:
     assert errors.as_typed("--flag") == "--flag"
 
 
-@pytest.mark.parametrize("room", ["numeric", "networks", "replay", "envs", "agents", "learning"])
+@pytest.mark.parametrize("room", ["numeric", "networks", "replay", "envs", "agents", "learning", "parallel"])
 def test_a_room_that_reads_no_command_line_names_no_flag(room: str) -> None:
     flags = []
     for path in (conftest.PACKAGE / room).rglob("*.py"):

@@ -71,7 +71,9 @@ class Anakin(parallel.Layout):
     def __init__(self, parts: parallel.LayoutParts) -> None:
         if parts.replay.host:
             raise errors.UsageError(
-                "--replay.storage=host: anakin's program does not leave its devices; valid: device, or --layout=sebulba"
+                errors.given("replay.storage", "host"),
+                ": anakin's program does not leave its devices; valid: device, or ",
+                errors.given("layout", "sebulba"),
             )
         self._parts, self.mesh = parts, parts.mesh
         length = parts.config.unroll_length
@@ -198,7 +200,9 @@ def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], ke
     """
     asked = settings["layout.num_devices"]
     if asked > len(devices):
-        raise errors.UsageError(f"--layout.num_devices={asked}: there are {len(devices)}; valid: 0 to {len(devices)}")
+        raise errors.UsageError(
+            errors.given("layout.num_devices", asked), f": there are {len(devices)}; valid: 0 to {len(devices)}"
+        )
     if asked or devices[0].platform != "cpu":
         return list(devices[: asked or None])
     counts = range(len(devices), 1, -1)

@@ -42,8 +42,8 @@ def named() -> Iterator[None]:
         wanted = re.search(r"allocat\w* (\d+) bytes", str(error))
         size = f": {readable(int(wanted[1]))} more were wanted" if wanted else ""
         shortage = OutOfMemoryError(
-            f"out of memory{size}; take fewer --env.num_envs or --num_seeds, shorter --layout.unroll_length or smaller "
-            "batches (--dry_run lists what takes how much)"
+            f"out of memory{size}; take smaller env.num_envs, num_seeds, layout.unroll_length or "
+            "batches (a dry run lists what takes how much)"
         )
         for note in getattr(error, "__notes__", ()):
             shortage.add_note(note)

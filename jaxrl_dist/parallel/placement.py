@@ -8,29 +8,29 @@ from jaxrl_dist import errors
 from jaxrl_dist.errors import UsageError
 
 
-def parse(flag: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Device]:
+def parse(setting: str, text: str, devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Reads names such as "gpu:0,gpu:1" or "0,1".
 
     Args:
-        flag: for the message.
+        setting: its name, for the message.
         text: names separated by commas; a number alone is one of `devices`.
         devices: that the run has; those of the CPU can be named too where these are accelerators.
 
     Raises:
         UsageError: an empty name, no such device, or one twice.
     """
-    valid = list(_by_name(devices))
+    asked, valid = errors.given(setting, text), list(_by_name(devices))
     named = {str(i): device for i, device in enumerate(devices)} | _by_name(devices)
     chosen: list[jax.Device] = []
     for word in text.split(","):
         key = word.strip().lower()
         if not key:
-            raise UsageError(f"{flag}={text}: expected names with one comma between two; valid: {', '.join(valid)}")
+            raise UsageError(asked, f": expected names with one comma between two; valid: {', '.join(valid)}")
         if key not in named:
             hint = errors.nearest(key, valid)
-            raise UsageError(f"{flag}={text}: no device {word.strip()}; valid: {', '.join(valid)}{hint}")
+            raise UsageError(asked, f": no device {word.strip()}; valid: {', '.join(valid)}{hint}")
         if named[key] in chosen:
-            raise UsageError(f"{flag}={text} names {name(named[key])} twice; valid: {', '.join(valid)}, each once")
+            raise UsageError(asked, f" names {name(named[key])} twice; valid: {', '.join(valid)}, each once")
         chosen.append(named[key])
     return chosen
 

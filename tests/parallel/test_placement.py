@@ -10,12 +10,12 @@ from jaxrl_dist import errors
 from jaxrl_dist.parallel import mesh, placement
 from jaxrl_dist.parallel.sebulba import actors
 
-FLAG = "--layout.actor_devices"
+SETTING = "layout.actor_devices"
 
 
 def test_devices_are_named_in_full_or_by_number() -> None:
     devices = jax.devices()[:3]
-    assert placement.parse(FLAG, "cpu:2, CPU:0,1", devices) == [devices[2], devices[0], devices[1]]
+    assert placement.parse(SETTING, "cpu:2, CPU:0,1", devices) == [devices[2], devices[0], devices[1]]
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_devices_are_named_in_full_or_by_number() -> None:
     ],
 )
 def test_wrong_names_are_refused_in_one_line(text: str, named: str) -> None:
-    with pytest.raises(errors.UsageError, match=f"^{FLAG}{named}") as error:
-        placement.parse(FLAG, text, jax.devices())
+    with pytest.raises(errors.UsageError, match=f"^{SETTING}{named}") as error:
+        placement.parse(SETTING, text, jax.devices())
     assert "\n" not in str(error.value)
 
 

@@ -250,7 +250,7 @@ class Dispatcher:
     def _broken_gradients(self, index: int) -> FloatingPointError:
         return FloatingPointError(
             f"{self.server.broken} gradients in a row were not finite, the last of worker {index}; a smaller "
-            "--learner.learning_rate may help"
+            "learner.learning_rate may help"
         )
 
     def _may_go(self, index: int) -> bool:

@@ -105,7 +105,7 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], k
         UsageError: a name is not that of a device.
     """
     named = settings["layout.server_devices"]
-    return placement.parse("--layout.server_devices", named, devices) if named else list(devices[:1])
+    return placement.parse("layout.server_devices", named, devices) if named else list(devices[:1])
 
 
 class AsyncGradient(parallel.Layout):

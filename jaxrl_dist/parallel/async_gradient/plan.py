@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import envs, parallel
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import placement
@@ -46,7 +46,7 @@ class Plan:
         _check(self)
         self.width = parts.num_envs // self.players
         available, named = jax.local_devices(backend=platform), config.worker_devices
-        devices = placement.parse("--layout.worker_devices", named, available) if named else available
+        devices = placement.parse("layout.worker_devices", named, available) if named else available
         self.devices = tuple(devices[i % len(devices)] for i in range(self.members))
         self.rows = unrolls.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.width)
         self.programs = Programs(parts)
@@ -142,7 +142,12 @@ def replay_shards(settings: Any, num_devices: int) -> int:
     if num_envs % count:
         valid = [n for n in range(1, num_envs + 1) if num_envs % n == 0]
         nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3]))
-        raise UsageError(f"--layout.{flag}={count} does not divide --env.num_envs={num_envs}; nearest valid: {nearest}")
+        raise UsageError(
+            given(f"layout.{flag}", count),
+            " does not divide ",
+            given("env.num_envs", num_envs),
+            f"; nearest valid: {nearest}",
+        )
     return 1 if settings["layout.replay"] == "global" else int(count)
 
 
@@ -151,29 +156,38 @@ def _check(plan: Plan) -> None:
     config, replay, count = plan.parts.config, plan.parts.replay, plan.parts.config.num_workers
     if config.gradients_per_apply > count:
         raise UsageError(
-            f"--layout.gradients_per_apply={config.gradients_per_apply}: there are {count} workers, and each sends its "
-            f"next gradient when its last is applied; nearest valid: {count}"
+            given("layout.gradients_per_apply", config.gradients_per_apply),
+            f": there are {count} workers, and each sends its next gradient when its last is applied; nearest valid: "
+            f"{count}",
         )
     if replay.host:
-        raise UsageError("--replay.storage=host: workers keep their replays on their devices; valid: device")
-    if plan.num_rings and not replay.min_rows:
-        flag = f"num_actors={config.num_actors}" if config.num_actors else f"replay={config.replay}"
-        valid = "0" if config.num_actors else "local"
         raise UsageError(
-            f"--layout.{flag}: this agent learns from unrolls of its own, not from a replay; valid: {valid}"
+            given("replay.storage", "host"), ": workers keep their replays on their devices; valid: device"
         )
+    if plan.num_rings and not replay.min_rows:
+        asked = given("layout.replay", config.replay)
+        if config.num_actors:
+            asked = given("layout.num_actors", config.num_actors)
+        valid = "0" if config.num_actors else "local"
+        raise UsageError(asked, f": this agent learns from unrolls of its own, not from a replay; valid: {valid}")
     if config.exchange == "episode" and config.num_actors:
         raise UsageError(
-            f"--layout.exchange=episode: with --layout.num_actors={config.num_actors} learners play no episodes; "
-            "valid: unroll"
+            given("layout.exchange", "episode"),
+            ": with ",
+            given("layout.num_actors", config.num_actors),
+            " learners play no episodes; valid: unroll",
         )
     _check_pace(plan)
     if config.schedule == "virtual":
         schedules.parse_durations(config.durations, plan.members)
     if jax.tree.leaves(jax.eval_shape(plan.parts.agent.init, jax.random.key(0)).statistics):
         raise UsageError(
-            "async_gradient keeps no running statistics; valid: --agent.normalise_observations=false "
-            "--agent.scale_rewards=false, and where there is one --agent.kl_penalty=0"
+            "async_gradient keeps no running statistics; valid: ",
+            given("agent.normalise_observations", "false"),
+            " ",
+            given("agent.scale_rewards", "false"),
+            ", and where there is one ",
+            given("agent.kl_penalty", 0),
         )
 
 
@@ -185,6 +199,8 @@ def _check_pace(plan: Plan) -> None:
     if not plan.parts.config.num_actors and numerator != denominator:
         wanted = denominator / numerator
         raise UsageError(
-            f"async_gradient takes one gradient per unroll, these settings {1 / wanted:g}; multiply "
-            f"--replay.samples_per_insert by {wanted:g}, or give learners apart by --layout.num_actors"
+            f"async_gradient takes one gradient per unroll, these settings {1 / wanted:g}; multiply ",
+            given("replay.samples_per_insert"),
+            f" by {wanted:g}, or give learners apart by ",
+            given("layout.num_actors"),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 
 _POLL_S = 0.1
 AtWork = dict[int, futures.Future[Any]]
@@ -152,9 +152,11 @@ def parse_durations(text: str, num_workers: int) -> list[float]:
         UsageError: they are not positive numbers, or more than the workers.
     """
     try:
-        given = [float(word) for word in text.split(",")]
+        times = [float(word) for word in text.split(",")]
     except ValueError:
-        given = []
-    if not given or min(given) <= 0 or not np.isfinite(given).all() or len(given) > num_workers:
-        raise UsageError(f"--layout.durations={text}: expected at most {num_workers} positive numbers, as in 1,1,10")
-    return [given[worker % len(given)] for worker in range(num_workers)]
+        times = []
+    if not times or min(times) <= 0 or not np.isfinite(times).all() or len(times) > num_workers:
+        raise UsageError(
+            given("layout.durations", text), f": expected at most {num_workers} positive numbers, as in 1,1,10"
+        )
+    return [times[worker % len(times)] for worker in range(num_workers)]

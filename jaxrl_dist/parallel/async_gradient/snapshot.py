@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh, unroll
 from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server
@@ -118,8 +118,9 @@ def roll_back(state: State, updates: int) -> State:
     """
     kept = {int(np.asarray(one.updates)[0]): one for one in state.versions}
     if updates not in kept:
-        valid = ", ".join(map(str, sorted(kept))) or "none, as --layout.kept_versions=0"
-        raise UsageError(f"version {updates} is not kept; valid: {valid}")
+        if not kept:
+            raise UsageError(f"version {updates} is not kept: there are none, as ", given("layout.kept_versions", 0))
+        raise UsageError(f"version {updates} is not kept; valid: {', '.join(map(str, sorted(kept)))}")
     waiting = np.asarray(state.status) == dispatcher.WAITING
     return state._replace(
         learner=kept[updates],

@@ -9,7 +9,7 @@ import numpy as np
 from jaxrl_dist import envs, parallel
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.errors import UsageError
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.types import Array
 
@@ -97,7 +97,7 @@ def make(parts: parallel.LayoutParts) -> Actors:
         devices, ready = local[:1], ready or _half(width)
     if replay.host and jax.process_count() > 1:
         raise UsageError(
-            f"--replay.storage=host: for runs of one process, this has {jax.process_count()}; valid: device"
+            given("replay.storage", "host"), f": for runs of one process, this has {jax.process_count()}; valid: device"
         )
     if config.quorum:
         _check_quorum(parts, lag)
@@ -115,16 +115,18 @@ def acting_devices(named: str, learners: Sequence[jax.Device]) -> Sequence[jax.D
     """
     there = jax.local_devices(backend=learners[0].platform)
     if named:
-        return placement.parse("--layout.actor_devices", named, there)
+        return placement.parse("layout.actor_devices", named, there)
     return there if learners[0].platform == "cpu" else learners
 
 
 def _parse_lag(text: str, staleness: str) -> int | None:
     """Reads a policy lag: a number, or None for free."""
     if text != "free" and not (text.isdecimal() and int(text) <= _LARGEST_LAG):
-        raise UsageError(f"--layout.policy_lag={text}: expected a whole number from 0 to {_LARGEST_LAG}, or free")
+        raise UsageError(
+            given("layout.policy_lag", text), f": expected a whole number from 0 to {_LARGEST_LAG}, or free"
+        )
     if staleness in ("none", "own") and text != "0":
-        raise UsageError(f"--layout.policy_lag={text}: this agent learns from its own rows only; valid: 0")
+        raise UsageError(given("layout.policy_lag", text), ": this agent learns from its own rows only; valid: 0")
     return None if text == "free" else int(text)
 
 
@@ -135,42 +137,56 @@ def _check_divides(parts: parallel.LayoutParts) -> None:
         valid = [n for n in range(1, num_envs + 1) if num_envs % (n * share) == 0]
         nearest = ", ".join(map(str, sorted(valid, key=lambda n: abs(n - count))[:3])) or "none"
         raise UsageError(
-            f"--layout.num_actors={count} on {share} learner device(s) does not divide --env.num_envs={num_envs}; "
-            f"nearest valid: {nearest}"
+            given("layout.num_actors", count),
+            f" on {share} learner device(s) does not divide ",
+            given("env.num_envs", num_envs),
+            f"; nearest valid: {nearest}",
         )
 
 
 def _check_quorum(parts: parallel.LayoutParts, lag: int | None) -> None:
     """Raises a UsageError where the learner cannot go on without late unrolls."""
     config, num_actors = parts.config, parts.config.num_actors
-    flag = f"--layout.quorum={config.quorum}"
+    flag = given("layout.quorum", config.quorum)
     if config.quorum > num_actors:
-        raise UsageError(f"{flag}: there are {num_actors} actors; valid: 0 to {num_actors}; nearest: {num_actors}")
+        raise UsageError(flag, f": there are {num_actors} actors; valid: 0 to {num_actors}; nearest: {num_actors}")
     if config.ready_envs:
         raise UsageError(
-            f"{flag}: with --layout.ready_envs={config.ready_envs} no actor waits for its slow environments; valid: 0"
+            flag,
+            ": with ",
+            given("layout.ready_envs", config.ready_envs),
+            " no actor waits for its slow environments; valid: 0",
         )
     if lag is None:
         raise UsageError(
-            f"{flag}: with --layout.policy_lag=free no unroll is late; valid: 0, or a policy lag from 0 to "
-            f"{_LARGEST_LAG}; nearest: --layout.policy_lag=1"
+            flag,
+            ": with ",
+            given("layout.policy_lag", "free"),
+            f" no unroll is late; valid: 0, or a policy lag from 0 to {_LARGEST_LAG}; nearest: ",
+            given("layout.policy_lag", 1),
         )
     if parts.replay.keeps_rows and config.quorum < num_actors:
         raise UsageError(
-            f"{flag}: a replay learns from late unrolls too, and --layout.policy_lag=free waits for no actor; "
-            f"valid: 0 or {num_actors}; nearest: {num_actors}"
+            flag,
+            ": a replay learns from late unrolls too, and ",
+            given("layout.policy_lag", "free"),
+            f" waits for no actor; valid: 0 or {num_actors}; nearest: {num_actors}",
         )
 
 
 def _check_central(config: Any, lag: int | None) -> None:
     """Raises a UsageError where one loop cannot choose the actions of all environments."""
-    flag = "--layout.inference=central"
+    flag = given("layout.inference", "central")
     if lag is not None:
-        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
+        raise UsageError(
+            flag, ": the clock says which environments are ready first; give ", given("layout.policy_lag", "free")
+        )
     if config.num_actors != 1:
-        raise UsageError(f"{flag}: one loop acts for all environments; valid: --layout.num_actors=1")
+        raise UsageError(flag, ": one loop acts for all environments; valid: ", given("layout.num_actors", 1))
     if config.actor_devices:
-        raise UsageError(f"{flag} is on the learner's device; leave out --layout.actor_devices={config.actor_devices}")
+        raise UsageError(
+            flag, " is on the learner's device; leave out ", given("layout.actor_devices", config.actor_devices)
+        )
 
 
 def _half(width: int) -> int:
@@ -180,20 +196,25 @@ def _half(width: int) -> int:
 
 def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width: int) -> None:
     """Raises a UsageError where environments cannot act as they get ready."""
-    flag, environment = f"--layout.ready_envs={ready}", parts.environment
+    flag, environment = given("layout.ready_envs", ready), parts.environment
     if lag is not None:
-        raise UsageError(f"{flag}: the clock says which environments are ready first; give --layout.policy_lag=free")
+        raise UsageError(
+            flag, ": the clock says which environments are ready first; give ", given("layout.policy_lag", "free")
+        )
     if width % ready:
         valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
-        raise UsageError(f"{flag} does not divide the {width} environments of an actor; valid: {valid}")
+        raise UsageError(flag, f" does not divide the {width} environments of an actor; valid: {valid}")
     if parts.agent.keeps_sequences and parts.agent.staleness != "any":
-        raise UsageError(f"{flag}: this recurrent policy keeps its parameters for a whole unroll; valid: 0")
+        raise UsageError(flag, ": this recurrent policy keeps its parameters for a whole unroll; valid: 0")
     if parts.replay.keeps_rows and parts.mesh.shape["devices"] > 1:
         raise UsageError(
-            f"{flag}: a replay over {parts.mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0"
+            flag, f": a replay over {parts.mesh.shape['devices']} devices takes whole unrolls in turn; valid: 0"
         )
     if ready < width and isinstance(environment, envs.HostTask) and environment.steps_together:
         raise UsageError(
-            f"--env={environment.spec.name}: its {width} environments of an actor step together; valid: "
-            "--layout.ready_envs=0 with --layout.inference=per_actor"
+            given("env", environment.spec.name),
+            f": its {width} environments of an actor step together; valid: ",
+            given("layout.ready_envs", 0),
+            " with ",
+            given("layout.inference", "per_actor"),
         )

@@ -84,7 +84,7 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], k
         UsageError: a name is not that of a device.
     """
     if settings["layout.learner_devices"]:
-        return placement.parse("--layout.learner_devices", settings["layout.learner_devices"], devices)
+        return placement.parse("layout.learner_devices", settings["layout.learner_devices"], devices)
     return [devices[0]] if devices[0].platform == "cpu" else list(devices)
 
 
