@@ -225,7 +225,8 @@ def test_a_minibatch_without_taught_rows_moves_nothing_and_counts_in_no_mean():
         given = types.Unroll(part, jax.tree.map(lambda x, count=count: x[:count], sequences.carry))
         rules = learner.make(dataclasses.replace(rule, minibatches=count), agent, types.LOCAL)
         start = rules.init(agent.init(jax.random.key(0)))
-        state, _, metrics = rules.update(start, types.Sample(given, (), jnp.ones(count)), jax.random.key(0), 0.0)
+        whole = types.Sample(given, (), jnp.ones(count))
+        state, _, metrics = jax.jit(rules.update)(start, whole, jax.random.key(0), jnp.float32(0))
         params.append(state.params)
         found.append(metrics)
     for x, y in zip(*map(jax.tree.leaves, params), strict=True):

@@ -20,13 +20,18 @@ def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> learner.Gra
     )
 
 
-def judge(**settings: Any) -> Any:
+def parts(**settings: Any) -> Any:
+    """Returns the step of a server, and the first states of learner and server."""
     agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ()), "parts": ()})
     rule = learner.Config(optimizer="sgd", learning_rate=1.0, anneal=False, max_grad_norm=0.0)
     built = learner.make(rule, agent, types.LOCAL)
-    step = jax.jit(functools.partial(server.step, built, async_gradient.Config(**settings)))
-    state = built.init(types.Params(jnp.zeros(3), ()))
-    served = server.init(gradient(0.0))
+    step = functools.partial(server.step, built, async_gradient.Config(**settings))
+    return step, built.init(types.Params(jnp.zeros(3), ())), server.init(gradient(0.0))
+
+
+def judge(**settings: Any) -> Any:
+    step, state, served = parts(**settings)
+    step = jax.jit(step)
 
     def feed(one: learner.Gradient, age: int = 0) -> server.Verdict:
         nonlocal state, served
@@ -97,10 +102,17 @@ def test_a_huge_loss_hides_no_other(huge: float) -> None:
 
 
 def test_a_huge_first_loss_is_forgotten() -> None:
-    feed, random = judge(outlier_deviations=5.0), np.random.default_rng(0)
-    for loss in (3e38, *random.normal(5.0, 1.0, 12_000)):
-        feed(gradient(0.0, loss=loss, valid=1.0))
-    assert feed(gradient(0.0, loss=100.0, valid=1.0)).outlier
+    step, state, served = parts(outlier_deviations=5.0)
+    losses = (3e38, *np.random.default_rng(0).normal(5.0, 1.0, 12_000), 100.0)
+
+    def arrive(carried: Any, loss: jax.Array) -> Any:
+        state, served, verdict, _ = step(
+            *carried, gradient(0.0)._replace(loss=loss), carried[0].updates, jnp.float32(0)
+        )
+        return (state, served), verdict.outlier
+
+    _, outliers = jax.jit(functools.partial(jax.lax.scan, arrive))((state, served), jnp.asarray(losses, jnp.float32))
+    assert outliers[-1] and not outliers[-1000:-1].any()
 
 
 @pytest.mark.parametrize("before", [0.0, 1e-6])

@@ -80,7 +80,7 @@ def test_exactly_the_whole_windows_that_teach_have_a_priority(length, blocks, co
             np.testing.assert_array_equal(leaves[column], expected)
     if leaves.sum() == 0:
         return
-    sample = shard.sample(state, jax.random.key(seed), rings.NOW)
+    sample = jax.jit(shard.sample)(state, jax.random.key(seed), rings.NOW)
     time, column = np.asarray(sample.sequences.steps.timestep.reward), np.asarray(sample.sequences.steps.action)
     assert (np.diff(time, axis=0) == 1).all() and (column == column[0]).all()
     taught_rows = ends[column[0][None], time[context : context + taught].astype(int)]
