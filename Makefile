@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
 # Of `golden`: two commits, the newer of which may be . for the working tree, and names of runs, quick or all.
-BASE ?= b3321df
+BASE ?= ebab5c6
 HEAD ?= HEAD
 RUNS ?= all
 # Of `test-newest`: its environment, what installs there, and the packages of pyproject.toml without their bounds.

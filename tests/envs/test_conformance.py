@@ -113,7 +113,7 @@ def through_brax(name: str) -> list[known_episode.Transition]:
         backend = "none"
 
     limit = known_episode.LENGTH if name in ("time_limit", "both") else 1000
-    environment = wrappers.auto_reset(brax.adapt(Fake(), "fake", limit))
+    environment = wrappers.auto_reset(brax.adapt(Fake(), "brax:fake", limit))
 
     def step(state: Any, action: jax.Array) -> Any:
         # Brax's actions lie in [-1, 1].

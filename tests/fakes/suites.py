@@ -10,7 +10,7 @@ from flax import struct
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.envs.host import pooled
-from jaxrl_dist.envs.suites import ale, craftax, jumanji, navix, pgx, playground
+from jaxrl_dist.envs.suites import ale, brax, craftax, jumanji, navix, pgx
 
 LENGTH = 7
 _NEVER = 1000
@@ -189,7 +189,7 @@ def through_playground(name: str) -> envs.Environment:
             observation = jnp.stack([steps.astype(float), action])
             return state.replace(data=steps, obs=observation, reward=(steps - 1) / 2 + action, done=done)
 
-    environment = wrappers.auto_reset(playground.adapt(Fake(), "fake", _limit(name)))
+    environment = wrappers.auto_reset(brax.adapt(Fake(), "playground:fake", _limit(name)))
     return environment._replace(step=lambda state, a: environment.step(state, a[None].astype(jnp.float32) - 1))
 
 

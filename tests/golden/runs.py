@@ -59,21 +59,7 @@ class Run(NamedTuple):
     words: Words = Words()
 
 
-CHANGED = Words(
-    # What a worker of async_gradient sends is a gradient, beside the sums of its episodes.
-    leaves={"sent/episodes": "episodes"},
-)
-
-# Under sebulba: what is saved of two actors, and of two unrolls of each that wait.
-_BY_ACTOR = Words(
-    leaves={
-        **{
-            f"^actors/{part}/{n}": f"actors/{n}/{part}" for part in ("environment", "timestep", "carry") for n in (0, 1)
-        },
-        **{f"^pending/{n}/{i}/unroll": f"pending/{n}/{i}/0" for n in (0, 1) for i in (0, 1)},
-        **{f"^pending/{n}/{i}/episodes": f"pending/{n}/{i}/1" for n in (0, 1) for i in (0, 1)},
-    }
-)
+CHANGED = Words()
 
 # Every iteration is a chunk and a record of its own: how many iterations the program sums up before the host does would
 # follow the clock, and with it the last bits of the sums.
@@ -105,13 +91,9 @@ _ONE_GRADIENT = "--replay.samples_per_insert=1 "
 _ONE_GRADIENT_REAL = "--replay.samples_per_insert=2 "
 _ONE_GRADIENT_SEQUENCES = "--replay.samples_per_insert=2.4 "
 
-_EPISODES = [
-    f"sent/episodes/{name}" for name in ("episodes", "episode_return", "episode_length", "valid_steps", "unsound_rows")
-]
-
 RUNS = (
     Run("ppo-anakin", "--system=ppo --layout=anakin " + _WALK + _EPOCHS),
-    Run("ppo-sebulba", "--system=ppo " + _SEBULBA + _WALK + _EPOCHS, words=_BY_ACTOR),
+    Run("ppo-sebulba", "--system=ppo " + _SEBULBA + _WALK + _EPOCHS),
     Run("ppo-async", "--system=ppo " + _IN_TURN + _WALK + _UNROLLS),
     Run("ppo-real", "--system=ppo --layout=anakin " + _PENDULUM + _EPOCHS),
     Run(
@@ -119,27 +101,27 @@ RUNS = (
         "--system=gpu_sim --layout=anakin --agent.distribution=tanh_gaussian --env=gymnax:MountainCarContinuous-v0 "
         "--env.num_envs=4 --network.hidden_sizes=16 " + _ALL + _EPOCHS,
     ),
-    Run("dppo-sebulba", "--system=dppo " + _NO_LAG + "--layout.num_actors=2 " + _WALK + _EPOCHS, words=_BY_ACTOR),
+    Run("dppo-sebulba", "--system=dppo " + _NO_LAG + "--layout.num_actors=2 " + _WALK + _EPOCHS),
     Run("a2c-anakin", "--system=a2c --layout=anakin " + _WALK + _UNROLLS),
-    Run("a2c-sebulba", "--system=a2c " + _NO_LAG + _WALK + _UNROLLS, words=_BY_ACTOR),
+    Run("a2c-sebulba", "--system=a2c " + _NO_LAG + _WALK + _UNROLLS),
     Run("a2c-async", "--system=a3c " + _IN_TURN + "--layout.worker_devices=cpu:0,cpu:1 " + _WALK + _UNROLLS),
     Run("impala-anakin", "--system=impala --layout=anakin " + _WALK + _UNROLLS),
-    Run("impala-sebulba", "--system=impala --layout.num_actors=2 " + _SEBULBA + _WALK + _UNROLLS, words=_BY_ACTOR),
+    Run("impala-sebulba", "--system=impala --layout.num_actors=2 " + _SEBULBA + _WALK + _UNROLLS),
     Run("impala-async", "--system=impala " + _IN_TURN + _WALK + _UNROLLS),
     Run("pqn-anakin", "--system=pqn --layout=anakin " + _WALK + _EPOCHS),
-    Run("pqn-sebulba", "--system=pqn " + _NO_LAG + _WALK + _EPOCHS, words=_BY_ACTOR),
+    Run("pqn-sebulba", "--system=pqn " + _NO_LAG + _WALK + _EPOCHS),
     Run("pqn-async", "--system=pqn " + _IN_TURN + _WALK + _UNROLLS),
     Run("dqn-anakin", "--system=dqn --layout=anakin " + _WALK + _REPLAY),
-    Run("dqn-sebulba", "--system=dqn " + _SEBULBA + _WALK + _REPLAY, words=_BY_ACTOR),
+    Run("dqn-sebulba", "--system=dqn " + _SEBULBA + _WALK + _REPLAY),
     Run("dqn-async", "--system=gorila " + _IN_TURN + _WALK + _REPLAY + _ONE_GRADIENT),
     Run("r2d2-anakin", "--system=r2d2 --layout=anakin " + _WALK + _SEQUENCES),
-    Run("r2d2-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES, words=_BY_ACTOR),
+    Run("r2d2-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES),
     Run("r2d2-async", "--system=r2d2 " + _IN_TURN + _WALK + _SEQUENCES + _ONE_GRADIENT_SEQUENCES),
     Run("dpg-anakin", "--system=td3 --layout=anakin " + _PENDULUM + _REAL),
-    Run("dpg-sebulba", "--system=d4pg --agent.num_atoms=11 " + _SEBULBA + _PENDULUM + _REAL, words=_BY_ACTOR),
+    Run("dpg-sebulba", "--system=d4pg --agent.num_atoms=11 " + _SEBULBA + _PENDULUM + _REAL),
     Run("dpg-async", "--system=ddpg " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_REAL),
     Run("sac-anakin", "--system=sac --layout=anakin " + _PENDULUM + _REAL),
-    Run("sac-sebulba", "--system=sac " + _SEBULBA + _PENDULUM + _REAL, words=_BY_ACTOR),
+    Run("sac-sebulba", "--system=sac " + _SEBULBA + _PENDULUM + _REAL),
     Run("sac-async", "--system=sac " + _IN_TURN + _PENDULUM + _REAL + _ONE_GRADIENT_REAL),
     Run("lstm", "--system=ppo --layout=anakin --network.core=lstm --network.core_size=8 " + _WALK + _EPOCHS),
     Run(
@@ -153,26 +135,16 @@ RUNS = (
         "--system=ppo --layout=anakin --num_seeds=2 "
         "--sweep=learner.learning_rate=1e-3,1e-4;agent.entropy_cost=0.0,0.01 " + _WALK + _EPOCHS,
     ),
-    Run("host-replay", "--system=dqn --replay.storage=host " + _SEBULBA + _WALK + _REPLAY, words=_BY_ACTOR),
+    Run("host-replay", "--system=dqn --replay.storage=host " + _SEBULBA + _WALK + _REPLAY),
     Run(
         "rainbow",
         "--system=rainbow --layout=anakin --agent.num_atoms=11 --agent.value_low=-10 --agent.value_high=0 "
         "--network.head_size=8 " + _WALK + _REPLAY,
     ),
-    Run("mixed-replay", "--system=impala_replay --replay.capacity=512 " + _SEBULBA + _WALK + _UNROLLS, words=_BY_ACTOR),
-    Run(
-        "apart",
-        "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY,
-        # Actors send no gradient, learners no episodes, and whose sample it was follows from a gradient's number.
-        words=Words(
-            gone=[
-                *(f"pending/{actor}/sent/given" for actor in (0, 1)),
-                *(f"pending/{learner}/{leaf}" for learner in (2, 3) for leaf in ("ring", *_EPISODES)),
-            ]
-        ),
-    ),
+    Run("mixed-replay", "--system=impala_replay --replay.capacity=512 " + _SEBULBA + _WALK + _UNROLLS),
+    Run("apart", "--system=apex_dqn --layout.num_actors=2 --network.head_size=8 " + _IN_TURN + _WALK + _REPLAY),
     Run("resumed", "--system=ppo --layout=anakin " + _WALK + _EPOCHS, then="--steps=1920"),
-    Run("resumed-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES, then="--steps=1200", words=_BY_ACTOR),
+    Run("resumed-sebulba", "--system=r2d2 " + _SEBULBA + _WALK + _SEQUENCES, then="--steps=1200"),
     Run("resumed-async", "--system=gorila " + _IN_TURN + _WALK + _REPLAY + _ONE_GRADIENT, then="--steps=960"),
     Run(
         "pixels",
@@ -186,7 +158,6 @@ RUNS = (
         + _SEBULBA
         + _ALL
         + _EPOCHS,
-        words=_BY_ACTOR,
     ),
     Run(
         "central",
@@ -195,7 +166,6 @@ RUNS = (
         "--system=seed_impala --layout=sebulba --layout.inference=central --layout.policy_lag=free "
         "--layout.ready_envs=8 --learner.learning_rate=1e-46 " + _WALK + _UNROLLS,
         follows_the_clock=("policy_lag_p50", "policy_lag_p99", "lag_counts"),
-        words=_BY_ACTOR,
     ),
 )
 

@@ -72,14 +72,17 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
                 errors.given("env.params.backend", backend), f": expected one of {', '.join(_BACKENDS)}"
             )
         environment = library.get_environment(name, **values)
-    made = wrappers.auto_reset(adapt(environment, name, episode_length))
+    made = wrappers.auto_reset(adapt(environment, f"{_NAME}:{name}", episode_length))
     if name == "fast":
         return made
     return made._replace(make_picture=functools.partial(bodies.make, name, environment))
 
 
-def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironment:
-    """Gives a Brax environment the interface of a bare environment, truncated after `episode_length` steps."""
+def adapt(environment: Any, full_name: str, episode_length: int) -> envs.BareEnvironment:
+    """Gives an environment of Brax or of MuJoCo Playground, whose states are alike, the interface of a bare one.
+
+    Episodes are truncated after `episode_length` steps.
+    """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state = environment.reset(key)
@@ -88,14 +91,14 @@ def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironm
     def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         body, steps = state
-        # Brax's environments write into the dictionaries of the state they are given.
+        # Both libraries' environments write into the dictionaries of the state they are given.
         body = environment.step(jax.tree.map(lambda x: x, body), action)
         steps = steps + 1
         return envs.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
 
     shape = (environment.action_size,)
     action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
-    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), action, "physics", time_limit=episode_length)
+    spec = types.EnvironmentSpec(full_name, (), action, "physics", time_limit=episode_length)
     return envs.BareEnvironment(reset, step, spec)
 
 

@@ -5,15 +5,10 @@ observation. Its robots are not offered: to make one, it clones a repository of 
 """
 
 import importlib
-from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, errors
 from jaxrl_dist.envs import parameters, wrappers
-from jaxrl_dist.types import Array, ArrayTree
+from jaxrl_dist.envs.suites import brax
 
 _NAME = "playground"
 ENVIRONMENTS = (
@@ -73,28 +68,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             f": expected one of {', '.join(_IMPLEMENTATIONS)}{errors.nearest(impl, _IMPLEMENTATIONS)}",
         )
     parameters.check_positive(values, ["episode_length"])
-    return wrappers.auto_reset(adapt(library.load(name, config_overrides=values), name, episode_length))
-
-
-def adapt(environment: Any, name: str, episode_length: int) -> envs.BareEnvironment:
-    """Gives a Playground environment the interface of a bare environment, truncated after `episode_length` steps."""
-
-    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
-        state = environment.reset(key)
-        return (state, jnp.int32(0)), state.obs
-
-    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
-        del key
-        body, steps = state
-        # Playground's environments write into the dictionaries of the state they are given.
-        body = environment.step(jax.tree.map(lambda x: x, body), action)
-        steps = steps + 1
-        return envs.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
-
-    shape = (environment.action_size,)
-    action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
-    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), action, "physics", time_limit=episode_length)
-    return envs.BareEnvironment(reset, step, spec)
+    environment = library.load(name, config_overrides=values)
+    return wrappers.auto_reset(brax.adapt(environment, f"{_NAME}:{name}", episode_length))
 
 
 SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)
