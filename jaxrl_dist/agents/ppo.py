@@ -188,7 +188,7 @@ def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInp
         "value_loss": 0.5 * error,
         "entropy": entropy,
         "approx_kl": divergence,
-        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_epsilon).astype(jnp.float32),
+        "clip_fraction": (jnp.abs(ratio - 1) > (config.clip_epsilon or jnp.inf)).astype(jnp.float32),
         "ratio_deviation": jnp.abs(ratio - 1),
     }
     return unrolled.summed(batch.taught, loss, metrics, {"largest_ratio": ratio})

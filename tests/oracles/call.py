@@ -1,0 +1,310 @@
+"""The only bridge between the oracles and the package: it makes agents and random batches, and calls ours in float64.
+
+Networks are linear, so that an oracle needs no more than a product to compute their outputs. All that comes out is
+NumPy in plain dicts; numbers that go in are f32 numbers, held in float64.
+"""
+
+import contextlib
+import unittest.mock
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.agents.shared import actor_critic, normalisation
+from jaxrl_dist.learning import learner
+from jaxrl_dist.networks import noisy
+from jaxrl_dist.numeric import moments
+from jaxrl_dist.parallel import mesh
+
+MODULES = {"a2c": a2c, "dpg": dpg, "dqn": dqn, "impala": impala, "ppo": ppo, "pqn": pqn, "r2d2": r2d2, "sac": sac}
+# Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
+D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
+LOW, HIGH = np.array([-1.0, -2.0]), np.array([1.0, 6.0])
+
+
+class Made(NamedTuple):
+    """An agent, its settings, its number of actions (0: they are real), and its core."""
+
+    agent: agents.Agent
+    config: Any
+    num_actions: int
+    core: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        return vars(self.config)
+
+
+class Found(NamedTuple):
+    """What ours computed: sums over the taught rows of a batch, and what belongs to each item.
+
+    Attributes:
+        loss: Σ weight · loss.
+        gradient: its gradient by the network's parameters, in the oracles' dict.
+        valid: taught rows.
+        metrics: sums.
+        maxima: by name.
+        priorities: [N].
+        draws: normal numbers and factors of noisy layers, in the order of their use.
+    """
+
+    loss: float
+    gradient: dict[str, Any]
+    valid: float
+    metrics: dict[str, float]
+    maxima: dict[str, float]
+    priorities: np.ndarray
+    draws: list[np.ndarray]
+
+
+@contextlib.contextmanager
+def wide() -> Iterator[None]:
+    """Lets ours compute in float64, whose functions refuse it by their checks of dtypes."""
+    chex.disable_asserts()
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        chex.enable_asserts()
+
+
+def make(name: str, *, real: bool = False, core: str = "identity", **settings: Any) -> Made:
+    """Makes an agent with a linear network: one layer per head, after an LSTM or a stack where `core` says so."""
+    low, high = (-1.0, 1.0) if settings.get("distribution") == "tanh_gaussian" else (LOW, HIGH)
+    action = types.BoxSpace((REAL,), low, high) if real else types.DiscreteSpace(A)
+    observation = jax.ShapeDtypeStruct((D,), jnp.float32)
+    spec = types.EnvironmentSpec("toy:x", observation, action, "continuous" if real else "classic", (-1.0, 1.0))
+    network = networks.Config(
+        torso="mlp", hidden_sizes=(), core=core, core_size=UNITS, num_frames=FRAMES, shared=core != "identity"
+    )
+    config = MODULES[name].Config(**settings)
+    with unittest.mock.patch.object(noisy, "draw", _recorded(noisy.draw)):
+        agent = MODULES[name].make(config, spec, network)
+    return Made(agent, config, 0 if real else A, core)
+
+
+def rows(made: Made, seed: int, length: int, columns: int) -> dict[str, Any]:
+    """Random rows [L, B]: episodes that end by themselves or are cut, lives that are lost, random actions.
+
+    Column 0 is cut at row 2, column 1 ends there, and column 2 loses a life at row 3. Actions and acting states are of
+    no policy.
+    """
+    rng = np.random.default_rng(seed)
+    last = rng.random((length, columns)) < 0.2
+    last[:, :3] = False
+    last[2, :2] = True
+    last[1:] &= ~last[:-1]
+    step_type = np.where(last, types.LAST, types.MID)
+    step_type[1:][last[:-1]] = types.FIRST
+    ended = last & (rng.random(last.shape) < 0.5)
+    ended[:, :2] = last[:, :2] & np.array([False, True])
+    lost = (step_type == types.MID) & (rng.random(last.shape) < 0.1)
+    lost[3, 2] = True
+    shape = (length, columns)
+    action = rng.normal(size=(*shape, REAL)) if not made.num_actions else rng.integers(0, A, shape)
+    found = {
+        "step_type": step_type,
+        "reward": np.where(step_type == types.FIRST, 0, 2 * rng.normal(size=shape)),
+        "discount": 1.0 - (ended | lost),
+        "observation": rng.normal(size=(*shape, D)),
+        "action": action,
+    }
+    found = jax.tree.map(_short, found)
+    if "lstm" in made.core:
+        found["memory"] = [_short(rng.normal(size=(columns, UNITS))) for _ in range(2)]
+    if "stack" in made.core:
+        found["frames"] = _short(rng.normal(size=(columns, FRAMES - 1, D)))
+    return found | {"squashed": squashes(made)}
+
+
+def squashes(made: Made) -> bool:
+    """Says whether the policy's samples are squashed; then `rows` holds samples in place of actions."""
+    return made.settings.get("distribution") == "tanh_gaussian" and not made.num_actions
+
+
+def normalised(made: Made, given: dict[str, Any]) -> dict[str, Any]:
+    """Gives rows the observations that actors saw, and running moments, and returns them as the network gets them.
+
+    Rows that were acted on are as the actor saw them. A LAST row and the one that opens the next unroll were not, or
+    will be by later moments: they are normalised by those of now.
+    """
+    if not made.settings["normalise_observations"]:
+        return dict(given)
+    rng = np.random.default_rng(9)
+    count, mean, variance = 50.0, _short(rng.normal(size=D)), _short(rng.uniform(0.5, 2.0, D))
+    given["moments"] = *(np.float32(x) for x in (count, mean, count * variance)), tuple(np.zeros(3, np.float32))
+    given["seen"] = _short(rng.normal(size=given["observation"].shape).clip(-1, 1))
+    now = ((given["observation"] - mean) / np.sqrt(variance)).clip(-1, 1)
+    acted = given["step_type"] != types.LAST
+    acted[-1] = False
+    return {**given, "observation": np.where(acted[..., None], given["seen"], now)}
+
+
+def params(made: Made, seed: int, scale: float = 0.7) -> dict[str, Any]:
+    """Random parameters of the network, in the oracles' dict."""
+    rng = np.random.default_rng(seed)
+    return _renamed(jax.tree.map(lambda x: _short(rng.normal(size=x.shape, scale=scale)), _shapes(made)))
+
+
+def learn(
+    made: Made,
+    given: dict[str, Any],
+    now: dict[str, Any],
+    *,
+    acted: dict[str, Any] | None = None,
+    target: dict[str, Any] | None = None,
+    weights: np.ndarray | None = None,
+    penalty: float = 0.0,
+    devices: int = 1,
+) -> Found:
+    """Prepares a batch by the parameters that acted, and takes the loss and its gradient by those of now.
+
+    Args:
+        made: the agent.
+        given: rows [L, B].
+        now: parameters that learn.
+        acted: parameters that acted; the same by default.
+        target: of the target network.
+        weights: importance weights [B].
+        penalty: DPPO's weight.
+        devices: over which the columns are dealt out, one half after the other.
+    """
+    axis = mesh.AXIS if devices > 1 else types.LOCAL
+    gradients = learner.make(learner.Config(), made.agent, axis).gradients
+
+    def one(acted: Any, now: Any, target: Any, sequences: Any, weights: Any, key: Any) -> Any:
+        inputs = types.LossInputs(sequences, target, key, jnp.float32(0), axis)
+        batch = made.agent.prepare(acted, inputs)
+        count = jax.tree.leaves(batch)[0].shape[0]
+        if made.agent.epoch:
+            batch = made.agent.epoch(batch, jnp.arange(count)[None], axis)
+        _DRAWN.clear()
+        found = gradients(now, inputs._replace(batch=batch), jnp.tile(weights, count // len(weights)))
+        return found, list(_DRAWN)
+
+    statistics = _statistics(made, given, penalty)
+    columns = given["step_type"].shape[1]
+    with wide(), unittest.mock.patch.object(jax.random, "normal", _recorded(jax.random.normal)):
+        fixed = [types.Params(_named(_shapes(made), x), statistics) for x in (acted or now, now)]
+        arguments = *fixed, () if target is None else _named(_shapes(made), target)
+        split = _unroll(made, given), np.ones(columns) if weights is None else weights
+        if devices == 1:
+            found, drawn = jax.jit(one)(*arguments, *split, jax.random.key(4))
+            sums, loss, valid, metrics = found.sums, found.loss, found.valid, found.metrics
+        else:
+            mapped = jax.vmap(one, (None, None, None, 0, 0, None), axis_name="devices")
+            found, drawn = jax.jit(mapped)(*arguments, *_dealt(split, devices), jax.random.key(4))
+            sums, loss, valid, metrics = jax.tree.map(lambda x: x.sum(0), found[:4])
+        maxima = {name: float(x.max()) for name, x in found.maxima.items()}
+        metrics = {name: float(x) for name, x in metrics.items()}
+        sums, priorities, drawn = jax.tree.map(np.asarray, (_renamed(sums), found.priorities, drawn))
+        return Found(float(loss), sums, float(valid), metrics, maxima, priorities, drawn)
+
+
+def adapt(
+    made: Made, given: dict[str, Any], ended: list[dict[str, Any]], penalty: float, devices: int = 1
+) -> list[float]:
+    """DPPO's weight after updates that ended with these parameters."""
+    axis = mesh.AXIS if devices > 1 else types.LOCAL
+    statistics = _statistics(made, given, penalty)
+
+    def one(network: Any, sequences: Any) -> Any:
+        return made.agent.adapt(types.Params(network, statistics), sequences, {}, axis).statistics.own
+
+    with wide():
+        mapped = jax.jit(jax.vmap(one, (None, 0), axis_name="devices"))
+        (sequences,) = _dealt((_unroll(made, given),), devices)
+        weights = [np.asarray(mapped(_named(_shapes(made), network), sequences)) for network in ended]
+    assert all((weight == weight[0]).all() for weight in weights)
+    return [float(weight[0]) for weight in weights]
+
+
+_DRAWN: list[Any] = []
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Notes what a function that draws numbers returns."""
+
+    def draw(*args: Any, **kwargs: Any) -> Any:
+        _DRAWN.append(function(*args, **kwargs))
+        return _DRAWN[-1]
+
+    return draw
+
+
+def _unroll(made: Made, given: dict[str, Any]) -> types.Unroll:
+    """Our record of the rows, with what acting stores of them."""
+    shape = given["step_type"].shape
+    action = given["action"].astype(np.int32) if made.num_actions else given["action"]
+    extras: Any = ()
+    carry: Any = networks.Carry(given.get("frames", ()), tuple(given.get("memory", ())))
+    if "gae_lambda" in made.settings or "correction" in made.settings:
+        extras = actor_critic.Extras(given["log_prob"], action if squashes(made) else (), given.get("seen", ()))
+        carry = actor_critic.Carry(carry, np.zeros(shape[1]) if made.settings["scale_rewards"] else ())
+    timestep = given["step_type"].astype(np.int8), given["reward"], given["discount"], given["observation"]
+    timestep = types.TimeStep(*timestep, ())
+    steps = types.Step(timestep, np.tanh(action) if squashes(made) else action, extras, np.zeros(shape, np.int32))
+    return types.Unroll(steps, carry)
+
+
+def _statistics(made: Made, given: dict[str, Any], penalty: float) -> Any:
+    """Running moments of observations, where rows have some, and DPPO's weight."""
+    if "normalise_observations" not in made.settings:
+        return ()
+    running = normalisation.initial(made.config, jax.ShapeDtypeStruct((D,), jnp.float32))
+    if "moments" in given:
+        running = running._replace(observation=moments.Moments(*given["moments"]))
+    return running._replace(own=jnp.float32(penalty) if penalty else ())
+
+
+def _dealt(given: tuple[Any, ...], devices: int) -> Any:
+    """Deals the columns of unrolls, and arrays [B], out to the devices."""
+
+    def deal(x: Any, axis: int) -> Any:
+        return np.stack(np.split(np.asarray(x), devices, axis))
+
+    found = []
+    for one in given:
+        if isinstance(one, types.Unroll):
+            steps = jax.tree.map(lambda x: deal(x, 1), one.steps)
+            found.append(types.Unroll(steps, jax.tree.map(lambda x: deal(x, 0), one.carry)))
+        else:
+            found.append(deal(one, 0))
+    return found
+
+
+def _shapes(made: Made) -> Any:
+    return jax.eval_shape(made.agent.init, jax.random.key(0)).network
+
+
+def _renamed(network: Any) -> Any:
+    """Renames Flax's tree for the oracles: `outputs_policy/Dense_0` is `policy`."""
+    found = {}
+    for name, part in network.items():
+        inner = next(iter(part.values())) if name.startswith("outputs_") else part
+        found[name.removeprefix("outputs_")] = _renamed(inner) if isinstance(inner, dict) else inner
+    return found
+
+
+def _named(shapes: Any, given: dict[str, Any]) -> Any:
+    """Gives parameters the names that Flax has for them."""
+    found = {}
+    for name, part in shapes.items():
+        own = given[name.removeprefix("outputs_")]
+        if name.startswith("outputs_"):
+            found[name] = {inner: own for inner in part}
+        else:
+            found[name] = _named(part, own) if isinstance(part, dict) else own
+    return found
+
+
+def _short(x: np.ndarray) -> np.ndarray:
+    """Rounds real numbers to those of f32, and keeps them in float64."""
+    return x.astype(np.float32).astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
