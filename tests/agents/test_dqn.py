@@ -1,15 +1,16 @@
-"""The DQN family: losses against rlax, noisy layers against their moments, the atoms' range, the actors' own errors."""
+"""The DQN family: losses against loops in float64 and rlax, noisy layers against their moments, the atoms' range, the actors' own errors."""
 
 import functools
 
 import conftest
 import jax
 import jax.numpy as jnp
-import marks
 import numpy as np
 import pytest
 import rlax
 from fakes import calls, played
+from oracles import call, differences
+from oracles import dqn as dqn_oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import dqn
@@ -33,6 +34,51 @@ def _values(settings, params, inputs):
     return action_values.join(networks.of_rows(net, params.network, inputs), A)
 
 
+SETTINGS = {"discount": 0.9, "error_clip": 0.0}
+ATOMS = {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0}
+CASES = {
+    "squared": {},
+    "clipped": {"error_clip": 1.0, "clip_rewards": 0.5},
+    "n-step double": {"n_step": 3, "double": True},
+    "dueling stack": {"dueling": True, "core": "frame_stack", "n_step": 2},
+    "atoms": {**ATOMS},
+    "noisy double": {"noise": 0.5, "double": True},
+    "rainbow": {**ATOMS, "noise": 0.5, "double": True, "dueling": True, "n_step": 3},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_are_those_of_the_papers(name):
+    made = call.make("dqn", **{**SETTINGS, **CASES[name]})
+    s, context = made.settings, made.agent.context
+    now, target = call.params(made, 1), call.params(made, 2)
+    rows = call.rows(made, seed=3, length=context + 1 + s["n_step"], columns=16)
+    weights = np.random.default_rng(0).uniform(0.2, 1.0, 16)
+    found = call.learn(made, rows, now, target=target, weights=weights)
+    atoms = np.linspace(-2.0, 2.0, 5) if s["num_atoms"] > 1 else None
+    noise = found.draws[0] if s["noise"] else (None, None, None)
+    wanted = dqn_oracle.targets(now, target, rows, s, atoms, context, noise)
+
+    def terms(params):
+        return dqn_oracle.terms(params, rows, wanted, s, atoms, context, noise[0])
+
+    def objective(params):
+        return sum(weights[b] * x for b, x in terms(params)["loss"].items())
+
+    # Factors of noisy layers are f32.
+    rtol = 1e-6 if s["noise"] else 1e-9
+    expected = terms(now)
+    assert found.valid == len(wanted) < 16
+    assert found.loss == pytest.approx(objective(now), rel=rtol)
+    assert found.metrics == pytest.approx({key: sum(x.values()) for key, x in expected.items()}, rel=rtol)
+    np.testing.assert_allclose(found.priorities, [expected["td_error"].get(b, 0.0) for b in range(16)], rtol=rtol)
+    gradient = differences.gradient(objective, now)
+    differences.assert_same(found.gradient, gradient, rtol=1e-6, atol=1e-7)
+    assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
+    if s["noise"]:
+        assert len({tuple(draw) for draw in noise}) == 3
+
+
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize(("dueling", "error_clip"), [(False, 0.0), (True, 0.0), (True, 1.0)])
 def test_the_loss_is_that_of_rlax(double, dueling, error_clip):
@@ -52,8 +98,9 @@ def test_the_loss_is_that_of_rlax(double, dueling, error_clip):
     assert (size > 1.0).sum() > 5 and ((size > 0) & (size < 1.0)).sum() > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("dueling", marks.some([False, True], slow={"False"}))
+@pytest.mark.parametrize("dueling", [False, True])
 def test_the_loss_of_distributions_is_that_of_rlax_less_the_target_s_entropy(double, dueling):
     settings = dqn.Config(double=double, dueling=dueling, num_atoms=21, value_low=-2.0, value_high=2.0)
     agent = dqn.make(settings, SPEC, NETWORK)

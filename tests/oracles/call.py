@@ -38,8 +38,8 @@ class Made(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings by name."""
-        return vars(self.config)
+        """The settings by name, and the number of actions."""
+        return {**vars(self.config), "num_actions": self.num_actions}
 
 
 class Found(NamedTuple):
@@ -93,20 +93,21 @@ def make(name: str, *, real: bool = False, core: str = "identity", **settings: A
 def rows(made: Made, seed: int, length: int, columns: int) -> dict[str, Any]:
     """Random rows [L, B]: episodes that end by themselves or are cut, lives that are lost, random actions.
 
-    Column 0 is cut at row 2, column 1 ends there, and column 2 loses a life at row 3. Actions and acting states are of
-    no policy.
+    Column 0 is cut at row 2 (or the last of two), column 1 ends there, and column 2 loses a life after it. Actions and
+    acting states are of no policy.
     """
     rng = np.random.default_rng(seed)
     last = rng.random((length, columns)) < 0.2
     last[:, :3] = False
-    last[2, :2] = True
+    end = min(2, length - 1)
+    last[end, :2] = True
     last[1:] &= ~last[:-1]
     step_type = np.where(last, types.LAST, types.MID)
     step_type[1:][last[:-1]] = types.FIRST
     ended = last & (rng.random(last.shape) < 0.5)
     ended[:, :2] = last[:, :2] & np.array([False, True])
     lost = (step_type == types.MID) & (rng.random(last.shape) < 0.1)
-    lost[3, 2] = True
+    lost[end + 1 :, 2] = True
     shape = (length, columns)
     action = rng.normal(size=(*shape, REAL)) if not made.num_actions else rng.integers(0, A, shape)
     found = {
@@ -226,6 +227,82 @@ def adapt(
     return [float(weight[0]) for weight in weights]
 
 
+class Played(NamedTuple):
+    """An unroll as it was acted on and prepared: rewards [T, B] and observations [T, B, D], as learning gets them."""
+
+    reward: np.ndarray
+    observation: np.ndarray
+
+
+def play(made: Made, given: dict[str, Any], length: int, devices: int = 1) -> tuple[list[Played], float]:
+    """Acts on rows, learns nothing from each unroll but its statistics, and tells the deviation that rewards get last.
+
+    In f32. Every value is 0, so that the advantage of one step is the reward.
+    """
+    axis = mesh.AXIS if devices > 1 else types.LOCAL
+    agent, columns = made.agent, given["step_type"].shape[1]
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), _shapes(made))
+    now = types.Params(zeros, agent.init(jax.random.key(0)).statistics)
+    act = jax.jit(agent.act)
+    adapt = jax.jit(jax.vmap(lambda now, x: agent.adapt(now, x, {}, axis), (None, 0), axis_name="devices"))
+    prepare = jax.jit(lambda now, x: agent.prepare(now, types.LossInputs(x, (), jax.random.key(0), 0.0, types.LOCAL)))
+    carry, found = agent.init_carry(columns), []
+    kinds = {"step_type": np.int8, "reward": np.float32, "discount": np.float32, "observation": np.float32}
+    timestep = types.TimeStep(*(given[name].astype(kind) for name, kind in kinds.items()), ())
+    for start in range(0, len(given["reward"]) - 1, length):
+        steps, opened = [], carry
+        for t in range(start, start + length + 1):
+            row = jax.tree.map(lambda x, t=t: x[t], timestep)
+            after = act(now, types.ActInputs(row, carry, jax.random.key(t), ()))
+            steps.append(types.Step(row, after.action, after.extras, np.zeros(columns, np.int32)))
+            # The closing row is acted on once more, as the first of the next unroll.
+            carry = after.carry if t < start + length else carry
+        sequences = types.Unroll(jax.tree.map(lambda *x: np.stack(x), *steps), opened)
+        batch = prepare(now, sequences)
+        shape = (length, columns)
+        found.append(Played(*(np.asarray(x).reshape(*shape, *x.shape[1:]) for x in (batch.advantage, batch.inputs))))
+        (dealt,) = _dealt((sequences,), devices)
+        now = jax.tree.map(lambda x: x[0], adapt(now, dealt))
+    return found, float(moments.std(now.statistics.discounted_return))
+
+
+def act(
+    made: Made, given: dict[str, Any], now: dict[str, Any], exploration: Any = (), key: int = 0
+) -> tuple[np.ndarray, list[tuple[str, Any]]]:
+    """Acts on the first row, in f32.
+
+    Returns:
+        Actions [B], and the random numbers behind them in the order of their use: the key's data, and the numbers.
+    """
+    drawn: list[tuple[str, Any]] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(key: Any, *args: Any, **kwargs: Any) -> Any:
+            found = function(key, *args, **kwargs)
+            # Flax looks at the shapes of first parameters too.
+            if not isinstance(found, jax.core.Tracer):
+                drawn.append((str(jax.random.key_data(key)), np.asarray(found)))
+            return found
+
+        return draw
+
+    unroll = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, _unroll(made, given))
+    network = jax.tree.map(lambda x: x.astype(np.float32), _named(_shapes(made), now))
+    inputs = types.ActInputs(
+        jax.tree.map(lambda x: x[0], unroll.steps.timestep), unroll.carry, jax.random.key(key), exploration
+    )
+    with contextlib.ExitStack() as patches:
+        for name in ("bits", "normal", "uniform"):
+            patches.enter_context(unittest.mock.patch.object(jax.random, name, noted(getattr(jax.random, name))))
+        output = made.agent.act(types.Params(network, _statistics(made, given, 0.0)), inputs)
+    return np.asarray(output.action), drawn
+
+
+def explore(made: Made, progress: float, count: int) -> np.ndarray:
+    """What each of so many environments explores by, [B]."""
+    return np.asarray(made.agent.exploration((), jnp.arange(count), count, jnp.float32(progress)))
+
+
 _DRAWN: list[Any] = []
 
 
@@ -246,7 +323,7 @@ def _unroll(made: Made, given: dict[str, Any]) -> types.Unroll:
     extras: Any = ()
     carry: Any = networks.Carry(given.get("frames", ()), tuple(given.get("memory", ())))
     if "gae_lambda" in made.settings or "correction" in made.settings:
-        extras = actor_critic.Extras(given["log_prob"], action if squashes(made) else (), given.get("seen", ()))
+        extras = actor_critic.Extras(given.get("log_prob", ()), action if squashes(made) else (), given.get("seen", ()))
         carry = actor_critic.Carry(carry, np.zeros(shape[1]) if made.settings["scale_rewards"] else ())
     timestep = given["step_type"].astype(np.int8), given["reward"], given["discount"], given["observation"]
     timestep = types.TimeStep(*timestep, ())

@@ -1,0 +1,59 @@
+"""Exploration: the distribution of actions, ε over training and environments, and draws that share no key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from oracles import call, exploration
+
+from jaxrl_dist.agents.shared import action_values
+
+
+def test_every_action_is_as_likely_as_epsilon_says() -> None:
+    """Chi-square over all actions, at an ε for each third of the rows."""
+    q, rows = np.array([0.3, -1.0, 2.0, 0.1, 1.9], np.float32), 30_000
+    epsilon = np.repeat([1.0, 0.6, 0.05], rows // 3)
+    draw = jax.jit(lambda key: action_values.epsilon_greedy(jnp.broadcast_to(q, (rows, 5)), key, jnp.asarray(epsilon)))
+    action = np.asarray(draw(jax.random.key(3)))
+    for one in np.unique(epsilon):
+        counts = np.bincount(action[epsilon == one], minlength=5)
+        wanted = exploration.epsilon_greedy(q, one) * rows / 3
+        assert scipy.stats.chisquare(counts, wanted).pvalue > 1e-3
+    assert (np.asarray(action_values.epsilon_greedy(jnp.asarray(q)[None], jax.random.key(0), jnp.zeros(1))) == 2).all()
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.1, 0.2, 0.5, 1.0])
+def test_epsilon_is_that_of_the_papers(progress: float) -> None:
+    schedule = {"epsilon_start": 0.9, "epsilon_end": 0.1, "epsilon_fraction": 0.2}
+    for name in ("dqn", "pqn"):
+        wanted = exploration.schedule(progress, 0.9, 0.1, 0.2)
+        np.testing.assert_allclose(call.explore(call.make(name, **schedule), progress, 3), [wanted] * 3, rtol=1e-6)
+    ladder = {"ladder_base": 0.5, "ladder_exponent": 3.0}
+    for made in (call.make("dqn", exploration="ladder", **ladder), call.make("r2d2", core="lstm", **ladder)):
+        for count in (1, 4):
+            wanted = [exploration.ladder(i, count, 0.5, 3.0) for i in range(count)]
+            np.testing.assert_allclose(call.explore(made, progress, count), wanted, rtol=1e-6)
+    made = call.make("sac", real=True, random_share=0.2)
+    np.testing.assert_array_equal(call.explore(made, progress, 2), [float(progress < 0.2)] * 2)
+
+
+ACTING = {
+    "noisy": ("dqn", {"noise": 0.5}),
+    "greedy": ("pqn", {}),
+    "policy": ("ppo", {}),
+    "gaussian": ("ppo", {"real": True}),
+    "deterministic": ("dpg", {"real": True, "random_share": 0.5}),
+    "soft": ("sac", {"real": True, "random_share": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_no_key_of_acting_serves_two_draws(name: str) -> None:
+    """As the noise of a network and the choice between it and a random action (Fortunato et al. 2018, section 3.1)."""
+    agent, settings = ACTING[name]
+    made = call.make(agent, **settings)
+    rows = call.rows(made, seed=0, length=2, columns=6)
+    _, drawn = call.act(made, rows, call.params(made, 1), jnp.full(6, 0.5))
+    keys = [key for key, _ in drawn]
+    assert len(set(keys)) == len(keys) >= 1
