@@ -20,6 +20,7 @@ from jaxrl_dist.types import Array, ArrayTree
 
 _FEW_COLUMNS = 256
 _TINY = 1e-30
+_MOST_ROWS = 2**30
 
 
 class RingState(NamedTuple):
@@ -28,7 +29,8 @@ class RingState(NamedTuple):
     Attributes:
         rows: [B, C, ...].
         carry: the acting state before each unroll, [B, C / T, ...]; `()` where windows do without.
-        head: i32 [B], the next row to write.
+        head: i32 [B], rows written so far, modulo a whole number of laps (`_Shard.span`): the next row to write is its
+            remainder by C.
         filled: i32 [B], rows that have been written, at most C.
         priorities: `Priorities`; `()` where windows are drawn uniformly.
     """
@@ -48,7 +50,7 @@ class Priorities(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """The windows that were drawn, i32 [N] each: column, first row, and the column's head at that time."""
+    """The windows that were drawn, i32 [N] each: column, first row, and the column's `RingState.head` at that time."""
 
     column: Array
     start: Array
@@ -85,6 +87,11 @@ class _Shard(NamedTuple):
     def places(self) -> int:
         """Places of a column where a window may begin."""
         return self.rows // self.stride
+
+    @property
+    def span(self) -> int:
+        """Rows after which a head begins again at 0: as many laps as fit an i32."""
+        return self.rows * max(_MOST_ROWS // self.rows, 1)
 
     @property
     def prioritised(self) -> bool:
@@ -163,7 +170,7 @@ def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -
         )
 
     storage = jax.tree.map(write, state.rows, unroll.steps)
-    head = state.head.at[chosen].add(shard.unroll_length) % shard.rows
+    head = state.head.at[chosen].add(shard.unroll_length) % shard.span
     filled = jnp.minimum(state.filled.at[chosen].add(shard.unroll_length), shard.rows)
     carry = state.carry
     if not shard.windows.first_carry:
@@ -237,7 +244,7 @@ def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> Rin
     item, rows = start // shard.stride, shard.rows
     # Three kinds of items keep their priority: those drawn from a shard without any priority are no windows, those
     # overwritten since are other windows, and a NaN would spoil every later draw.
-    overwritten = (start - head) % rows < (state.head[column] - head) % rows
+    overwritten = (start - head) % rows < (state.head[column] - head) % shard.span
     present = sum_tree.get(tree, column, item)
     is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
     value = jnp.where(is_known, _priority(shard.config, errors), present)

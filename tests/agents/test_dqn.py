@@ -1,4 +1,4 @@
-"""The DQN family: losses against loops in float64 and rlax, noisy layers against their moments, the atoms' range, the actors' own errors."""
+"""The DQN family: losses against loops in float64 and rlax, noisy layers, the atoms' range, the actors' own errors."""
 
 import functools
 

@@ -1,6 +1,6 @@
 """Running normalisation of observations and rewards, one number after the other.
 
-Source: Engstrom et al. 2020, section 3 and appendix A.2; as OpenAI Baselines' VecNormalize, but frozen within an unroll.
+Source: Engstrom et al. 2020, section 3 and appendix A.2; as Baselines' VecNormalize, but frozen within an unroll.
 """
 
 import numpy as np

@@ -9,6 +9,7 @@ import pytest
 from fakes import rings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles import replay
 
 from jaxrl_dist import types
 from jaxrl_dist.parallel import mesh
@@ -122,24 +123,46 @@ def test_priorities_are_the_error_to_the_power_once():
     np.testing.assert_allclose(leaves, (error + 1e-6) ** 0.5, rtol=1e-5)
     np.testing.assert_allclose(state.priorities.largest, [(7.0 + 1e-6) ** 0.5], rtol=1e-6)
     # What comes now is given the largest priority ever, even after all have fallen.
-    state = shard.update(state, (jnp.zeros(6, jnp.int32), jnp.arange(6), jnp.zeros(6, jnp.int32)), jnp.full(6, 0.01))
+    drawn = jnp.zeros(6, jnp.int32), jnp.arange(6), jnp.broadcast_to(state.head, 6)
+    state = shard.update(state, drawn, jnp.full(6, 0.01))
     state = shard.add(state, rings.unroll(6, 6, 1), jnp.arange(1))
     np.testing.assert_allclose(np.asarray(state.priorities.tree[0])[0, :6], 7.0**0.5, rtol=1e-5)
 
 
-def test_probabilities_and_weights_are_those_of_the_paper():
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_probabilities_and_weights_are_those_of_the_paper(progress):
     error = np.random.default_rng(0).gamma(1.0, size=64)
-    beta = 0.7
     shard, (state,) = _prioritised(
-        [error], batch=50_000, priority_exponent=0.6, importance_exponent=0.4, importance_exponent_end=1.0
+        [error], batch=20_000, priority_exponent=0.6, importance_exponent=0.4, importance_exponent_end=0.9
     )
-    sample = shard.sample(state, jax.random.key(0), jnp.float32((beta - 0.4) / 0.6))
+    sample = jax.jit(shard.sample)(state, jax.random.key(0), jnp.float32(progress))
     row = np.asarray(sample.sequences.steps.timestep.reward[0]).astype(int)
-    probability = (error + 1e-6) ** 0.6 / ((error + 1e-6) ** 0.6).sum()
+    (probability,) = replay.probabilities([error], 0.6, 1e-6)
     # Stratified draws differ from their expectation by less than one.
-    assert np.abs(np.bincount(row, minlength=64) - 50_000 * probability).max() < 2
-    weights = (64 * probability) ** -beta
-    np.testing.assert_allclose(sample.weights, (weights / weights.max())[row], rtol=1e-4)
+    assert np.abs(np.bincount(row, minlength=64) - 20_000 * probability).max() < 2
+    (weights,) = replay.weights([probability[row]], 64, replay.exponent(progress, 0.4, 0.9))
+    np.testing.assert_allclose(sample.weights, weights, rtol=1e-4)
+
+
+def test_the_largest_priority_and_the_largest_weight_are_those_of_all_shards():
+    """Two shards, one with large errors; what comes next has the largest priority of both (Schaul et al. 2016)."""
+    error = np.array([[0.5, 1.0, 2.0, 7.0], [0.1, 0.2, 0.3, 0.4]])
+    _, states = _prioritised(error, 2, priority_exponent=0.6, importance_exponent=0.7)
+    shard, _ = _prioritised(error, 2, axis=mesh.AXIS, priority_exponent=0.6, importance_exponent=0.7)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
+
+    def learned(state, errors):
+        state = shard.update(state, (jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)), errors)
+        sample = shard.sample(state, jax.random.key(0), rings.NOW)
+        state = shard.add(state, rings.unroll(4, 4, 1), jnp.arange(1))
+        return sample.sequences.steps.timestep.reward[0].astype(jnp.int32), sample.weights, state.priorities.tree[0]
+
+    mapped = jax.jit(jax.vmap(learned, axis_name="devices"))
+    row, weights, new = mapped(stacked, jnp.asarray(3 * error, jnp.float32))
+    np.testing.assert_allclose(new[:, 0, :4], (21 + 1e-6) ** 0.6, rtol=1e-5)
+    probabilities = replay.probabilities(list(3 * error), 0.6, 1e-6)
+    drawn = [each[places] for each, places in zip(probabilities, np.asarray(row), strict=True)]
+    np.testing.assert_allclose(weights, replay.weights(drawn, 8, 0.7), rtol=1e-4)
 
 
 @pytest.mark.parametrize("num_shards", marks.some([1, 4], slow={"1"}))
@@ -213,12 +236,30 @@ def test_what_was_overwritten_since_it_was_drawn_keeps_its_new_priority():
     assert after[is_old].max() > 6
 
 
+@pytest.mark.parametrize("unrolls", [0, 1, 2, 3, 5])
+def test_whole_laps_since_a_window_was_drawn_are_noticed(unrolls):
+    """A ring of two unrolls of 4 rows: after one, half of what was drawn is another window, after more all of it."""
+    shard = rings.make(16, 2, 4, priority_exponent=1.0, smallest_error=1e-6)
+    state, add = rings.filled(shard, 2, 4, 2), jax.jit(shard.add)
+    drawn = shard.sample(state, jax.random.key(0), rings.NOW).indices
+    assert set(np.asarray(drawn.start)) == set(range(7))
+    for i in range(unrolls):
+        state = add(state, rings.unroll(8 + 4 * i, 4, 2), jnp.arange(2))
+    before = sum_tree.get(state.priorities.tree, drawn.column, drawn.start)
+    state = shard.update(state, drawn, jnp.full(64, 7.0))
+    after = sum_tree.get(state.priorities.tree, drawn.column, drawn.start)
+    is_old = np.asarray(drawn.start) >= 4 * unrolls
+    wanted = np.where(is_old & (np.asarray(before) > 0), 7.0, before)
+    np.testing.assert_allclose(after, wanted, rtol=1e-5)
+
+
 @pytest.mark.parametrize("error", [np.nan, np.inf, -np.inf])
 def test_an_error_that_is_not_finite_changes_no_priority(error):
     """One NaN in the tree would make its sum NaN, and every draw after it nothing."""
     shard, (state,) = _prioritised([np.array([0.5, 2.0, 7.0, 1.0])])
-    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.zeros(4, jnp.int32)
+    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)
     known = shard.update(state, drawn, jnp.array([3.0, 2.0, 3.0, 1.0]))
+    assert float(sum_tree.get(known.priorities.tree, *drawn[:2])[0]) == pytest.approx(3.0**0.5, rel=1e-5)
     after = shard.update(state, drawn, jnp.array([3.0, error, 3.0, error]))
     for x, y in zip(*map(jax.tree.leaves, (known.priorities, after.priorities)), strict=True):
         np.testing.assert_array_equal(x, y)
