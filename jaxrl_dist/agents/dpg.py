@@ -121,14 +121,14 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
         action = bounded_actions.explored(inputs.key, action, inputs.exploration)
     extras: Any = ()
     if static.config.actor_errors:
-        extras = action_values.Seen(*(_value(static, params.network, observation, x) for x in (action, best)))
+        taken, greedy = (_values(static, params.network, observation, x) for x in (action, best))
+        extras = action_values.Seen(taken.T if static.config.num_critics > 1 else taken[0], greedy.min(0))
     return types.ActOutput(static.actions.scaled(action), extras, inputs.carry)
 
 
-def _value(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
-    """Returns f32 [N], the lower of the critics' values."""
-    seen = bounded_actions.evaluate_critics(static.critic, network["critic"], observation, action)
-    return _mean(static, _lowest(static, seen))
+def _values(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
+    """Returns f32 [C, N], the values of all critics, which have no atoms where actors give errors."""
+    return bounded_actions.evaluate_critics(static.critic, network["critic"], observation, action)[..., 0]
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:

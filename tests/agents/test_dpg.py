@@ -1,4 +1,4 @@
-"""Deterministic policy gradients: targets by hand, gradients that keep to their part, the learner's two paces."""
+"""Deterministic policy gradients: loss and gradient against loops in float64, acting, the learner's two paces."""
 
 import functools
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
-import marks
 import numpy as np
 import pytest
 import rlax
 from fakes import calls, played
+from oracles import call, differences
+from oracles import dpg as oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import dpg, dqn
@@ -37,12 +38,11 @@ def build(**settings: Any) -> tuple[Any, types.Params, Any]:
     return agent, params._replace(network=shaken(params.network)), shaken(params.network)
 
 
-def batch(taught: bool = True) -> transitions.Batch:
+def batch() -> transitions.Batch:
     random = np.random.default_rng(3)
     rows = random.normal(size=(N, D)), random.uniform(-1, 1, (N, A)), random.normal(size=N), random.uniform(0, 0.9, N)
     rows = (*rows, random.normal(size=(N, D)), np.ones(N))
-    made = transitions.Batch(*(jnp.asarray(x, jnp.float32) for x in rows))
-    return made if taught else made._replace(taught=jnp.asarray([1, 0, 1, 1, 0, 1], jnp.float32))
+    return transitions.Batch(*(jnp.asarray(x, jnp.float32) for x in rows))
 
 
 def by_hand(network: Any, observation: Any, action: Any = None) -> tuple[np.ndarray, np.ndarray]:
@@ -68,21 +68,46 @@ def loss(agent: Any, params: types.Params, target: Any, rows: transitions.Batch)
     return calls.loss(agent, params, target, rows, jax.random.key(0))
 
 
-@pytest.mark.parametrize("num_critics", marks.some([1, 2], slow={"1"}))
-def test_the_loss_is_that_of_numpy(num_critics: int) -> None:
-    agent, params, target = build(num_critics=num_critics)
-    rows = batch()
-    output = loss(agent, params, target, rows)
-    ahead = by_hand(target, rows.next_inputs)[1][..., 0].min(0)
-    wanted = np.asarray(rows.reward) + np.asarray(rows.discount) * ahead
-    predicted = by_hand(params.network, rows.inputs, rows.action)[1][..., 0]
-    np.testing.assert_allclose(output.metrics["critic_loss"], (0.5 * (wanted - predicted) ** 2).sum(0), rtol=1e-4)
-    np.testing.assert_allclose(output.priority, np.abs(wanted - predicted).mean(0), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        output.metrics["policy_loss"], -by_hand(params.network, rows.inputs)[1][0, :, 0], rtol=1e-4
-    )
-    np.testing.assert_array_equal(output.loss, output.metrics["critic_loss"])
-    np.testing.assert_array_equal(output.unweighted, output.metrics["policy_loss"])
+NOISE = {"target_noise": 0.6, "target_noise_clip": 0.5}
+CASES: dict[str, dict[str, Any]] = {
+    "ddpg": {"clip_rewards": 0.5},
+    "n-step": {"n_step": 3},
+    "td3": {"num_critics": 2, **NOISE},
+    "d4pg": {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0, "n_step": 3},
+    "all": {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0, "num_critics": 2, **NOISE},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_are_those_of_the_papers(name: str) -> None:
+    """Importance weights are the critics' alone (Barth-Maron et al. 2018, algorithm 1)."""
+    made = call.make("dpg", real=True, discount=0.9, **CASES[name])
+    s, now, target = made.settings, call.params(made, 1), call.params(made, 2)
+    rows = call.rows(made, seed=3, length=1 + s["n_step"], columns=16)
+    weights = np.random.default_rng(0).uniform(0.2, 1.0, 16)
+    found = call.learn(made, rows, now, target=target, weights=weights)
+    rows["action"] = (rows["action"] - (call.HIGH + call.LOW) / 2) / ((call.HIGH - call.LOW) / 2)
+    atoms = np.linspace(-2.0, 2.0, 5) if s["num_atoms"] > 1 else None
+    wanted = oracle.targets(target, rows, s, atoms, found.draws[0] if s["target_noise"] else None)
+
+    def objective(params: dict[str, Any]) -> float:
+        critic = oracle.critic_terms(params, rows, wanted, atoms)["critic_loss"]
+        policy = oracle.policy_terms(params, now, rows, wanted, atoms)
+        return sum(weights[b] * critic[b] + policy[b] for b in wanted)
+
+    # Actions are f32 where they meet the critics.
+    terms = oracle.critic_terms(now, rows, wanted, atoms)
+    terms["policy_loss"] = oracle.policy_terms(now, now, rows, wanted, atoms)
+    assert found.valid == len(wanted) < 16
+    assert found.loss == pytest.approx(objective(now), rel=1e-6)
+    assert found.metrics == pytest.approx({key: sum(x.values()) for key, x in terms.items()}, rel=1e-6)
+    np.testing.assert_allclose(found.priorities, [terms["td_error"].get(b, 0.0) for b in range(16)], rtol=1e-6)
+    gradient = differences.gradient(objective, now)
+    differences.assert_same(found.gradient, gradient, rtol=2e-6, atol=2e-6)
+    assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
+    if s["target_noise"]:
+        # Both bounds are met, of the noise and of the action.
+        assert np.abs(0.6 * found.draws[0]).max() > 0.5
 
 
 @pytest.mark.slow
@@ -99,25 +124,6 @@ def test_the_loss_of_distributions_is_rlax_s() -> None:
     np.testing.assert_allclose(output.metrics["critic_loss"], cross - entropy, rtol=1e-3, atol=1e-4)
     value = np.asarray(jax.nn.softmax(by_hand(params.network, rows.inputs)[1][0])) @ np.asarray(atoms)
     np.testing.assert_allclose(output.metrics["policy_loss"], -value, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.parametrize("settings", marks.some({"one": {}, "two": {"num_critics": 2}, "atoms": ATOMS}, slow={"one"}))
-def test_each_part_learns_from_its_own_loss(settings: dict[str, Any]) -> None:
-    agent, params, target = build(**settings)
-    rows = batch(taught=False)
-
-    def total(network: Any, name: str) -> jax.Array:
-        output = loss(agent, params._replace(network=network), target, rows)
-        return (output.loss + output.unweighted).sum() if name == "loss" else output.metrics[name].sum()
-
-    whole, critic, policy = (jax.grad(total)(params.network, name) for name in ("loss", "critic_loss", "policy_loss"))
-    for a, b in zip(*map(jax.tree.leaves, (whole["critic"], critic["critic"])), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    for a, b in zip(*map(jax.tree.leaves, (whole["policy"], policy["policy"])), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    nothing = [*jax.tree.leaves(critic["policy"]), *jax.tree.leaves(policy["critic"])]
-    assert all(not leaf.any() for leaf in nothing)
-    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(whole))
 
 
 def test_noise_of_targets_is_bounded_and_moves_them() -> None:
@@ -185,8 +191,9 @@ def test_errors_of_actors_are_of_the_learner_s_kind() -> None:
             module.make(module.Config(actor_errors=True, **kind), spec, NETWORK)
 
 
-def test_what_the_actor_saw_gives_the_error_that_the_learner_finds() -> None:
-    agent, params, _ = build(n_step=3, actor_errors=True, exploration_noise=0.3)
+@pytest.mark.parametrize("num_critics", [1, 2])
+def test_what_the_actor_saw_gives_the_error_that_the_learner_finds(num_critics: int) -> None:
+    agent, params, _ = build(n_step=3, actor_errors=True, exploration_noise=0.3, num_critics=num_critics)
     played.assert_errors_agree(agent, params, D)
 
 

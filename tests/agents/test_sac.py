@@ -1,4 +1,4 @@
-"""SAC: its targets by hand, gradients that keep to their own part, and the temperature's direction."""
+"""SAC: loss and gradient against a loop in float64, gradients of each part alone, and the temperature's direction."""
 
 from typing import Any
 
@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import calls
+from oracles import call, differences
+from oracles import sac as oracle
 from test_dpg import NETWORK, SPEC, A, D, N, batch
 
 from jaxrl_dist import types
@@ -24,70 +26,44 @@ def build(**settings: Any) -> tuple[Any, types.Params, Any]:
     return agent, params._replace(network=shaken(params.network)), shaken(params.network)
 
 
-def dense(params: Any, x: np.ndarray) -> np.ndarray:
-    """Returns the outputs of a network of one hidden layer."""
-    found = jax.tree_util.tree_leaves_with_path(params)
-    leaves = {jax.tree_util.keystr(path): np.asarray(leaf, np.float64) for path, leaf in found}
-    heads = {name: leaf for name, leaf in leaves.items() if "outputs" in name}
-    torso, head = (
-        [part[name] for name in sorted(part)] for part in ({k: leaves[k] for k in leaves.keys() - heads}, heads)
-    )
-    return np.maximum(np.asarray(x, np.float64) @ torso[1] + torso[0], 0) @ head[1] + head[0]
-
-
-def soft(network: Any, critics: Any, observation: Any, draw: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lower value [N] of what the policy does by a standard normal draw [N, A], and its log-density."""
-    mean, raw = np.split(dense(network["policy"], observation), 2, -1)
-    std = np.exp(-5 + 3.5 * (np.tanh(raw) + 1))
-    sample = mean + std * draw
-    density = np.exp(-0.5 * np.square(draw)) / (std * np.sqrt(2 * np.pi)) / (1 - np.tanh(sample) ** 2)
-    joined = np.concatenate([observation, np.tanh(sample)], -1)
-    values = [dense(jax.tree.map(lambda x: x[i], critics), joined)[:, 0] for i in (0, 1)]  # noqa: B023
-    return np.minimum(*values), np.log(density).sum(-1)
-
-
 def loss(agent: Any, params: types.Params, target: Any, rows: Any) -> types.LossOutput:
     return calls.loss(agent, params, target, rows, jax.random.key(4))
 
 
-def test_the_loss_is_that_of_numpy() -> None:
-    agent, params, target = build(temperature=0.7, target_entropy=-0.5)
-    rows, network = batch(), params.network
-    draws = [np.asarray(jax.random.normal(key, (N, A))) for key in jax.random.split(jax.random.key(4))]
-    weight = np.exp(float(network["temperature"]["log"]))
-    value, log_prob = soft(network, target["critic"], rows.next_inputs, draws[0])
-    wanted = np.asarray(rows.reward) + np.asarray(rows.discount) * (value - weight * log_prob)
-    joined = np.concatenate([rows.inputs, rows.action], -1)
-    critics = [jax.tree.map(lambda x: x[i], network["critic"]) for i in (0, 1)]  # noqa: B023
-    predicted = np.stack([dense(one, joined)[:, 0] for one in critics])
-    output = loss(agent, params, target, rows)
-    np.testing.assert_allclose(output.metrics["critic_loss"], (0.5 * (wanted - predicted) ** 2).sum(0), rtol=2e-3)
-    np.testing.assert_allclose(output.priority, np.abs(wanted - predicted).mean(0), rtol=2e-3, atol=1e-4)
-    value, log_prob = soft(network, network["critic"], rows.inputs, draws[1])
-    np.testing.assert_allclose(output.metrics["policy_loss"], weight * log_prob - value, rtol=2e-3, atol=1e-3)
-    wanted = -np.log(weight) * (log_prob - 0.5 * A)
-    np.testing.assert_allclose(output.metrics["temperature_loss"], wanted, rtol=2e-3, atol=1e-3)
-    parts = [output.metrics[name] for name in ("critic_loss", "policy_loss", "temperature_loss")]
-    np.testing.assert_allclose(output.loss, sum(parts), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("changes", [{}, {"learn_temperature": False, "n_step": 3, "clip_rewards": 0.5}])
+def test_loss_and_gradient_are_those_of_the_paper(changes: dict[str, Any]) -> None:
+    made = call.make("sac", real=True, discount=0.9, target_entropy=-0.7, **changes)
+    s, now, target = made.settings, call.params(made, 1, scale=0.4), call.params(made, 2, scale=0.4)
+    rows = call.rows(made, seed=3, length=1 + s["n_step"], columns=16)
+    weights = np.random.default_rng(0).uniform(0.2, 1.0, 16)
+    found = call.learn(made, rows, now, target=target, weights=weights)
+    rows["action"] = (rows["action"] - (call.HIGH + call.LOW) / 2) / ((call.HIGH - call.LOW) / 2)
+    ahead, here = found.draws
+    assert np.abs(ahead - here).max() > 0.1
+    wanted = oracle.targets(now, target, rows, s, ahead)
 
+    def objective(params: dict[str, Any]) -> float:
+        terms = oracle.terms(params, now, rows, wanted, s, here)
+        names = ["critic_loss", "policy_loss", *["temperature_loss"] * s["learn_temperature"]]
+        return sum(weights[b] * terms[name][b] for name in names for b in wanted)
 
-@pytest.mark.slow
-def test_each_part_learns_from_its_own_loss() -> None:
-    agent, params, target = build()
-    rows = batch(taught=False)
-
-    def total(network: Any, name: str) -> jax.Array:
-        output = loss(agent, params._replace(network=network), target, rows)
-        return output.loss.sum() if name == "loss" else output.metrics[f"{name}_loss"].sum()
-
-    whole = jax.grad(total)(params.network, "loss")
-    for name in ("policy", "critic", "temperature"):
-        own = jax.grad(total)(params.network, name)
-        for a, b in zip(*map(jax.tree.leaves, (whole[name], own[name])), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-            assert np.abs(b).max() > 0
-        others = [leaf for other in own if other != name for leaf in jax.tree.leaves(own[other])]
-        assert not any(leaf.any() for leaf in others)
+    # Actions are f32 where they meet the critics.
+    terms = oracle.terms(now, now, rows, wanted, s, here)
+    errors = terms.pop("td_error")
+    assert found.valid == len(wanted) < 16
+    assert found.loss == pytest.approx(objective(now), rel=1e-6)
+    assert found.metrics == pytest.approx({key: sum(x.values()) for key, x in terms.items()}, rel=1e-6)
+    np.testing.assert_allclose(found.priorities, [errors.get(b, 0.0) for b in range(16)], rtol=1e-6)
+    gradient = differences.gradient(objective, now)
+    differences.assert_same(found.gradient, gradient, rtol=2e-6, atol=2e-6)
+    parts = {
+        name: np.abs(np.concatenate([x.ravel() for x in differences.leaves(part)])) for name, part in gradient.items()
+    }
+    assert {name for name, part in parts.items() if part.max() > 1e-3} == {
+        "policy",
+        "critic",
+        *["temperature"] * s["learn_temperature"],
+    }
 
 
 @pytest.mark.parametrize(("target_entropy", "grows"), [(50.0, True), (-50.0, False)])

@@ -1,5 +1,7 @@
 """Windows of random timesteps, with ends of both kinds, that an agent acted on; and what its actors saw in them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,9 +26,10 @@ def windows(agent: agents.Agent, params: types.Params, columns: int, size: int) 
         jnp.asarray(step_type), *(jnp.asarray(x, jnp.float32) for x in (reward, 1 - terminated, observation)), ()
     )
     carry, rows = agent.init_carry(columns), []
+    act = jax.jit(functools.partial(calls.act, agent))
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
-        output = calls.act(agent, params, carry, one, jax.random.key(t), jnp.full(columns, 0.5))
+        output = act(params, carry, one, jax.random.key(t), jnp.full(columns, 0.5))
         carry = output.carry
         rows.append(types.Step(one, output.action, output.extras, jnp.zeros(columns, jnp.int32)))
     return types.Unroll(jax.tree.map(lambda *x: jnp.stack(x), *rows), agent.init_carry(columns))

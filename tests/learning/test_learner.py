@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from fakes import calls
+from oracles import learner as oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
@@ -316,21 +317,39 @@ def test_the_optimisers_are_optax_s(name, oracle):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("norm", "moved"), [(2.0, 0.5), (0.4, 0.4)])
-def test_gradients_are_clipped_by_their_norm(norm, moved):
-    """A step of SGD at rate 1 is as long as the clipped gradient, and in its direction (Pascanu et al. 2013)."""
+RULES = {
+    "mean": {},
+    "sum": {"reduction": "sum"},
+    "below the clip": {"max_grad_norm": 1e3},
+    "no clip": {"max_grad_norm": 0.0},
+    "annealed": {"anneal": True},
+    "target": {"target_period": 2, "target_rate": 0.25},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_two_steps_are_those_of_the_rule_written_out(name):
+    """SGD from a gradient of 5 rows at half of training; the global norm is measured before it is clipped."""
     agent, _ = _sample("dqn")
-    rules = learner.make(dataclasses.replace(SGD, learning_rate=1.0), agent, types.LOCAL)
-    params = agent.init(jax.random.key(0))
+    rule = dataclasses.replace(SGD, learning_rate=0.1, **RULES[name])
+    rules = learner.make(rule, agent, types.LOCAL)
+    state = rules.init(agent.init(jax.random.key(0)))
     rng = np.random.default_rng(0)
-    grads = jax.tree.map(lambda x: rng.normal(size=x.shape), params.network)
-    size = np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(grads)))
-    grads = jax.tree.map(lambda g: jnp.asarray(g * norm / size, jnp.float32), grads)
-    gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
-    state, metrics = rules.apply(rules.init(params), gradient, jnp.float32(0))
-    assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-5)
-    for before, after, grad in zip(*map(jax.tree.leaves, (params.network, state.params.network, grads)), strict=True):
-        np.testing.assert_allclose(before - after, grad * moved / norm, rtol=1e-3, atol=1e-6)
+    params = [np.asarray(x, np.float64) for x in jax.tree.leaves(state.params.network)]
+    target = params
+    for update in (1, 2):
+        sums = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), state.params.network)
+        gradient = learner.Gradient(sums, jnp.float32(0), jnp.float32(5), {"x": jnp.float32(10)}, {}, ())
+        state, metrics = rules.apply(state, gradient, jnp.float32(0.5))
+        state = rules.advance(state)
+        mean = [x / (1 if rule.reduction == "sum" else 5) for x in jax.tree.leaves(sums)]
+        params = oracle.moved(params, oracle.clipped(mean, rule.max_grad_norm), oracle.rate(0.1, 0.5, rule.anneal))
+        target = oracle.target(target, params, update, rule.target_period, rule.target_rate)
+        norm = np.sqrt(sum(np.square(x).sum() for x in mean))
+        assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-5) and float(metrics["x"]) == 2
+        for ours, theirs in ((state.params.network, params), (state.target_network, target)):
+            for x, y in zip(jax.tree.leaves(ours), theirs, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
 def test_the_target_network_moves_its_share_of_the_way():

@@ -10,7 +10,12 @@ from jaxrl_dist.types import Array
 
 
 class Seen(NamedTuple):
-    """Values f32 [B] that an actor computed: of the action that it took and of the best one."""
+    """Values that an actor computed.
+
+    Attributes:
+        taken: f32 [B], of the action that it took; of several critics [B, C].
+        best: f32 [B], of the best action; of several critics the lowest.
+    """
 
     taken: Array
     best: Array

@@ -108,12 +108,15 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
 def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
     """Returns |δ| f32 [N] of the taught rows by the values that the actors saw, `action_values.Seen` of each row.
 
+    Of several critics it is the mean of their errors, as the learner's is.
+
     Source: Horgan et al. 2018, algorithm 1.
     """
     taken, best = sequences.steps.extras
     reward, offset, discount = join(rule, sequences.steps.timestep)
     target = reward + discount * jnp.take_along_axis(best[rule.context :], offset[None], axis=0)[0]
-    return jnp.abs(target - taken[rule.context])
+    taken = taken[rule.context].reshape(*target.shape, -1)
+    return jnp.abs(target[:, None] - taken).mean(-1)
 
 
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
