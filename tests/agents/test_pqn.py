@@ -1,17 +1,16 @@
-"""PQN: its loss against a slow loop in float64, the same numbers in every layout, and whose rows it takes."""
+"""PQN: loss and gradient against loops in float64, the same numbers in every layout, and whose rows it takes."""
 
-import itertools
 from typing import Any
 
 import conftest
 import jax
 import jax.numpy as jnp
-import marks
 import numpy as np
 import pytest
 from fakes import calls
-from test_a2c import BOX, FLAT, LSTM, SPEC, STACK, A, B, T, _params, _played
-from test_impala import moved
+from oracles import call, differences
+from oracles import pqn as oracle
+from test_a2c import BOX, FLAT, SPEC, A, B, T, _params, _played
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents import pqn
@@ -19,7 +18,6 @@ from jaxrl_dist.agents.shared import action_values
 from jaxrl_dist.systems import catalogue
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
-NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
 
 
 def played(agent: Any, params: types.Params) -> types.Unroll:
@@ -40,82 +38,35 @@ def stepped(network: networks.Config, params: types.Params, sequences: types.Unr
     return np.stack(rows)
 
 
-def target(settings: pqn.Config, rows: Any, best: np.ndarray, t: int) -> float:
-    """Mixes the returns of 1, 2, … steps up to where the episode or the unroll ends, by (1 − λ)λ^(n − 1)."""
-    step_type, reward, discount = rows
-    total, factor, returns = 0.0, 1.0, []
-    for i in range(t + 1, T + 1):
-        total += factor * reward[i]
-        factor *= settings.discount * discount[i]
-        returns.append(total + factor * best[i])
-        if step_type[i] == types.LAST:
-            break
-    weights = [(1 - settings.trace_decay) * settings.trace_decay**n for n in range(len(returns) - 1)]
-    # What is left goes to the longest.
-    return float(np.dot([*weights, settings.trace_decay ** (len(returns) - 1)], returns))
-
-
-def oracle(settings: pqn.Config, made: np.ndarray, taught: np.ndarray, sequences: types.Unroll) -> dict[str, Any]:
-    """Returns the loss and its terms f64 [T, B], NaN in rows that teach nothing.
-
-    Args:
-        settings: of the agent.
-        made: values f64 [T + 1, B, A] by the parameters that make the targets.
-        taught: values by the parameters that learn.
-        sequences: that were played.
-    """
-    timestep, action = sequences.steps.timestep, np.asarray(sequences.steps.action)
-    bound = settings.clip_rewards or np.inf
-    reward = settings.reward_scale * np.clip(np.asarray(timestep.reward, np.float64), -bound, bound)
-    step_type, discount = np.asarray(timestep.step_type), np.asarray(timestep.discount)
-    found = {name: np.full((T, B), np.nan) for name in ("loss", "td_error", "q_value")}
-    for b in range(B):
-        for t in range(T):
-            if step_type[t, b] == types.LAST:
-                continue
-            rows = (step_type[:, b], reward[:, b], discount[:, b])
-            value = taught[t, b, action[t, b]]
-            error = target(settings, rows, made[:, b].max(-1), t) - value
-            for name, term in zip(found, (0.5 * error**2, abs(error), value), strict=True):
-                found[name][t, b] = term
-    return found
-
-
-NETWORKS = {"flat": FLAT, "normalised": NORMALISED, "stack": STACK, "lstm": LSTM}
-CHANGES: dict[str, dict[str, float]] = {
+CASES: dict[str, dict[str, Any]] = {
     "own": {},
-    "all": {"trace_decay": 1.0},
+    "all": {"trace_decay": 1.0, "core": "frame_stack"},
     "none": {"trace_decay": 0.0},
-    "rewards": {"clip_rewards": 0.5, "reward_scale": 0.3},
+    "rewards": {"clip_rewards": 0.5, "reward_scale": 0.3, "core": "lstm"},
 }
 
 
-@pytest.mark.parametrize(
-    ("network", "changes"),
-    marks.some(
-        itertools.product(NETWORKS, CHANGES),
-        fast={*(f"flat-{name}" for name in CHANGES), *(f"{name}-own" for name in NETWORKS)},
-    ),
-)
-def test_the_loss_is_that_of_a_slow_loop(network: str, changes: str) -> None:
-    settings = pqn.Config(**{"discount": 0.9, **CHANGES[changes]})
-    agent = pqn.make(settings, SPEC, NETWORKS[network])
-    params = _params(agent)
-    sequences = played(agent, params)
-    batch = calls.prepare(agent, params, sequences)
-    # After the first minibatch the targets are still those of the parameters that acted.
-    later = moved(params)
-    output = calls.loss(agent, later, (), batch, jax.random.key(0))
-    expected = oracle(settings, *(stepped(NETWORKS[network], p, sequences) for p in (params, later)), sequences)
-    got = {"loss": output.loss, **output.metrics}
-    assert got.keys() == expected.keys() and output.maxima == {}
-    for name, rows in expected.items():
-        # Items are rows in the order of time, or the columns of a recurrent network.
-        items = np.nansum(rows, 0) if agent.keeps_sequences else np.nan_to_num(rows).reshape(-1)
-        np.testing.assert_allclose(got[name], items, rtol=2e-4, atol=2e-5, err_msg=name)
-    taught = ~np.isnan(expected["loss"])
-    np.testing.assert_array_equal(output.valid, taught.sum(0) if agent.keeps_sequences else taught.reshape(-1))
-    assert not taught[4, :2].any() and taught[3, :2].all() and np.nanmin(expected["td_error"]) > 0
+@pytest.mark.parametrize("name", CASES)
+def test_loss_and_gradient_are_those_of_the_paper(name: str) -> None:
+    """After the first minibatch the targets are still those of the parameters that acted."""
+    made = call.make("pqn", **{"discount": 0.9, "trace_decay": 0.7, **CASES[name]})
+    acted = call.params(made, 1)
+    now = differences.between(acted, call.params(made, 2), 0.3)
+    rows = call.rows(made, seed=7, length=7, columns=4)
+    found = call.learn(made, rows, now, acted=acted)
+    wanted = oracle.targets(acted, rows, made.settings)
+
+    def objective(params: dict[str, Any]) -> float:
+        return sum(oracle.terms(params, rows, wanted)["loss"].values())
+
+    terms = oracle.terms(now, rows, wanted)
+    assert found.valid == len(wanted) < 6 * 4
+    assert found.loss == pytest.approx(objective(now), rel=1e-9)
+    assert found.metrics == pytest.approx({key: sum(x.values()) for key, x in terms.items()}, rel=1e-9)
+    assert found.maxima == {}
+    gradient = differences.gradient(objective, now)
+    differences.assert_same(found.gradient, gradient, rtol=1e-6, atol=1e-7)
+    assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
 
 
 def test_an_episode_cut_short_bootstraps_from_its_last_observation_and_one_that_ends_does_not() -> None:

@@ -122,7 +122,7 @@ def rows(made: Made, seed: int, length: int, columns: int) -> dict[str, Any]:
         found["memory"] = [_short(rng.normal(size=(columns, UNITS))) for _ in range(2)]
     if "stack" in made.core:
         found["frames"] = _short(rng.normal(size=(columns, FRAMES - 1, D)))
-    return found | {"squashed": squashes(made)}
+    return found | {"last_action": rng.integers(0, A, columns), "squashed": squashes(made)}
 
 
 def squashes(made: Made) -> bool:
@@ -322,6 +322,8 @@ def _unroll(made: Made, given: dict[str, Any]) -> types.Unroll:
     action = given["action"].astype(np.int32) if made.num_actions else given["action"]
     extras: Any = ()
     carry: Any = networks.Carry(given.get("frames", ()), tuple(given.get("memory", ())))
+    if "burn_in" in made.settings:
+        carry = r2d2.Carry(carry, given["last_action"].astype(np.int32))
     if "gae_lambda" in made.settings or "correction" in made.settings:
         extras = actor_critic.Extras(given.get("log_prob", ()), action if squashes(made) else (), given.get("seen", ()))
         carry = actor_critic.Carry(carry, np.zeros(shape[1]) if made.settings["scale_rewards"] else ())

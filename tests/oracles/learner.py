@@ -22,7 +22,7 @@ def moved(params: list[np.ndarray], gradient: list[np.ndarray], rate: float) -> 
 def target(
     old: list[np.ndarray], params: list[np.ndarray], updates: int, period: int, share: float
 ) -> list[np.ndarray]:
-    """The target network after so many updates: every period-th goes τ of the way (Lillicrap et al. 2016, algorithm 1)."""
+    """The target network after so many updates: τ of the way in every period-th (Lillicrap et al. 2016, section 3)."""
     if updates % period:
         return old
     return [(1 - share) * a + share * b for a, b in zip(old, params, strict=True)]
