@@ -56,6 +56,9 @@ class Config:
     epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, table 1")
     epsilon_end: float = shared.epsilon_end(0.1, source="Mnih et al. 2015, table 1")
     epsilon_fraction: float = shared.epsilon_fraction(0.02, source="Mnih et al. 2015, table 1 (1M of 50M steps)")
+    epsilon_wait: float = shared.epsilon_wait(
+        0.0, source="this project (Mnih et al. 2015, released code: the 50,000 steps before learning, .001 of 50M)"
+    )
     ladder_base: float = shared.ladder_base(0.4, source="Horgan et al. 2018, section 4.1")
     ladder_exponent: float = shared.ladder_exponent(7.0, source="Horgan et al. 2018, section 4.1")
     actor_errors: bool = shared.actor_errors(False, source="Horgan et al. 2018, section 3 and algorithm 1")
@@ -115,6 +118,7 @@ def _exploration(config: Config) -> Callable[..., Array]:
         start=config.epsilon_start,
         end=config.epsilon_end,
         fraction=config.epsilon_fraction,
+        wait=config.epsilon_wait,
     )
 
 

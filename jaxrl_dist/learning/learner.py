@@ -29,8 +29,9 @@ class Config:
     optimizer: str = setting(
         "adam",
         "Update rule; radam is adam with rectified first steps (Liu et al. 2020), rmsprop that of Mnih et al. 2016 (ε "
-        "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do.",
-        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "sgd"),
+        "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do, adagrad divides by the "
+        "root of all squared gradients (Duchi et al. 2011).",
+        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "adagrad", "sgd"),
         source="Schulman et al. 2017, table 5",
     )
     learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
@@ -329,7 +330,7 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
     """Returns a rule by its name, `Config.optimizer`.
 
     Args:
-        name: adam, radam, rmsprop (ε under the root), rmsprop_centred or sgd.
+        name: adam, radam, rmsprop (ε under the root), rmsprop_centred, adagrad (likewise) or sgd.
         momentum: decay of the mean gradient, of adam and radam.
         decay: of the squared gradient.
         epsilon: keeps the denominator from 0.
@@ -342,4 +343,6 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
         return optax.scale_by_rms(decay=decay, eps=epsilon)
     if name == "rmsprop_centred":
         return optax.scale_by_stddev(decay=decay, eps=epsilon)
+    if name == "adagrad":
+        return optax.scale_by_rss(initial_accumulator_value=0.0, eps=epsilon)
     return optax.identity()

@@ -86,6 +86,10 @@ D4PG = {
         },
     ),
     **cited(OURS, {"replay.samples_per_insert": 256.0, "replay.priority_exponent": 0.6}),
+    "replay.importance_exponent": Cited(
+        0.4,
+        "Schaul et al. 2016, table 3 (Barth-Maron et al. 2018, algorithm 1: weights 1 / (R p), which is 1 throughout)",
+    ),
 }
 
 APE_X_DPG = {

@@ -212,6 +212,8 @@ APE_X = {
 
 GORILA = {
     **DQN,
+    "learner.optimizer": Cited("rmsprop_centred", f"{_DQN_CODE} (Nair et al. 2015: adagrad)"),
+    "learner.target_period": Cited(2_500, f"{_DQN_CODE} (Nair et al. 2015: 60,000 updates of the server)"),
     "layout.num_workers": Cited(4, f"{OURS} (Nair et al. 2015: 100 on as many machines)"),
     "layout.outlier_deviations": Cited(5.0, f"{OURS} (Nair et al. 2015, section 4: several)"),
     "layout.max_gradient_age": Cited(16, f"{OURS} (Nair et al. 2015, section 4: a threshold)"),

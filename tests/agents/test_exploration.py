@@ -26,9 +26,10 @@ def test_every_action_is_as_likely_as_epsilon_says() -> None:
 @pytest.mark.parametrize("progress", [0.0, 0.1, 0.2, 0.5, 1.0])
 def test_epsilon_is_that_of_the_papers(progress: float) -> None:
     schedule = {"epsilon_start": 0.9, "epsilon_end": 0.1, "epsilon_fraction": 0.2}
-    for name in ("dqn", "pqn"):
-        wanted = exploration.schedule(progress, 0.9, 0.1, 0.2)
-        np.testing.assert_allclose(call.explore(call.make(name, **schedule), progress, 3), [wanted] * 3, rtol=1e-6)
+    for name, wait in (("dqn", {}), ("dqn", {"epsilon_wait": 0.15}), ("pqn", {})):
+        wanted = exploration.schedule(progress, 0.9, 0.1, 0.2, *wait.values())
+        found = call.explore(call.make(name, **schedule, **wait), progress, 3)
+        np.testing.assert_allclose(found, [wanted] * 3, rtol=1e-6)
     ladder = {"ladder_base": 0.5, "ladder_exponent": 3.0}
     for made in (call.make("dqn", exploration="ladder", **ladder), call.make("r2d2", core="lstm", **ladder)):
         for count in (1, 4):

@@ -98,6 +98,7 @@ ALTERED = {
         "agent.epsilon_start": 0.5,
         "agent.epsilon_end": 0.9,
         "agent.epsilon_fraction": 0.1,
+        "agent.epsilon_wait": 0.3,
         "agent.dueling": True,
         "agent.num_atoms": 11,
         "agent.noise": 0.5,

@@ -293,6 +293,7 @@ def test_the_step_size_follows_progress(progress, rate):
         ("radam", lambda: optax.radam(0.1, b1=0.9, b2=0.999, eps=1e-5)),
         ("rmsprop", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, eps_in_sqrt=True)),
         ("rmsprop_centred", lambda: optax.rmsprop(0.1, decay=0.999, eps=1e-5, centered=True)),
+        ("adagrad", lambda: optax.adagrad(0.1, initial_accumulator_value=0.0, eps=1e-5)),
         ("sgd", lambda: optax.sgd(0.1)),
     ],
 )

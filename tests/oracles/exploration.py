@@ -10,9 +10,11 @@ def epsilon_greedy(q: np.ndarray, epsilon: float) -> np.ndarray:
     return found
 
 
-def schedule(progress: float, start: float, end: float, fraction: float) -> float:
-    """ε after a share of training: linear in its first part, then as it is (Mnih et al. 2015, methods)."""
-    return start + progress / fraction * (end - start) if progress < fraction else end
+def schedule(progress: float, start: float, end: float, fraction: float, wait: float = 0.0) -> float:
+    """ε after a share of training: as it starts, then linear, then as it ends (Mnih et al. 2015, methods)."""
+    if progress < wait:
+        return start
+    return start + (progress - wait) / fraction * (end - start) if progress < wait + fraction else end
 
 
 def ladder(index: int, count: int, base: float, exponent: float) -> float:

@@ -46,6 +46,9 @@ epsilon_end = functools.partial(setting, help="Probability of a random action af
 epsilon_fraction = functools.partial(
     setting, help="Share of training in which ε falls linearly.", above=0.0, high=1.0, sweep=True
 )
+epsilon_wait = functools.partial(
+    setting, help="Share of training before ε begins to fall.", low=0.0, high=1.0, sweep=True
+)
 ladder_base = functools.partial(
     setting,
     help="ε of the first environment of a ladder: environment i of N has base^(1 + exponent · i / (N − 1)).",

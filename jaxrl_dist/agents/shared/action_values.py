@@ -83,10 +83,14 @@ def epsilon_schedule(
     start: float,
     end: float,
     fraction: float,
+    wait: float = 0.0,
 ) -> Array:
-    """Returns ε f32 [B], the same for every environment: linear from start to end in this share of training."""
+    """Returns ε f32 [B], the same for every environment: linear from start to end in this share of training.
+
+    Before it comes the share `wait`, in which ε stays at its start.
+    """
     del params, num_envs
-    share = jnp.clip(progress / fraction, 0.0, 1.0)
+    share = jnp.clip((progress - wait) / fraction, 0.0, 1.0)
     return jnp.broadcast_to(start + share * (end - start), env_index.shape).astype(jnp.float32)
 
 
