@@ -7,6 +7,9 @@ STEPS ?= 500_000
 BASE ?= ebab5c6
 HEAD ?= HEAD
 RUNS ?= all
+# Of `mutants`: how many random ones, and how many are judged at once.
+COUNT ?= 300
+JOBS ?= 2
 # Of `test-newest`: its environment, what installs there, and the packages of pyproject.toml without their bounds.
 NEWEST = .venv-newest
 NEWEST_PIP = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --only-binary=:all:
@@ -14,7 +17,7 @@ NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml",
 	extras = [project["optional-dependencies"][name] for name in ("brax", "envpool", "gymnasium", "video", "dev")]; \
 	print(*sorted({re.split("[<>=]", name)[0] for names in [project["dependencies"], *extras] for name in names}))
 
-.PHONY: setup train test test-all test-newest golden lint bench learn docs
+.PHONY: setup train test test-all test-newest golden mutants lint bench learn docs
 
 setup: $(VENV)/.installed
 
@@ -44,6 +47,9 @@ test-newest:
 
 golden: setup
 	$(RUN) tests/golden/compare.py --base=$(BASE) --head=$(HEAD) --runs=$(RUNS)
+
+mutants: setup
+	$(RUN) tests/mutants/run.py --count=$(COUNT) --jobs=$(JOBS)
 
 lint: setup
 	$(RUN) -m ruff check .
