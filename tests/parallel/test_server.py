@@ -139,12 +139,11 @@ def test_losses_of_the_server_have_their_mean_and_deviation() -> None:
 def test_a_virtual_clock_orders_by_time() -> None:
     clock = schedules.VirtualClock([1.0, 2.5], 0.0, 0)
     order = []
-    at_work: Any = {0: None, 1: None}
     for number in (0, 1):
         clock.answered(number, 0)
     for _ in range(7):
-        number = clock.next(at_work, lambda: None)
-        assert clock.next(at_work, lambda: None) == number
+        (number,) = clock.next([0, 1])
+        assert clock.next([0, 1]) == [number]
         order.append(number)
         clock.took(number)
         clock.answered(number, len(order))
@@ -154,9 +153,8 @@ def test_a_virtual_clock_orders_by_time() -> None:
 
 def test_turns_pass_over_who_waits() -> None:
     turns = schedules.RoundRobin(3)
-    everyone: Any = {0: None, 1: None, 2: None}
     for number in (0, 1, 2, 0):
         # Whose turn it is stays so until it has been taken, as where a stop comes first.
-        assert [turns.next(everyone, lambda: None) for _ in range(2)] == [number, number]
+        assert [turns.next([0, 1, 2]) for _ in range(2)] == [[number], [number]]
         turns.took(number)
-    assert turns.next({0: everyone[0], 2: None}, lambda: None) == 2
+    assert turns.next([0, 2]) == [2]

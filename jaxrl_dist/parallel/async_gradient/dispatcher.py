@@ -1,6 +1,5 @@
 """The members of an asynchronous run at work: takes what they send, hands it to the server, and answers each."""
 
-import functools
 import queue
 import threading
 import time
@@ -20,7 +19,7 @@ _MOST_THREADS = 64
 _AHEAD = 3
 _CLOSE_WITHIN_S = 5.0
 # What a member is to do when a run goes on.
-FRESH, AT_WORK, WAITING, HELD_BACK, PLAYED = range(5)
+FRESH, AT_WORK, WAITING, PLAYED = range(4)
 
 
 class Event(NamedTuple):
@@ -75,14 +74,11 @@ class Dispatcher:
     def go_on(self, status: Sequence[int], pending: Sequence[programs.Work], progress: float) -> None:
         """Puts every member to what `rest` said that it is to do."""
         self.waiting = [index for index, one in enumerate(status) if one == WAITING]
-        self.held_back = {index for index, one in enumerate(status) if one == HELD_BACK}
         for index, (one, work) in enumerate(zip(status, pending, strict=True)):
             if one == FRESH:
                 self.answer(index, progress)
-            elif one == PLAYED:
-                self._is_at_work(index, done(work._replace(indices=None, priorities=None)))
-            elif one == AT_WORK:
-                self._is_at_work(index, done(work))
+            elif one != WAITING:
+                self._at_work[index] = done(work._replace(indices=None, priorities=None) if one == PLAYED else work)
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a member to work with the newest parameters, now, or once it may go on."""
@@ -95,7 +91,7 @@ class Dispatcher:
         if self.replay is not None and one.learns and self.replay.is_ready:
             sample = self.replay.draw(one.rank, one.number, one.key, progress)
         self.schedule.answered(index, one.number)
-        self._is_at_work(index, self._pool.submit(one.work, held, sample))
+        self._at_work[index] = self._pool.submit(one.work, held, sample)
 
     def iterate(self, iteration: int, total: int, check: Callable[[], None]) -> None:
         """Takes what comes up to the next unroll, with that, has gradients judged, and answers.
@@ -109,8 +105,26 @@ class Dispatcher:
             envs.EnvironmentFault: an environment hangs.
             FloatingPointError: gradients go on being not finite.
         """
-        while not self._take_next(iteration, total, check):
-            pass
+        is_played = False
+        while not is_played:
+            index = self._next(check)
+            work, one = self._sent_by(index), self.workers[index]
+            self._at_work.pop(index)
+            self.schedule.took(index)
+            if index in self.outdated:
+                self.outdated.remove(index)
+                one.forget()
+            self.events += 1
+            if self.replay is not None and work.unroll is not None:
+                self.replay.add(index, work.unroll)
+            if self.replay is not None and work.indices is not None:
+                self.replay.update(one.rank, one.number - 1, work.indices, work.priorities)
+            # An iteration is an unroll: what its own member does next belongs to the one after it.
+            is_played = work.episodes is not None
+            answered = self._serve(index, work, np.float32(iteration) / np.float32(total))
+            held_back, self.held_back = sorted(self.held_back), set()
+            for each in (*answered, *held_back):
+                self.answer(each, (iteration + is_played) / total)
 
     def take(self) -> tuple[list[Event], int, FloatingPointError | None]:
         """Returns the events since the last call, how often the server went back to an earlier version, and a fault.
@@ -143,7 +157,7 @@ class Dispatcher:
         Returns:
             Of each member its work, without parts where there is none, and what it is to do when the run goes on:
             `AT_WORK` (it has sent), `PLAYED` (likewise, but it had no sample to learn from), `WAITING` (for an update),
-            `HELD_BACK`, or `FRESH` (begin anew).
+            or `FRESH` (begin anew, or once it may).
         """
         left = dict(self._at_work)
         while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
@@ -156,8 +170,6 @@ class Dispatcher:
                 sent[index], status[index] = work, PLAYED if is_without else AT_WORK
         for index in self.waiting:
             status[index] = WAITING
-        for index in self.held_back:
-            status[index] = HELD_BACK
         return sent, status
 
     def close(self) -> None:
@@ -166,34 +178,14 @@ class Dispatcher:
         for one in self.workers:
             one.close()
 
-    def _take_next(self, iteration: int, total: int, check: Callable[[], None]) -> bool:
-        """Takes the next work, and returns whether there was an unroll in it."""
+    def _next(self, check: Callable[[], None]) -> int:
+        """Waits for the work that is next, and returns whose it is."""
         check()
-        look = functools.partial(self._look, check)
-        index = self.schedule.next(self._at_work, look)
-        while not (self._at_work[index].done() or futures.wait([self._at_work[index]], _POLL_S).done):
-            look()
-        work, one = self._sent_by(index), self.workers[index]
-        self._at_work.pop(index)
-        self.schedule.took(index)
-        if index in self.outdated:
-            self.outdated.remove(index)
-            one.forget()
-        self.events += 1
-        if self.replay is not None and work.unroll is not None:
-            self.replay.add(index, work.unroll)
-        if self.replay is not None and work.indices is not None:
-            self.replay.update(one.rank, one.number - 1, work.indices, work.priorities)
-        # An iteration is an unroll: what its own member does next belongs to the one after it.
-        played = work.episodes is not None
-        progress = (iteration + played) / total
-        for each in self._serve(index, work, np.float32(iteration) / np.float32(total)):
-            self.answer(each, progress)
-        for each in sorted(self.held_back):
-            if self._may_go(each):
-                self.held_back.remove(each)
-                self.answer(each, progress)
-        return played
+        members = {self._at_work[index]: index for index in self.schedule.next(list(self._at_work))}
+        while not (come := futures.wait(members, _POLL_S, futures.FIRST_COMPLETED).done):
+            self._look(check)
+        # Of several that have come, whoever was answered first.
+        return next(index for future, index in members.items() if future in come)
 
     def _sent_by(self, index: int) -> programs.Work:
         """Returns the work of one that is done; the server will drop a gradient of parameters that were rolled back."""
@@ -259,10 +251,6 @@ class Dispatcher:
         if self.replay is None or (one.learns and one.plays):
             return True
         return self.replay.may_learn() if one.learns else self.replay.may_play()
-
-    def _is_at_work(self, index: int, future: futures.Future[programs.Work]) -> None:
-        self._at_work[index] = future
-        future.add_done_callback(lambda _: self.schedule.came(index))
 
     def _hangs(self, index: int) -> bool:
         try:

@@ -136,7 +136,7 @@ class AsyncGradient(parallel.Layout):
         self._log = bytearray()
 
     def init(self, keys: Array) -> State:
-        return async_snapshot.init(self.plan, keys, self._make_schedule(keys).state())
+        return async_snapshot.init(self.plan, keys, self._make_schedule(keys).state)
 
     def template(self, keys: Array) -> State:
         return async_snapshot.template(self.plan, keys)
@@ -208,7 +208,7 @@ class AsyncGradient(parallel.Layout):
     def _start(self, state: State, iteration: int, total: int) -> dispatcher.Dispatcher:
         """Puts the members to work where a state leaves them."""
         schedule = self._make_schedule(state.key)
-        schedule.load(np.asarray(state.schedule))
+        schedule.state = np.array(state.schedule)
         self._server.load(state.learner, state.server, state.versions, int(state.broken))
         if self._replay is not None:
             counts = np.asarray(state.counts)

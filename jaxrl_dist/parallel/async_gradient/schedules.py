@@ -5,29 +5,27 @@ repeated bit for bit.
 """
 
 import abc
-import queue
-from collections.abc import Callable, Sequence
-from concurrent import futures
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxrl_dist.errors import UsageError, given
 
-_POLL_S = 0.1
-AtWork = dict[int, futures.Future[Any]]
-
 
 class Schedule(abc.ABC):
-    """Chooses whose work is next; most take note of a part of what happens."""
+    """Says whose work is next; most take note of a part of what happens.
+
+    Attributes:
+        state: f64 [W + 1], a number of each worker, and one more: what a checkpoint holds of it.
+    """
 
     def __init__(self, num_workers: int) -> None:
-        # A number of each worker, and one more: what a checkpoint holds.
-        self._state = np.zeros(num_workers + 1)
+        self.state = np.zeros(num_workers + 1)
 
     @abc.abstractmethod
-    def next(self, at_work: AtWork, check: Callable[[], None]) -> int:
-        """Returns one of the workers that are at work; `check` is called while it waits.
+    def next(self, at_work: Sequence[int]) -> Sequence[int]:
+        """Returns which of the workers at work it waits for: whichever of these is done first is next.
 
         Asked again before `took`, it is the same."""
 
@@ -37,51 +35,27 @@ class Schedule(abc.ABC):
     def answered(self, worker: int, number: int) -> None:  # noqa: B027
         """Takes note that a worker begins its unroll of that number."""
 
-    def came(self, worker: int) -> None:  # noqa: B027
-        """Takes note, in any thread, that a worker's work is there."""
-
-    def state(self) -> np.ndarray:
-        """Returns what a checkpoint holds of it, f64 [W + 1]."""
-        return self._state.copy()
-
-    def load(self, state: np.ndarray) -> None:
-        """Takes up what a checkpoint held."""
-        self._state = np.array(state)
-
 
 class RoundRobin(Schedule):
     """Each worker in turn, without those that wait for an update."""
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
-        self._num_workers = num_workers
-        self._state[-1] = -1
+        self.state[-1] = -1
 
-    def next(self, at_work: AtWork, check: Callable[[], None]) -> int:
-        del check
-        turns = ((int(self._state[-1]) + i) % self._num_workers for i in range(1, self._num_workers + 1))
-        return next(worker for worker in turns if worker in at_work)
+    def next(self, at_work: Sequence[int]) -> Sequence[int]:
+        following = int(self.state[-1]) + 1
+        return [min(at_work, key=lambda worker: (worker - following) % (len(self.state) - 1))]
 
     def took(self, worker: int) -> None:
-        self._state[-1] = worker
+        self.state[-1] = worker
 
 
 class Free(Schedule):
     """The first that comes."""
 
-    def __init__(self, num_workers: int) -> None:
-        super().__init__(num_workers)
-        self._come: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def next(self, at_work: AtWork, check: Callable[[], None]) -> int:
-        while True:
-            try:
-                return self._come.get(timeout=_POLL_S)
-            except queue.Empty:
-                check()
-
-    def came(self, worker: int) -> None:
-        self._come.put(worker)
+    def next(self, at_work: Sequence[int]) -> Sequence[int]:
+        return at_work
 
 
 class VirtualClock(Schedule):
@@ -101,16 +75,15 @@ class VirtualClock(Schedule):
         super().__init__(len(durations))
         self._durations, self._jitter, self._seed = durations, jitter, seed
 
-    def next(self, at_work: AtWork, check: Callable[[], None]) -> int:
-        del check
-        return min(at_work, key=lambda worker: (self._state[worker], worker))
+    def next(self, at_work: Sequence[int]) -> Sequence[int]:
+        return [min(at_work, key=lambda worker: (self.state[worker], worker))]
 
     def took(self, worker: int) -> None:
-        self._state[-1] = self._state[worker]
+        self.state[-1] = self.state[worker]
 
     def answered(self, worker: int, number: int) -> None:
         spread = np.random.default_rng([self._seed, worker, number]).normal() * self._jitter
-        self._state[worker] = self._state[-1] + self._durations[worker] * np.exp(spread)
+        self.state[worker] = self.state[-1] + self._durations[worker] * np.exp(spread)
 
 
 class EndOfLog(Exception):  # noqa: N818
@@ -124,18 +97,17 @@ class Recorded(Schedule):
         super().__init__(num_workers)
         self._workers = workers
 
-    def next(self, at_work: AtWork, check: Callable[[], None]) -> int:
-        del check
-        position = int(self._state[-1])
+    def next(self, at_work: Sequence[int]) -> Sequence[int]:
+        position = int(self.state[-1])
         if position == len(self._workers):
             raise EndOfLog
         worker = self._workers[position]
         if worker not in at_work:
             raise ValueError(f"event {position}: worker {worker} was not at work; the log is of another run")
-        return worker
+        return [worker]
 
     def took(self, worker: int) -> None:
-        self._state[-1] += 1
+        self.state[-1] += 1
 
 
 def make(config: Any, num_workers: int, seed: int) -> Schedule:

@@ -101,7 +101,7 @@ def snapshot(plan: plans.Plan, running: Running, threads: dispatcher.Dispatcher)
         counts=counts,
         events=running.events,
         broken=np.asarray(parameter_server.broken),
-        schedule=threads.schedule.state(),
+        schedule=threads.schedule.state.copy(),
         replay_began=running.replay_began,
     )
 
