@@ -172,18 +172,18 @@ class Scripted(server.ParameterServer):
         settings = async_gradient.Config(num_workers=1, kept_versions=kept, kept_every=every)
         super().__init__(settings, none, mesh.make(jax.devices()[:1], 1))
         first = learner.LearnerState(types.Params(none, none), none, none, np.zeros(1, np.int32))
-        self.load(first, server.Server(none, none), [first] * kept, 0)
+        self.load(first, server.Server(none, none, none), [first] * kept, 0)
         self.sound, self.seen = sound, []
 
-    def receive(self, sent: Any, episodes: Any, progress: Any) -> Any:
+    def receive(self, work: Any, progress: Any) -> Any:
         good = self.sound.pop(0) if self.sound else True
         if good is None:
             nothing: Any = server.Verdict(0, *(False,) * 6)  # type: ignore[arg-type]
-            return server.pack(nothing, episodes, {})
+            return server.pack(nothing, work.episodes, {})
         self.seen.append(int(self.learner.updates))
         self.learner = self.learner._replace(updates=self.learner.updates + good)
         verdict = server.Verdict(0, False, False, not good, good, good, False)  # type: ignore[arg-type]
-        return server.pack(verdict, episodes, {})
+        return server.pack(verdict, work.episodes, {})
 
 
 class Fake:
@@ -191,7 +191,7 @@ class Fake:
 
     def work(self, held: Any, sample: Any) -> programs.Work:
         none: Any = ()
-        return programs.Work(programs.Sent(none, held.updates), unroll.no_episodes())
+        return programs.Work(none, held.updates, unroll.no_episodes())
 
     def check(self) -> None:
         pass

@@ -48,7 +48,7 @@ class Dispatcher:
         events: how many there were, of the whole run.
         waiting: members that are answered when the update that their gradient is part of has been made.
         held_back: members that are answered when as much as they ask for has been played, or learned.
-        outdated: members at work whose gradient is of parameters that were rolled back.
+        outdated: members whose parameters were rolled back: until they are answered, their gradients are dropped.
     """
 
     def __init__(
@@ -86,6 +86,9 @@ class Dispatcher:
             self.held_back.add(index)
             return
         state, one = self.server.learner, self.workers[index]
+        if index in self.outdated:
+            self.outdated.remove(index)
+            one.forget()
         held = programs.Held(state.params, state.target_network, state.updates, np.float32(progress))
         sample = None
         if self.replay is not None and one.learns and self.replay.is_ready:
@@ -111,9 +114,6 @@ class Dispatcher:
             work, one = self._sent_by(index), self.workers[index]
             self._at_work.pop(index)
             self.schedule.took(index)
-            if index in self.outdated:
-                self.outdated.remove(index)
-                one.forget()
             self.events += 1
             if self.replay is not None and work.unroll is not None:
                 self.replay.add(index, work.unroll)
@@ -133,10 +133,11 @@ class Dispatcher:
         """
         events, fault = [Event(index, *server.unpack(packed)) for index, packed in self._arrived], None
         self._arrived = []
-        if not self.server.versions:
-            for event in events:
-                if self.server.goes_on_being_broken(event.verdict):
-                    fault = self._broken_gradients(event.worker)
+        for event in () if self.server.versions else events:
+            try:
+                self.server.settle(event.verdict, event.worker)
+            except FloatingPointError as error:
+                fault = error
         rollbacks, self._rollbacks = self._rollbacks, 0
         return events, rollbacks, fault
 
@@ -197,10 +198,10 @@ class Dispatcher:
 
         A member whose gradient is taken waits until the update that it is part of has been made.
         """
-        if work.sent is None:
+        if work.gradient is None:
             self._arrived.append((index, server.pack_episodes(work.episodes)))
             return [index]
-        packed = self.server.receive(work.sent, work.episodes, progress)
+        packed = self.server.receive(work, progress)
         self._arrived.append((index, packed))
         if len(self._arrived) > _AHEAD:
             # Block here, or the host runs ahead of the device without bound.
@@ -208,10 +209,8 @@ class Dispatcher:
         if self.server.answers_at_once:
             return [index]
         verdict, _ = server.unpack(packed)
-        if verdict.applied:
-            self.server.keep_version()
-        if self.server.versions and self.server.goes_on_being_broken(verdict):
-            return self._roll_back(index)
+        if self.server.versions and self.server.settle(verdict, index):
+            return self._rolled_back(index)
         if not verdict.taken:
             return [index]
         self.waiting.append(index)
@@ -220,30 +219,12 @@ class Dispatcher:
         answered, self.waiting = self.waiting, []
         return answered
 
-    def _roll_back(self, index: int) -> list[int]:
-        """Goes on from the oldest version that was kept, or ends the run where that came to nothing before.
-
-        Returns:
-            The members to answer: this one, and those whose gradients were lost.
-
-        Raises:
-            FloatingPointError: this is that version.
-        """
-        if not self.server.roll_back():
-            raise self._broken_gradients(index)
+    def _rolled_back(self, index: int) -> list[int]:
+        """Returns whom to answer after a rollback: this member, and those whose gradients were lost."""
         self._rollbacks += 1
-        self.outdated = set(self._at_work)
-        for each, one in enumerate(self.workers):
-            if each not in self.outdated:
-                one.forget()
+        self.outdated = set(range(len(self.workers)))
         answered, self.waiting = [index, *self.waiting], []
         return answered
-
-    def _broken_gradients(self, index: int) -> FloatingPointError:
-        return FloatingPointError(
-            f"{self.server.broken} gradients in a row were not finite, the last of worker {index}; a smaller "
-            "learner.learning_rate may help"
-        )
 
     def _may_go(self, index: int) -> bool:
         """Says whether a member apart need not wait for others to play, or to learn."""

@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.async_gradient import schedules
-from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Programs, Sent, Turn, Work
+from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Programs, Turn, Work
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -108,11 +108,11 @@ class Plan:
         """The work of each member, of `jax.ShapeDtypeStruct`."""
         program, arguments = self.learning
         gradient, priorities, *_ = jax.eval_shape(program, *arguments)
-        sent, episodes = Sent(gradient, jax.ShapeDtypeStruct((), np.int32)), jax.eval_shape(unrolls.no_episodes)
+        given, episodes = jax.ShapeDtypeStruct((), np.int32), jax.eval_shape(unrolls.no_episodes)
         if not self.num_rings:
-            return [Work(sent, episodes)] * self.members
+            return [Work(gradient, given, episodes)] * self.members
         played = {"episodes": episodes, "unroll": self.rows}
-        learned = {"sent": sent, "indices": arguments[-1].indices, "priorities": priorities}
+        learned = {"gradient": gradient, "given": given, "indices": arguments[-1].indices, "priorities": priorities}
         each = range(self.members)
         return [Work(**(played if self.plays(i) else {}), **(learned if self.learns(i) else {})) for i in each]
 
@@ -120,9 +120,9 @@ class Plan:
     def gradient_struct(self) -> learners.Gradient:
         """The gradient that the server gets, of `jax.ShapeDtypeStruct`."""
         # The last member learns in any case.
-        sent = self.work_structs[-1].sent
-        assert sent is not None
-        return sent.gradient
+        gradient = self.work_structs[-1].gradient
+        assert gradient is not None
+        return gradient
 
     def kept_struct(self) -> Kept:
         """Returns what a worker keeps that exchanges by the episode, of `jax.ShapeDtypeStruct`."""

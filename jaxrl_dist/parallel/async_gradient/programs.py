@@ -48,25 +48,20 @@ class Kept(NamedTuple):
     pushed: Any
 
 
-class Sent(NamedTuple):
-    """A gradient without priorities for the server, and the updates i32 [] that its parameters had had."""
-
-    gradient: learners.Gradient
-    given: Any
-
-
 class Work(NamedTuple):
     """Results of a member: those that its role makes.
 
     Attributes:
-        sent: of who learns; None while there is no sample.
+        gradient: without priorities, of who learns; None while there is no sample.
+        given: i32 [], updates that the gradient's parameters had had.
         episodes: sums, leaves [1], of who plays.
         unroll: of who plays for a shared replay.
         indices: of the sample of a shared replay that was learned from.
         priorities: new ones of that sample.
     """
 
-    sent: Sent | None = None
+    gradient: learners.Gradient | None = None
+    given: Any = None
     episodes: unrolls.EpisodeSums | None = None
     unroll: types.Unroll | None = None
     indices: Any = None
@@ -139,8 +134,8 @@ def learn_own(
 
     if not replay.min_rows:
         return taught(replay_state)
-    shapes = jax.eval_shape(taught, replay_state)[0]
-    return jax.lax.cond(ready, taught, lambda replay_state: (zeros_like(shapes), replay_state), replay_state)
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(taught, replay_state)[0])
+    return jax.lax.cond(ready, taught, lambda replay_state: (nothing, replay_state), replay_state)
 
 
 def play_and_learn(
@@ -197,19 +192,12 @@ def learning_key(replay: replays.Replay, key: Array, number: Array) -> Array:
 
 def outdated(work: Work) -> Work:
     """Returns work whose gradient the server will drop, as one of parameters that it does not have."""
-    if work.sent is None:
-        return work
-    return work._replace(sent=work.sent._replace(given=jnp.full_like(work.sent.given, _NEVER)))
+    return work if work.given is None else work._replace(given=jnp.full_like(work.given, _NEVER))
 
 
 def emptied(kept: Kept) -> Kept:
     """Returns what a worker keeps without its gradient, so that it pulls anew."""
-    return kept._replace(gradient=zeros_like(kept.gradient), pushed=jnp.ones_like(kept.pushed))
-
-
-def zeros_like(shapes: ArrayTree) -> Any:
-    """Returns zeros of the shapes and dtypes of a tree."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return kept._replace(gradient=jax.tree.map(jnp.zeros_like, kept.gradient), pushed=jnp.ones_like(kept.pushed))
 
 
 def _gradient(

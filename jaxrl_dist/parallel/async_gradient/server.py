@@ -58,36 +58,30 @@ class Losses(NamedTuple):
     number: Array
 
 
-class Accumulated(NamedTuple):
-    """Gradients that wait for others: their sum, as of one gradient, and how many they are, i32 []."""
-
-    gradient: learners.Gradient
-    number: Array
-
-
 class Server(NamedTuple):
     """State of the server beside the learner's.
 
     Attributes:
-        accumulated: since the last update.
+        gradient: the sum of those that wait for others, as of one.
+        number: i32 [], how many they are.
         losses: of what arrived.
     """
 
-    accumulated: Accumulated
+    gradient: learners.Gradient
+    number: Array
     losses: Losses
 
 
 def init(gradient: learners.Gradient) -> Server:
     """Returns the state before the first gradient; those will look like this one (arrays or their shapes)."""
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), gradient)
     # An array each: what is donated may not be one.
     losses = Losses(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
-    return Server(Accumulated(zeros, jnp.zeros((), jnp.int32)), losses)
+    return Server(jax.tree.map(jnp.zeros_like, gradient), jnp.zeros((), jnp.int32), losses)
 
 
 def emptied(server: Server) -> Server:
     """Returns the state without the gradients that waited for others."""
-    return server._replace(accumulated=jax.tree.map(jnp.zeros_like, server.accumulated))
+    return init(server.gradient)._replace(losses=server.losses)
 
 
 def step(
@@ -125,12 +119,13 @@ def step(
     taken = arrived & ~outlier
     counted = _count(server.losses, jnp.minimum(loss, usual))
     losses = jax.tree.map(lambda new, old: jnp.where(arrived, new, old), counted, server.losses)
-    accumulated = _accumulate(server.accumulated, gradient, taken)
-    due = accumulated.number >= config.gradients_per_apply
-    state, metrics, sound = _update(learner, state, accumulated.gradient, progress, due)
-    left = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), accumulated)
+    total, number = add(server.gradient, gradient), server.number + taken
+    total = jax.tree.map(lambda new, old: jnp.where(taken, new, old), total, server.gradient)
+    due = number >= config.gradients_per_apply
+    state, metrics, sound = _update(learner, state, total, progress, due)
+    total, number = jax.tree.map(lambda x: jnp.where(due, jnp.zeros_like(x), x), (total, number))
     verdict = Verdict(age, stale, outlier, broken, taken, due & sound, due & ~sound)
-    return state, Server(left, losses), verdict, metrics
+    return state, Server(total, number, losses), verdict, metrics
 
 
 def pack(verdict: Verdict, episodes: unrolls.EpisodeSums | None, metrics: dict[str, Array]) -> Array:
@@ -185,7 +180,7 @@ def _update(
         after, metrics = learner.apply(state, gradient, progress)
         return learner.advance(after), metrics | gradient.maxima
 
-    none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(moved, state, gradient)[1])
+    none = jax.tree.map(jnp.zeros_like, jax.eval_shape(moved, state, gradient)[1])
 
     def update(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
         after = moved(state, gradient)
@@ -193,13 +188,6 @@ def _update(
         return *jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, (state, none)), sound
 
     return jax.lax.cond(due, update, lambda state, _: (state, none, jnp.ones((), bool)), state, gradient)  # type: ignore[no-any-return]
-
-
-def _accumulate(accumulated: Accumulated, gradient: learners.Gradient, taken: Array) -> Accumulated:
-    total = jax.tree.map(
-        lambda new, old: jnp.where(taken, new, old), add(accumulated.gradient, gradient), accumulated.gradient
-    )
-    return Accumulated(total, accumulated.number + taken)
 
 
 def add(one: learners.Gradient, other: learners.Gradient) -> learners.Gradient:
@@ -250,37 +238,49 @@ class ParameterServer:
         where = meshes.sharding(self._mesh, meshes.PER_SEED)
         return jax.device_put(jax.tree.map(lambda x: x[None], learner), where)  # type: ignore[no-any-return]
 
-    def receive(self, sent: Any, episodes: unrolls.EpisodeSums | None, progress: Any) -> Array:
-        """Takes what a member sent, and returns what `pack` does; nothing is donated, as members hold it."""
+    def receive(self, work: Any, progress: Any) -> Array:
+        """Takes the gradient of a member's work, and returns what `pack` does; donates nothing, as members hold it."""
+        sent = work.gradient, work.given, work.episodes
         shared = meshes.sharding(self._mesh, meshes.SHARED)
         if self._program is None:
             self._program = jax.jit(self._receive, out_shardings=(self._spread, shared, shared))
-        if sent.gradient.valid.devices() != set(self._mesh.devices.flat):
-            sent, episodes = jax.device_put((sent, episodes), shared)
-        self.learner, self.state, packed = self._program(self.learner, self.state, sent, episodes, progress)
+        if work.gradient.valid.devices() != set(self._mesh.devices.flat):
+            sent = jax.device_put(sent, shared)
+        self.learner, self.state, packed = self._program(self.learner, self.state, *sent, progress)
         return packed  # type: ignore[no-any-return]
 
-    def keep_version(self) -> None:
-        """Keeps the learner after an update, if it is its turn, for the oldest version."""
-        if self.versions and int(self.learner.updates) % self._config.kept_every == 0:
-            self.versions.append(self.learner)
+    def settle(self, verdict: Verdict, worker: int) -> bool:
+        """Keeps the version that a verdict made, or goes back to the oldest, which is all that is kept then.
 
-    def goes_on_being_broken(self, verdict: Verdict) -> bool:
-        """Counts gradients that are not finite, and whether there were too many in a row; of no rows says nothing."""
+        Args:
+            verdict: in NumPy.
+            worker: whose gradient it is on.
+
+        Returns:
+            Whether it went back, as gradients go on being not finite.
+
+        Raises:
+            FloatingPointError: they do, and there is no version to go back to, or it is there already.
+        """
+        # A gradient of no rows says nothing.
         if not any(verdict[1:]):
             return False
+        if verdict.applied and self.versions and int(self.learner.updates) % self._config.kept_every == 0:
+            self.versions.append(self.learner)
         self.broken = self.broken + 1 if verdict.broken or verdict.reverted else 0
-        return self.broken >= _BROKEN_IN_A_ROW * self._config.num_workers
-
-    def roll_back(self) -> bool:
-        """Goes on from the oldest version, which is all that is kept then; returns False where it is there already."""
-        oldest = self.versions[0]
-        if int(oldest.updates) == int(self.learner.updates):
+        if self.broken < _BROKEN_IN_A_ROW * self._config.num_workers:
             return False
-        self.versions.extend([oldest] * len(self.versions))
-        self.learner, self.state, self.broken = oldest, emptied(self.state), 0
+        if not self.versions or int(self.versions[0].updates) == int(self.learner.updates):
+            raise FloatingPointError(
+                f"{self.broken} gradients in a row were not finite, the last of worker {worker}; a smaller "
+                "learner.learning_rate may help"
+            )
+        self.versions.extend([self.versions[0]] * len(self.versions))
+        self.learner, self.state, self.broken = self.versions[0], emptied(self.state), 0
         return True
 
-    def _receive(self, learner: Any, state: Server, sent: Any, episodes: Any, progress: Array) -> Any:
-        learner, state, verdict, metrics = self._step(learner, state, sent.gradient, sent.given, progress)
+    def _receive(
+        self, learner: Any, state: Server, gradient: learners.Gradient, given: Array, episodes: Any, progress: Array
+    ) -> Any:
+        learner, state, verdict, metrics = self._step(learner, state, gradient, given, progress)
         return learner, state, pack(verdict, episodes, metrics)

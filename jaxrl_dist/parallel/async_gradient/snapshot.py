@@ -1,10 +1,11 @@
 """The part of a checkpoint that holds an asynchronous run: made, described, taken from its members, and rolled back."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist.errors import UsageError, given
@@ -14,8 +15,6 @@ from jaxrl_dist.parallel.async_gradient import dispatcher, programs, server
 from jaxrl_dist.parallel.async_gradient import plan as plans
 from jaxrl_dist.types import Array, ArrayTree
 
-Actors = unroll.ActorState
-
 
 class State(NamedTuple):
     """Everything of a run that is not in a thread, while its members rest.
@@ -24,7 +23,7 @@ class State(NamedTuple):
         learner: `LearnerState`, leaves [1, ...].
         key: typed keys [1], constant.
         server: `server.Server`.
-        actors: of each player, by field; environments only where they can be saved.
+        actors: of each player; environments only where they can be saved.
         replay: of each worker, or the shared ones.
         kept: of each worker that exchanges by the episode.
         pending: of each member the work that has not arrived; where there is none, zeros, as shapes are constant.
@@ -41,7 +40,7 @@ class State(NamedTuple):
     learner: learners.LearnerState
     key: Array
     server: server.Server
-    actors: Actors
+    actors: tuple[unroll.ActorState, ...]
     replay: tuple[ArrayTree, ...]
     kept: tuple[programs.Kept, ...]
     pending: tuple[programs.Work, ...]
@@ -91,7 +90,7 @@ def snapshot(plan: plans.Plan, running: Running, threads: dispatcher.Dispatcher)
         learner=running.learner,
         key=running.key,
         server=parameter_server.state,
-        actors=_by_field([one.actors for one in states if one.actors is not None]),
+        actors=tuple(one.actors for one in states if one.actors is not None),
         replay=tuple(replay),
         kept=tuple(programs.emptied(one) if i in threads.outdated else one for i, one in enumerate(kept)),
         pending=tuple(map(jax.device_put, map(_filled, sent, plan.work_structs), plan.devices)),
@@ -146,12 +145,12 @@ def _first(
         call: (function, arguments) -> its result, or the shapes of that.
         put: (tree, sharding) -> the tree there.
     """
-    config, zeros = plan.parts.config, programs.zeros_like
+    config, zeros = plan.parts.config, functools.partial(jax.tree.map, jnp.zeros_like)
     per_seed, shared = (mesh.sharding(plan.parts.mesh, kind) for kind in (mesh.PER_SEED, mesh.SHARED))
     replay_devices = map(jax.sharding.SingleDeviceSharding, plan.replay_devices())
     devices = list(map(jax.sharding.SingleDeviceSharding, plan.devices))
     init_actors = jax.jit(plan.init_actors)
-    actors = [put(call(init_actors, keys, plan.env_ids(i)), devices[i]) for i in range(plan.players)]
+    actors = tuple(put(call(init_actors, keys, plan.env_ids(i)), devices[i]) for i in range(plan.players))
     learner = put(call(lambda keys: jax.tree.map(lambda x: x[None], plan.init_learner(keys)), keys), per_seed)
     keepers = devices if config.exchange == "episode" else []
     none = np.zeros((), np.int64)
@@ -159,12 +158,11 @@ def _first(
         learner=learner,
         key=put(keys, per_seed),
         server=put(call(lambda: server.init(plan.gradient_struct)), shared),
-        actors=_by_field(actors),
+        actors=actors,
         replay=tuple(put(call(plan.init_replay), device) for device in replay_devices),
         kept=tuple(put(call(lambda: programs.emptied(zeros(plan.kept_struct()))), device) for device in keepers),
         pending=tuple(
-            put(call(functools.partial(zeros, struct)), device)
-            for struct, device in zip(plan.work_structs, devices, strict=True)
+            put(call(zeros, struct), device) for struct, device in zip(plan.work_structs, devices, strict=True)
         ),
         versions=(learner,) * config.kept_versions,
         status=np.full(plan.members, dispatcher.FRESH),
@@ -184,9 +182,4 @@ def _struct(tree: ArrayTree, where: jax.sharding.Sharding) -> ArrayTree:
 def _filled(work: programs.Work, struct: programs.Work) -> programs.Work:
     """Returns work with zeros for what a member's role makes, but has not made."""
     parts = zip(work, struct, strict=True)
-    return programs.Work(*(programs.zeros_like(like) if part is None else part for part, like in parts))
-
-
-def _by_field(actors: Sequence[Actors]) -> Actors:
-    fields: Any = zip(*actors, strict=True)
-    return Actors(*fields)
+    return programs.Work(*(jax.tree.map(jnp.zeros_like, like) if part is None else part for part, like in parts))

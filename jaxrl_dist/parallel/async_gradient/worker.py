@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import envs, types
@@ -17,7 +18,7 @@ from jaxrl_dist.learning import step
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.async_gradient import plan as plans
-from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Sent, Turn, Work, emptied, zeros_like
+from jaxrl_dist.parallel.async_gradient.programs import Held, Kept, Turn, Work, emptied
 from jaxrl_dist.types import ArrayTree
 
 
@@ -58,7 +59,7 @@ class Worker:
             saved: state of the run.
             index: which member it is.
         """
-        parts, keys, actors = plan.parts, run_keys.seed_keys(saved.key[0]), saved.actors
+        parts, keys = plan.parts, run_keys.seed_keys(saved.key[0])
         self.programs, self._role, self._device = plan.programs, _role(plan, index), plan.devices[index]
         self.plays, self.learns, self.number = plan.plays(index), plan.learns(index), int(saved.numbers[index])
         # Acting and learning take other parts of a key, so a learner apart has that of the actor of its number.
@@ -68,7 +69,7 @@ class Worker:
         self.may_hang = self.plays and self.programs.on_host is not None
         self._is_alone = plan.members == 1
         before = State(
-            actors=unrolls.ActorState(*(part[index] for part in actors)) if self.plays else None,
+            actors=saved.actors[index] if self.plays else None,
             replay=None if plan.num_rings else saved.replay[index],
             kept=saved.kept[index] if saved.kept else None,
         )
@@ -152,7 +153,7 @@ def act(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State,
 def learn(worker: Worker, held: Held, sample: types.Sample) -> tuple[State, Work]:
     """Takes the gradient of a sample of a shared replay: the role of a learner."""
     gradient, priorities = worker.programs.learn(worker.turn(held), sample)
-    return worker.state, Work(Sent(gradient, held.updates), indices=sample.indices, priorities=priorities)
+    return worker.state, Work(gradient, held.updates, indices=sample.indices, priorities=priorities)
 
 
 def act_and_learn(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:
@@ -174,7 +175,7 @@ def act_and_learn_alone(worker: Worker, held: Held, sample: types.Sample | None)
     else:
         state, unroll, sums = worker.play(held)
         gradient, replay = programs.learn_own(*start, unroll, state.replay)
-    return state._replace(replay=replay), Work(Sent(gradient, held.updates), sums)
+    return state._replace(replay=replay), Work(gradient, held.updates, sums)
 
 
 def by_episode(role: "Role", worker: Worker, newest: Held, sample: types.Sample | None) -> tuple[State, Work]:
@@ -184,9 +185,9 @@ def by_episode(role: "Role", worker: Worker, newest: Held, sample: types.Sample 
     held = programs.pull(kept, newest)
     state, work = role(worker, held, sample)
     # Of no sample there is no gradient, and a sum may wait for the end of an episode all the same.
-    gradient = zeros_like(kept.gradient) if work.sent is None else work.sent.gradient
+    gradient = work.gradient or jax.tree.map(jnp.zeros_like, kept.gradient)
     kept, gradient = programs.push(kept, held, gradient, work.episodes)
-    return state._replace(kept=kept), work._replace(sent=Sent(gradient, held.updates))
+    return state._replace(kept=kept), work._replace(gradient=gradient, given=held.updates)
 
 
 Role = Callable[[Worker, Held, Any], tuple[State, Work]]
