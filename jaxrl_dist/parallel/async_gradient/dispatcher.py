@@ -82,10 +82,10 @@ class Dispatcher:
 
     def answer(self, index: int, progress: float) -> None:
         """Sends a member to work with the newest parameters, now, or once it may go on."""
-        if not self._may_go(index):
+        state, one = self.server.learner, self.workers[index]
+        if self.replay is not None and not self.replay.may_go(one.plays, one.learns):
             self.held_back.add(index)
             return
-        state, one = self.server.learner, self.workers[index]
         if index in self.outdated:
             self.outdated.remove(index)
             one.forget()
@@ -225,13 +225,6 @@ class Dispatcher:
         self.outdated = set(range(len(self.workers)))
         answered, self.waiting = [index, *self.waiting], []
         return answered
-
-    def _may_go(self, index: int) -> bool:
-        """Says whether a member apart need not wait for others to play, or to learn."""
-        one = self.workers[index]
-        if self.replay is None or (one.learns and one.plays):
-            return True
-        return self.replay.may_learn() if one.learns else self.replay.may_play()
 
     def _hangs(self, index: int) -> bool:
         try:

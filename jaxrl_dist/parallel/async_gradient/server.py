@@ -131,7 +131,7 @@ def step(
 def pack(verdict: Verdict, episodes: unrolls.EpisodeSums | None, metrics: dict[str, Array]) -> Array:
     """Returns verdict, sums of episodes and metrics, by name, as one f32 [K], which crosses to the host at once."""
     played = unrolls.no_episodes() if episodes is None else episodes
-    rows = [*verdict, *jax.tree.leaves(played), *(metrics[name] for name in sorted(metrics))]
+    rows = jax.tree.leaves((verdict, played, metrics))
     return jnp.stack([jnp.asarray(row, jnp.float32).reshape(()) for row in rows])
 
 

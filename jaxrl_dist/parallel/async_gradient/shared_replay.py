@@ -78,13 +78,10 @@ class SharedReplay:
         """Says whether samples may be drawn."""
         return self._rate.is_ready(self.counts[:-1])
 
-    def may_play(self) -> bool:
-        """Says whether learners are not too far behind for more unrolls."""
-        return bool(self._rate.due(self.counts[:-1]) - self.counts[-1] <= self._rate.ahead)
-
-    def may_learn(self) -> bool:
-        """Says whether a sample is due."""
-        return bool(self.counts[-1] < self._rate.due(self.counts[:-1]))
+    def may_go(self, plays: bool, learns: bool) -> bool:
+        """Says whether a member goes on: a learner apart needs a sample that is due, an actor learners that keep up."""
+        due = self._rate.due(self.counts[:-1]) - int(self.counts[-1])
+        return (plays and learns) or (due > 0 if learns else due <= self._rate.ahead)
 
     def draw(self, rank: int, number: int, key: Array, progress: float) -> types.Sample:
         """Draws the sample for a learner's gradient of this number."""
