@@ -52,6 +52,10 @@ class Interrupted(Exception):  # noqa: N818
         self.state, self.metrics, self.iterations, self.fault = state, metrics, iterations, fault
 
 
+class Stop(Exception):  # noqa: N818
+    """A stop was asked for: a layout that waits for others leaves off by it."""
+
+
 class BadRow(NamedTuple):
     """Place of the first number that is not finite or out of range: field, and indices of seed, column, row."""
 
@@ -177,6 +181,11 @@ class Layout(abc.ABC):
         Raises:
             Interrupted: at a stop, and at a fault.
         """
+
+    def run_again(self, saved: Any, iteration: int, total: int) -> tuple[learners.LearnerState, Metrics]:
+        """Runs an iteration that went wrong again, from a saved state; see `Diagnosis.run`."""
+        state, metrics = self.run(saved, iteration, 1, total)
+        return state.learner, metrics
 
     @abc.abstractmethod
     def run_arguments(self, state: Any, iteration: int, count: int, total: int) -> tuple[Any, ...]:

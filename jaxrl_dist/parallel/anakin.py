@@ -84,7 +84,7 @@ class Anakin(parallel.Layout):
         self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
         in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
         self.program = self._program(self._train, in_specs, out_specs, donate=(6, 7, 8))
-        self.diagnosis = parallel.Diagnosis(self.template, self._run_again, find_source=self._find_source)
+        self.diagnosis = parallel.Diagnosis(self.template, self.run_again, find_source=self._find_source)
 
     def init(self, keys: Array) -> State:
         keys = meshes.put_keys(self.mesh, keys)
@@ -178,10 +178,6 @@ class Anakin(parallel.Layout):
             return None
         (seed, row, column), name = min(first, key=lambda pair: pair[0][1])
         return parallel.BadRow(name, int(seed), int(column), int(row))
-
-    def _run_again(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        state, metrics = self.run(saved, iteration, 1, total)
-        return state.learner, metrics
 
 
 def _device_key(key: Array) -> Array:

@@ -120,7 +120,7 @@ class AsyncGradient(parallel.Layout):
         self.mesh, self.rows_per_iteration = parts.mesh, plan.width * parts.config.unroll_length
         self.placement = placement.table([(one, plan.width) for one in plan.devices], list(parts.mesh.devices.flat))
         self.program = plan.learning[0]
-        self.diagnosis = parallel.Diagnosis(self.template, self._run_again)
+        self.diagnosis = parallel.Diagnosis(self.template, self.run_again)
         self.events = parallel.EventLog(
             take=self._take_events,
             count=lambda state: int(state.events),
@@ -151,7 +151,7 @@ class AsyncGradient(parallel.Layout):
 
         def check() -> None:
             if stopped():
-                raise _Stop
+                raise parallel.Stop
 
         if not count:
             threads.warm(check)
@@ -163,11 +163,12 @@ class AsyncGradient(parallel.Layout):
         except Exception as error:
             ended = error
         metrics, broken = self._metrics(threads)
-        running = self._known(threads)
+        learner, events = self._server.saved(self._server.learner), np.asarray(threads.events)
+        self._running = Running(learner, state.key, events, state.replay_began)
         if ended is not None or broken is not None:
-            fault = broken if ended is None or isinstance(ended, _Stop) else ended
-            raise parallel.Interrupted(running, metrics, finished, fault)
-        return running, metrics
+            fault = broken if ended is None or isinstance(ended, parallel.Stop) else ended
+            raise parallel.Interrupted(self._running, metrics, finished, fault)
+        return self._running, metrics
 
     def snapshot(self, state: Any) -> State:
         if self._dispatcher is None or self._running is None or self._running is not state:
@@ -193,10 +194,6 @@ class AsyncGradient(parallel.Layout):
             self._dispatcher.close()
         self._dispatcher, self._running = None, None
 
-    def _run_again(self, saved: State, iteration: int, total: int) -> tuple[learners.LearnerState, parallel.Metrics]:
-        state, metrics = self.run(saved, iteration, 1, total)
-        return state.learner, metrics
-
     def _take_events(self) -> bytes:
         taken, self._log = bytes(self._log), bytearray()
         return taken
@@ -218,7 +215,6 @@ class AsyncGradient(parallel.Layout):
         workers = [worker.Worker(self.plan, state, index) for index in range(self.plan.members)]
         threads = dispatcher.Dispatcher(workers, schedule, self._server, self._replay, int(state.events))
         threads.go_on(np.asarray(state.status).tolist(), state.pending, iteration / total)
-        self._running = Running(state.learner, state.key, state.events, state.replay_began)
         return threads
 
     def _make_schedule(self, keys: Array) -> schedules.Schedule:
@@ -228,19 +224,11 @@ class AsyncGradient(parallel.Layout):
         seed = int(jax.random.bits(run_keys.seed_keys(keys[0]).training, dtype=np.uint32))
         return schedules.make(self.plan.parts.config, self.plan.members, seed)
 
-    def _known(self, threads: dispatcher.Dispatcher) -> Running:
-        """Returns what is known while members are at work."""
-        assert self._running is not None
-        learner = self._server.saved(self._server.learner)
-        self._running = self._running._replace(learner=learner, events=np.asarray(threads.events))
-        return self._running
-
     def _metrics(self, threads: dispatcher.Dispatcher) -> tuple[parallel.Metrics, FloatingPointError | None]:
         """Returns the sums of the events since the last call, and a fault among these; logs them."""
         events, rollbacks, fault = threads.take()
         for event in events:
-            age, *flags = event.verdict
-            self._log += logs.encode(event.worker, int(age), [bool(flag) for flag in flags])
+            self._log += logs.encode(event.worker, int(event.verdict.age), [bool(flag) for flag in event.verdict[1:]])
         return async_metrics.gradients(events, rollbacks, self._metric_names), fault
 
     @functools.cached_property
@@ -248,10 +236,6 @@ class AsyncGradient(parallel.Layout):
         gradient, learner = self.plan.gradient_struct, self.plan.learner_struct
         arguments = (learner, jax.eval_shape(server.init, gradient), gradient, np.int32(0), jnp.float32(0))
         return tuple(sorted(jax.eval_shape(self._step, *arguments)[3]))
-
-
-class _Stop(Exception):  # noqa: N818
-    """A stop was asked for."""
 
 
 LAYOUT = parallel.LayoutSpec(

@@ -136,7 +136,7 @@ class Sebulba(parallel.Layout):
             try:
                 state = self._iterate(threads, i, total, stopped, measured)
             except Exception as end:
-                fault = None if isinstance(end, _Stop) else end
+                fault = None if isinstance(end, parallel.Stop) else end
                 raise parallel.Interrupted(state, self._metrics(measured), i - iteration, fault) from None
             if self._failure is not None:
                 break
@@ -173,7 +173,7 @@ class Sebulba(parallel.Layout):
 
         def check() -> None:
             if stopped():
-                raise _Stop
+                raise parallel.Stop
             threads.check()
 
         check()
@@ -231,10 +231,6 @@ class Sebulba(parallel.Layout):
     def _names(self) -> tuple[str, ...]:
         """Names of the learner's metrics."""
         return tuple(jax.eval_shape(self.program, *self._update_struct(tiers.keys_struct())).metrics)
-
-
-class _Stop(Exception):  # noqa: N818
-    """A stop was asked for."""
 
 
 def _copy(learner: learners.LearnerState) -> Any:
