@@ -107,6 +107,24 @@ def test_unrolls_that_came_without_a_sample_are_resumed_without_one(
         run.layout.close()
 
 
+def test_who_waits_is_answered_in_the_same_order_in_a_resumed_run(tmp_path: pathlib.Path) -> None:
+    """The learner that is answered first draws the sample that is due; those after it are held back."""
+    settings = {**KINDS["apart, local"], "layout.gradients_per_apply": 3, "layout.schedule": "virtual"}
+    settings |= {"layout.durations": "9,9,4,2,1"}
+    whole = make(**settings).run(5)
+    state = stored(whole)
+    order = [index for index in np.argsort(state.status) if state.status[index] >= dispatcher.WAITING]
+    assert order == [3, 2]
+    path = checkpoint.save(tmp_path, 5, state, {})
+    second = make(**settings)
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 5
+    equal(whole.run(12), second.run(12))
+    assert whole.metrics.updates > 0
+    for run in (whole, second):
+        run.layout.close()
+
+
 @pytest.mark.parametrize(
     ("durations", "samples_per_insert"),
     marks.some(

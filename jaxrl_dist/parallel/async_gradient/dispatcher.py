@@ -18,8 +18,8 @@ _POLL_S = 0.1
 _MOST_THREADS = 64
 _AHEAD = 3
 _CLOSE_WITHIN_S = 5.0
-# What a member is to do when a run goes on.
-FRESH, AT_WORK, WAITING, PLAYED = range(4)
+# What a member is to do when a run goes on; of those that wait, the first has this number, and each the next.
+FRESH, AT_WORK, PLAYED, WAITING = range(4)
 
 
 class Event(NamedTuple):
@@ -73,11 +73,11 @@ class Dispatcher:
 
     def go_on(self, status: Sequence[int], pending: Sequence[programs.Work], progress: float) -> None:
         """Puts every member to what `rest` said that it is to do."""
-        self.waiting = [index for index, one in enumerate(status) if one == WAITING]
+        self.waiting = [index for index in np.argsort(status).tolist() if status[index] >= WAITING]
         for index, (one, work) in enumerate(zip(status, pending, strict=True)):
             if one == FRESH:
                 self.answer(index, progress)
-            elif one != WAITING:
+            elif one < WAITING:
                 self._at_work[index] = done(work._replace(indices=None, priorities=None) if one == PLAYED else work)
 
     def answer(self, index: int, progress: float) -> None:
@@ -157,8 +157,8 @@ class Dispatcher:
 
         Returns:
             Of each member its work, without parts where there is none, and what it is to do when the run goes on:
-            `AT_WORK` (it has sent), `PLAYED` (likewise, but it had no sample to learn from), `WAITING` (for an update),
-            or `FRESH` (begin anew, or once it may).
+            `AT_WORK` (it has sent), `PLAYED` (likewise, but it had no sample to learn from), `FRESH` (begin anew, as
+            soon as it may), or `WAITING` (for an update) and more, in the order in which they are answered.
         """
         left = dict(self._at_work)
         while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
@@ -169,8 +169,8 @@ class Dispatcher:
                 work, learns = self._sent_by(index), self.workers[index].learns
                 is_without = self.replay is not None and learns and work.indices is None
                 sent[index], status[index] = work, PLAYED if is_without else AT_WORK
-        for index in self.waiting:
-            status[index] = WAITING
+        for place, index in enumerate(self.waiting):
+            status[index] = WAITING + place
         return sent, status
 
     def close(self) -> None:

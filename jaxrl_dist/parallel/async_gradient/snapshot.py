@@ -120,7 +120,7 @@ def roll_back(state: State, updates: int) -> State:
         if not kept:
             raise UsageError(f"version {updates} is not kept: there are none, as ", given("layout.kept_versions", 0))
         raise UsageError(f"version {updates} is not kept; valid: {', '.join(map(str, sorted(kept)))}")
-    waiting = np.asarray(state.status) == dispatcher.WAITING
+    waiting = np.asarray(state.status) >= dispatcher.WAITING
     return state._replace(
         learner=kept[updates],
         server=server.emptied(state.server),
