@@ -108,7 +108,8 @@ def _measure(mode: dict[str, object], num_envs: int, seconds: float) -> Measured
         _, sums = layout.run(state, 4, iterations, 100_000)
         took_s = time.perf_counter() - started_s
         steps = iterations * layout.rows_per_iteration
-        report = layout.report({f"layout/{name}": value for name, value in sums.layout.items()}, took_s)
+        own = {f"layout/{name}": value for name, value in sums.layout.items()}
+        report = layout.report(own, own, took_s)
     finally:
         layout.close()
     return Measured(

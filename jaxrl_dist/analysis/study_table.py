@@ -18,6 +18,7 @@ _NOTE = (
     "Returns are of the last evaluation, one mean per seed; IQM is the interquartile mean, and its 95 % interval a",
     "stratified bootstrap over seeds. The final window is the last tenth of the steps.",
 )
+_FEW = (f"Of fewer than {aggregate.FEW} seeds intervals and probabilities say little: the next seed may lie outside.",)
 
 
 class Table(NamedTuple):
@@ -144,7 +145,8 @@ def table(rows: Sequence[Row]) -> Table:
         values += [_UNKNOWN if item["better_than_first"] is None else rival] * has_rivals
         values.append(_UNKNOWN if item["env_steps"] is None else f"{item['env_steps']:,}")
         made.append([*values, _number(item["minutes"]), item["state"]])
-    return Table(names, made, _NOTE)
+    is_few = any(0 < item["seeds"] < aggregate.FEW for item in rows)
+    return Table(names, made, _NOTE + _FEW * is_few)
 
 
 def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:

@@ -199,9 +199,17 @@ class Layout(abc.ABC):
         """Returns the state of `init` that starts from another `LearnerState`, leaves [S, ...]."""
         return state._replace(learner=learner)
 
-    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        """Returns what a training record says of the layout itself, from sums of `Metrics.layout` by path."""
-        del sums, seconds
+    def report(
+        self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
+    ) -> dict[str, Any]:
+        """Returns what a training record says of the layout itself.
+
+        Args:
+            sums: of `Metrics.layout` by path, since the last record.
+            recent: likewise, since so many seconds ago: what depends on the time is made of these.
+            seconds: of wall time.
+        """
+        del sums, recent, seconds
         return {}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:

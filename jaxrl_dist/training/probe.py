@@ -110,7 +110,7 @@ class Probe:
 
     def report(self) -> Mapping[str, Any]:
         """Returns the layout's part of a training record."""
-        return self.parts.layout.report(self._sums, self.seconds)
+        return self.parts.layout.report(self._sums, self._sums, self.seconds)
 
     def close(self) -> None:
         """Ends threads and frees what it holds."""

@@ -1,5 +1,6 @@
 """The progress of a run, which every checkpoint holds, and the records that are made of it."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from jaxrl_dist.runs import aggregate
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import assemble
 
+_RECENT_S = 1.0
+
 
 @dataclasses.dataclass
 class Pending:
@@ -18,7 +21,7 @@ class Pending:
 
     Attributes:
         sums: f64 [S] each, by path in the layout's metrics; as lists, so that JSON can hold them.
-        seconds: of training.
+        seconds: of wall time, as `Progress.running_s`.
         iterations: number of them.
     """
 
@@ -26,11 +29,33 @@ class Pending:
     seconds: float = 0.0
     iterations: int = 0
 
-    def add(self, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:
+    def add(self, sums: Mapping[str, np.ndarray], iterations: int) -> None:
         """Adds a chunk of iterations."""
         self.sums = _plus(self.sums, sums)
-        self.seconds += seconds
         self.iterations += iterations
+
+
+class Recent:
+    """Sums of the last records that cover a second: shares of the time in less say more of the moment than of the run.
+
+    Attributes:
+        seconds: that they cover.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._parts: collections.deque[Pending] = collections.deque()
+
+    def add(self, pending: Pending) -> dict[str, np.ndarray]:
+        """Adds what a record is made of, and returns the sums f64 [S] by path."""
+        self._parts.append(pending)
+        self.seconds += pending.seconds
+        while len(self._parts) > 1 and self.seconds - self._parts[0].seconds >= _RECENT_S:
+            self.seconds -= self._parts.popleft().seconds
+        totals: dict[str, list[float]] = {}
+        for part in self._parts:
+            totals = _plus(totals, {name: np.asarray(values) for name, values in part.sums.items()})
+        return {name: np.asarray(values) for name, values in totals.items()}
 
 
 @dataclasses.dataclass
@@ -42,6 +67,8 @@ class Progress:
         total: at which the run ends, as of the last session.
         evaluated: iteration of the last evaluation.
         wall_s: seconds since `resume.start` began, summed over all sessions, as are the other seconds.
+        running_s: after compiling, with evaluations, logs and saving. Rates are per second of this clock: the actors
+            of a layout with threads play on while the learner does something else.
         train_s: in training iterations.
         compile_s: before the first iteration of each session.
         valid_steps: taught rows, summed over seeds.
@@ -58,6 +85,7 @@ class Progress:
     total: int = 0
     evaluated: int = 0
     wall_s: float = 0.0
+    running_s: float = 0.0
     train_s: float = 0.0
     compile_s: float = 0.0
     valid_steps: int = 0
@@ -69,10 +97,18 @@ class Progress:
     layout_sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     pending: Pending = dataclasses.field(default_factory=Pending)
 
+    def run_until(self, wall_s: float) -> None:
+        """Moves the clocks on, to so many seconds since the start."""
+        passed_s = wall_s - self.wall_s
+        self.running_s += passed_s
+        self.pending.seconds += passed_s
+        self.wall_s = wall_s
+
 
 def from_meta(meta: Mapping[str, Any]) -> Progress:
-    """Rebuilds the progress from `dataclasses.asdict` of it."""
-    return Progress(**{**meta, "pending": Pending(**meta["pending"])})
+    """Rebuilds the progress from `dataclasses.asdict` of it; what version 0.1.0 wrote has no `running_s`."""
+    running_s = meta["wall_s"] - meta["compile_s"]
+    return Progress(**{"running_s": running_s, **meta, "pending": Pending(**meta["pending"])})
 
 
 def add_chunk(progress: Progress, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:
@@ -83,7 +119,7 @@ def add_chunk(progress: Progress, sums: Mapping[str, np.ndarray], seconds: float
     progress.learner_steps += round(sums["updates"].sum())
     own = {name: value for name, value in sums.items() if name.startswith("layout/")}
     progress.layout_sums = _plus(progress.layout_sums, own)
-    progress.pending.add(sums, seconds, iterations)
+    progress.pending.add(sums, iterations)
 
 
 def by_path(sums: Any) -> dict[str, np.ndarray]:
@@ -124,9 +160,9 @@ def steps_per_second(
     return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
 
 
-def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
-    """Makes the record of what is pending."""
-    pending = progress.pending
+def training_record(parts: assemble.Assembly, progress: Progress, recent: Recent) -> dict[str, Any]:
+    """Makes the record of what is pending, which `recent` gets; nothing is pending then."""
+    pending, progress.pending = progress.pending, Pending()
     sums = {name: np.asarray(values) for name, values in pending.sums.items()}
     episodes = np.where(sums["episodes/episodes"] > 0, sums["episodes/episodes"], np.nan)
     per_seed = sums["episodes/episode_return"] / episodes
@@ -146,7 +182,7 @@ def training_record(parts: assemble.Assembly, progress: Progress) -> dict[str, A
         "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
         **learned,
         **_replayed(parts, float(sums.get("layout/gradients", updates).mean()), env_steps(parts, pending.iterations)),
-        **parts.layout.report(sums, pending.seconds),
+        **parts.layout.report(sums, recent.add(pending), recent.seconds),
     }
 
 
@@ -156,14 +192,20 @@ def evaluation_record(parts: assemble.Assembly, progress: Progress, returns: np.
 
 
 def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
-    """Summarises evaluation returns f64 [S, episodes]; the interval is over seeds, or over the episodes of one seed."""
+    """Summarises evaluation returns f64 [S, episodes].
+
+    The interquartile mean is over seeds, and so is its interval. Of one seed the interval is that of its mean over
+    episodes: an interquartile mean of episodes would leave out its falls.
+    """
     per_seed = returns.mean(1)
-    scores = per_seed if len(per_seed) > 1 else returns[0]
-    low, high = aggregate.interval(scores)
+    if len(per_seed) > 1:
+        low, high = aggregate.interval(per_seed)
+    else:
+        low, high = aggregate.interval(returns[0], statistic=aggregate.mean)
     return {
         "eval_return": float(returns.mean()),
         "eval_return_per_seed": per_seed.tolist(),
-        "eval_return_iqm": float(aggregate.interquartile_mean(scores)),
+        "eval_return_iqm": float(aggregate.interquartile_mean(per_seed)),
         "eval_return_ci95": [float(low), float(high)],
         "eval_interval_over": "seeds" if len(per_seed) > 1 else "episodes",
         "eval_episodes": int(returns.size),

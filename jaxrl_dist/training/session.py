@@ -51,14 +51,15 @@ class _Session(NamedTuple):
     evaluation_keys: jax.Array
     clock_s: float
     callbacks: Sequence[Callback]
+    recent: records.Recent
 
     @property
     def checkpoints(self) -> pathlib.Path:
         return self.folder / "checkpoints"
 
     def tick(self, progress: records.Progress) -> None:
-        """Moves the clock and the live line."""
-        progress.wall_s = time.perf_counter() - self.clock_s
+        """Moves the clocks and the live line."""
+        progress.run_until(time.perf_counter() - self.clock_s)
         counters = records.counters(self.parts, progress)
         self.logger.show({name: counters[name] for name in ("env_steps", "frames", "wall_s")})
 
@@ -87,7 +88,9 @@ def run(
         checkpoint.CheckpointError: a checkpoint cannot be written.
     """
     evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(started.keys)
-    session = _Session(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks)
+    session = _Session(
+        parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks, records.Recent()
+    )
     state, progress = started.state, started.progress
     _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
     reason = _reason(session, progress)
@@ -157,6 +160,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
             compiled.result()
     seconds = time.perf_counter() - started_s
     progress.compile_s += seconds
+    progress.wall_s = time.perf_counter() - session.clock_s
     session.logger.say(f"compiled in {seconds:.1f} s")
     session.tick(progress)
     return state
@@ -207,8 +211,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
         # A stop may have come before the first iteration of a chunk: then all is logged already.
         if is_due and progress.pending.iterations:
-            record = records.training_record(parts, progress)
-            progress.pending = records.Pending()
+            record = records.training_record(parts, progress, session.recent)
             with _saving_at_a_fault(session, state, progress):
                 called = _publish(session, record)
 
@@ -279,7 +282,7 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     """Saves everything, which the guard has checked before."""
-    progress.wall_s = time.perf_counter() - session.clock_s
+    progress.run_until(time.perf_counter() - session.clock_s)
     meta = _steps_meta(session, progress)
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
     checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)

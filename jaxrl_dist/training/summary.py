@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist.analysis import plots
-from jaxrl_dist.runs import checkpoint, metrics
+from jaxrl_dist.runs import aggregate, checkpoint, metrics
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.training import assemble, records, session
@@ -32,9 +32,12 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "layout": settings["layout"],
         "reason": result.reason,
         **counters,
-        "steps_per_second": records.steps_per_second(parts, progress.iteration, progress.layout_sums, progress.train_s)
-        if progress.train_s
+        "steps_per_second": records.steps_per_second(
+            parts, progress.iteration, progress.layout_sums, progress.running_s
+        )
+        if progress.running_s
         else None,
+        "running_s": progress.running_s,
         "train_s": progress.train_s,
         "compile_s": progress.compile_s,
         "eval_return_mean": last.get("eval_return"),
@@ -91,12 +94,7 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
         lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
         lines += [f"  {sweep.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
     elif summary["eval_return_mean"] is not None:
-        low, high = summary["eval_return_ci95"]
-        lines.append(
-            f"evaluation return {summary['eval_return_mean']:.1f}, interquartile mean {summary['eval_return_iqm']:.1f} "
-            f"(95 % interval {low:.1f} to {high:.1f} over {summary['eval_interval_over']}; {summary['eval_episodes']} "
-            "episodes)"
-        )
+        lines.append(_evaluated(summary))
     if summary["steps_per_second"]:
         lines.append(
             f"{summary['steps_per_second']:,.0f} steps/s, {summary['wall_s']:.1f} s in all, of which compiling "
@@ -104,3 +102,17 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
         )
     lines.append(f"run folder {folder}, learning curve {folder / 'learning_curve.png'}")
     return "\n".join(lines)
+
+
+def _evaluated(summary: dict[str, Any]) -> str:
+    """Says what the last evaluation gave, and what its interval is worth."""
+    low, high = summary["eval_return_ci95"]
+    told, seeds = f"evaluation return {summary['eval_return_mean']:.1f}", len(summary["eval_return_per_seed"])
+    within = f"95 % interval {low:.1f} to {high:.1f} over"
+    if seeds == 1:
+        return f"{told} ({within} {summary['eval_episodes']} episodes of one seed)"
+    few = ", which are few" if seeds < aggregate.FEW else ""
+    return (
+        f"{told}, interquartile mean {summary['eval_return_iqm']:.1f} ({within} {seeds} seeds{few}; "
+        f"{summary['eval_episodes']} episodes)"
+    )

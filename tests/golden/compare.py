@@ -22,6 +22,7 @@ _SHARE = "a share of the time"
 _COUNTED = "counted when it crosses, however far ahead the actors are when the run ends"
 CLOCK: Mapping[str, str] = {
     "wall_s": _TIME,
+    "running_s": _TIME,
     "train_s": _TIME,
     "compile_s": _TIME,
     "seconds": _TIME,

@@ -162,7 +162,8 @@ def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -
         state, metrics = layout.run(layout.init(assemble.seed_keys(resolved)), 0, 4, 20)
         count = layout._threads.store.count
         device = state.learner.updates.devices()
-        report, summary = layout.report(records.by_path(metrics), 1.0), layout.summary(records.by_path(metrics))
+        sums = records.by_path(metrics)
+        report, summary = layout.report(sums, sums, 1.0), layout.summary(sums)
         layout.close()
         assert device == {jax.devices()[1]} and report["inference_batch_mean"] == summary["inference_batch_mean"]
         return count, summary["inference_batch_mean"]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxrl_dist.analysis import plots, published
 from jaxrl_dist.analysis.report import charts
 from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, table
-from jaxrl_dist.runs import display
+from jaxrl_dist.runs import aggregate, display
 from jaxrl_dist.runs import view as run_view
 
 Numbered = tuple[int, run_view.View]
@@ -182,6 +182,7 @@ def _evaluated(number: int, view: run_view.View, scale: tuple[float, float]) -> 
     if scores and all(_is_known(value) for value in (centre, *ends)):
         strip = charts.strip(scores, centre, ends, scale, charts.colour(number))
     over = f"{last.get('eval_interval_over', '')} ({last.get('eval_episodes', '?')} episodes)"
+    over += ", few seeds" * (1 < len(scores) < aggregate.FEW)
     lowest, highest = (_number(pick(scores)) if scores else "–" for pick in (min, max))
     mean = _number(last.get("eval_return"))
     texts = (_number(centre), interval(last) or "–", over, mean, lowest, highest, str(len(scores)))

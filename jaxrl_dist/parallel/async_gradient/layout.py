@@ -182,8 +182,10 @@ class AsyncGradient(parallel.Layout):
     def start_from(self, state: State, learner: learners.LearnerState) -> State:
         return state._replace(learner=learner, versions=(learner,) * len(state.versions))
 
-    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        del seconds
+    def report(
+        self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
+    ) -> dict[str, Any]:
+        del recent, seconds
         return async_metrics.report(sums)
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:

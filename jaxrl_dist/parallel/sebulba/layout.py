@@ -148,8 +148,10 @@ class Sebulba(parallel.Layout):
             state = saved.snapshot(self._playing(state, 0, 0.0))
         return state._replace(replay=self._tier.saved(state.replay))
 
-    def report(self, sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-        return metrics.report(sums, seconds) | {"inference_batch_mean": self._actors.num_acting}
+    def report(
+        self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
+    ) -> dict[str, Any]:
+        return metrics.report(sums, recent, seconds) | {"inference_batch_mean": self._actors.num_acting}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
         workers = self._actors.num_actors * jax.process_count()

@@ -61,12 +61,13 @@ class Measured:
         return parallel.Metrics(self._episodes, updates, learned, own | {"lag_counts": self._lags[None]})
 
 
-def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
+def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
     """Says what a training record holds of the layout.
 
     Args:
         sums: of `Measured.metrics` under `layout/`.
-        seconds: of training that they cover.
+        recent: likewise, of a second or more.
+        seconds: of wall time that `recent` covers.
 
     Returns:
         Policy lag in versions; unrolls that came too late; depth in unrolls; bytes per second; shares of the time in
@@ -74,13 +75,13 @@ def report(sums: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
         learns, and does not wait; `bottleneck`, what the others wait for; and where observations are kept on the host,
         how many times smaller.
     """
-    values = own(sums)
+    values = own(recent)
     busy = sum(values[name] for name in _BUSY) or 1.0
     acting = {name.removesuffix("_s"): float(values[name] / busy) for name in _BUSY}
     packed = values.get("packed_bytes", 0.0)
     learning = float(values["learning_s"] / ((values["learning_s"] + values["learner_wait_s"]) or 1.0))
     return {
-        **_lag_and_drops(values),
+        **_lag_and_drops(own(sums)),
         "queue_depth": float(values["queue_depth"] / max(values["iterations"], 1.0)),
         "bytes_per_second_to_learner": float(values["bytes_to_learner"] / seconds),
         "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
