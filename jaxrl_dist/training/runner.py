@@ -118,8 +118,10 @@ def drive(
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
         started = resume.start(parts, folder)
-        # Only now that nothing refuses the run any more.
-        changes = run_folder.write_config(folder, settings)
+        # Only now that nothing refuses the run any more. A run that has its steps stays as it was trained.
+        is_done = started.progress.iteration * parts.layout.rows_per_iteration >= settings["steps"]
+        is_kept = is_done and run_folder.held(folder) is not None
+        changes = () if is_kept else run_folder.write_config(folder, settings)
         with (
             contextlib.closing(parts.layout),
             loggers.Logger(folder, log, title=title, settings=settings.settings, display=display) as logger,

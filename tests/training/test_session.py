@@ -166,8 +166,10 @@ def test_fewer_steps_than_there_are_leave_nothing_to_train(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(loggers.Logger, "say", lambda logger, text: said.append(text))
+    config = (finished / "config.json").read_bytes()
     run = train(folder=finished, steps=1000)
     assert run.summary["env_steps"] == 1280
+    assert (finished / "config.json").read_bytes() == config
     assert "it already has 1,280 steps per seed, and 1,000 are asked for: nothing left to train" in said
     assert not any("resumed" in text or "schedule" in text for text in said)
 
