@@ -3,12 +3,13 @@
 A command prints what it found and returns its exit code. A wrong command line is one line and code 2.
 """
 
+import contextlib
 import os
 import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from jaxrl_dist import errors
 from jaxrl_dist.settings import command_line
@@ -30,6 +31,7 @@ def usage(name: str) -> str:
 
 def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     """Runs a command with this process's arguments, as scripts do; returns the exit code."""
+    _open_streams()
     # Modules of the user's own, that --env, --network and --system name, lie in the current folder.
     sys.path.insert(0, "")
     # Until a run listens to signals itself.
@@ -37,7 +39,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
 
     def warn(message: Warning | str, *place: Any, **more: Any) -> None:
         # One line, without the place in the source.
-        print(f"{program(name)}: warning: {message}", file=sys.stderr)
+        complain(name, f"warning: {message}")
 
     warnings.showwarning = warn
     return run(main, name, sys.argv[1:])
@@ -92,17 +94,38 @@ def no_more(arguments: Sequence[str]) -> None:
 
 
 def say(text: str) -> int:
-    """Prints to a reader that may stop early, such as `head`; returns 0."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Prints to a reader that may have gone, such as `head`, or a terminal that was closed; returns 0."""
+    _print(text, sys.stdout)
     return 0
+
+
+def complain(name: str, text: str) -> None:
+    """Prints a line of a command to standard error, whose reader may have gone."""
+    _print(f"{program(name)}: {text}", sys.stderr)
 
 
 def refuse(name: str, error: BaseException | str, code: int = 2) -> int:
     """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
     for line in (errors.as_typed(error), *notes):
-        print(f"{program(name)}: {' '.join(line.split())}", file=sys.stderr)
+        complain(name, " ".join(line.split()))
     return code
+
+
+def _print(text: str, stream: TextIO) -> None:
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        # What is left in the stream's buffer would fail once more when Python ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _open_streams() -> None:
+    """Opens standard streams that the caller has closed, to nowhere: else the next files that open take their place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))

@@ -37,5 +37,5 @@ def main(arguments: Sequence[str]) -> int:
         raise errors.UsageError("expected a run folder; --list names the references")
     views = [view.read(run) for run in commands.folders(given.rest, "RUN")]
     verdict = compare.judge(references, views)
-    print(compare.describe(verdict, views))
+    commands.say(compare.describe(verdict, views))
     return 0 if verdict.result.is_inside else 1

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
     params = {name.removeprefix(PARAMS): str(value) for name, value in given.values.items()}
     try:
-        print(json.dumps(_record(options, params)))
+        commands.say(json.dumps(_record(options, params)))
     except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
         return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return 0

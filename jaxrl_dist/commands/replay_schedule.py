@@ -37,5 +37,5 @@ def main(arguments: Sequence[str]) -> int:
             record = event_replay.replay_schedule(folder)
     except (errors.LockError, errors.CheckpointError, OSError) as error:
         return commands.refuse(_NAME, error)
-    print(json.dumps(record))
+    commands.say(json.dumps(record))
     return 0 if record["match"] else 1

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = pathlib.Path(run)
     try:
         with run_folder.lock(folder):
-            print(json.dumps(event_replay.roll_back(folder, count)))
+            commands.say(json.dumps(event_replay.roll_back(folder, count)))
     except errors.LockError as error:
         return commands.refuse(_NAME, error)
     except (errors.CheckpointError, OSError) as error:

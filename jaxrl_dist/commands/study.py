@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         return commands.refuse(_NAME, error)
     unrecorded = study.unrecorded(plan, rows)
     if unrecorded:
-        print(f"{commands.program(_NAME)}: warning: {unrecorded}", file=sys.stderr)
-    print((out / "table.md").read_text(encoding="utf-8"))
-    print(out / "page.html")
+        commands.complain(_NAME, f"warning: {unrecorded}")
+    commands.say((out / "table.md").read_text(encoding="utf-8"))
+    commands.say(out / "page.html")
     return 0 if all(row["state"] == "finished" for row in rows) else 1

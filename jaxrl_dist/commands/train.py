@@ -38,10 +38,9 @@ def train(flags: Mapping[str, Any]) -> int:
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)
     if run.reason == session.STOPPED:
-        print(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
+        commands.say(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
         return stop.exit_code
-    print(summary.describe(run.folder, run.summary))
-    return 0
+    return commands.say(summary.describe(run.folder, run.summary))
 
 
 def _rehearse(flags: Mapping[str, Any], settings: Resolved) -> int:
@@ -56,7 +55,7 @@ def _rehearse(flags: Mapping[str, Any], settings: Resolved) -> int:
     with stop.install(), stop.at_once("stopped; nothing was written"):
         try:
             for line in dry_run.describe(flags, settings, jax.devices()):
-                print(line, flush=True)
+                commands.say(line)
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)
     return 0

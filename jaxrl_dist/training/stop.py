@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def leave_on_signals() -> None:
-    """Lets SIGTERM and SIGINT end the process silently, with 128 + the signal; for as long as nothing is to be saved.
+    """Lets signals end the process silently, with 128 + the signal; for as long as nothing is to be saved.
 
     Python's own handler of SIGINT raises wherever the process happens to be: in a library's import, which becomes
     another error, or in a callback from native code, which drops it, so that the process goes on.
     """
-    for number in _SIGNALS:
+    for number in _heeded():
         signal.signal(number, lambda number, frame: os._exit(128 + number))
 
 
@@ -27,7 +27,8 @@ class StopToken:
 
     Attributes:
         requested: whether to save and leave.
-        exit_code: 0 until then; 143 for SIGTERM, 130 for SIGINT, whichever came first.
+        exit_code: 0 until then; 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP (a terminal or connection that was
+            closed), whichever came first.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class StopToken:
 
     @contextlib.contextmanager
     def install(self) -> Iterator["StopToken"]:
-        """Listens to SIGTERM and SIGINT within the context; a second SIGINT ends the process at once with code 130.
+        """Listens to signals within the context; a second SIGINT ends the process at once with code 130.
 
         Python runs signal handlers between two steps of the main thread only, which may be compiling for a minute; so
         a thread reads the signals, and the second SIGINT works even then. Outside the main thread, where no handler
@@ -69,7 +70,7 @@ class StopToken:
         sender.setblocking(False)
         listener = threading.Thread(target=self._listen, args=(receiver,), name="signals", daemon=True)
         listener.start()
-        handlers = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        handlers = {number: signal.signal(number, self._handle) for number in _heeded()}
         wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         active = [True]
 
@@ -102,7 +103,8 @@ class StopToken:
             if received[0] in _SIGNALS:
                 self.request(received[0])
                 if farewell := self._farewell:
-                    os.write(sys.stdout.fileno(), f"{farewell}\n".encode())
+                    with contextlib.suppress(OSError):
+                        os.write(sys.stdout.fileno(), f"{farewell}\n".encode())
                     os._exit(self.exit_code)
             self._interrupts += received[0] == signal.SIGINT
             if self._interrupts >= 2:
@@ -110,6 +112,11 @@ class StopToken:
                     # A live line hides the cursor.
                     os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
                 os._exit(128 + signal.SIGINT)
+
+
+def _heeded() -> list[signal.Signals]:
+    """Lists the signals that ask to stop; `nohup` has a process ignore SIGHUP, and it stays so."""
+    return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _restore(handlers: dict[signal.Signals, Any], wakeup: int) -> None:

@@ -166,7 +166,10 @@ def test_twenty_kills_at_any_time_lose_nothing(tmp_path: pathlib.Path, reference
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    marks.some({"terminate": (signal.SIGTERM, 143), "interrupt": (signal.SIGINT, 130)}, fast={"interrupt"}),
+    marks.some(
+        {"terminate": (signal.SIGTERM, 143), "interrupt": (signal.SIGINT, 130), "hangup": (signal.SIGHUP, 129)},
+        fast={"interrupt"},
+    ),
 )
 def test_a_signal_saves_and_leaves_at_once(
     number: int, code: int, tmp_path: pathlib.Path, reference: Reference
@@ -331,6 +334,23 @@ def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
     process.send_signal(number)
     _, error = process.communicate(timeout=conftest.SOON_S)
     assert (process.returncode, error) == (code, "")
+
+
+@pytest.mark.parametrize("kind", marks.some(["early", "closed"], fast={"early"}))
+def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(kind: str, tmp_path: pathlib.Path) -> None:
+    """`train.py | head -1` and `train.py >&-`: no traceback, no other exit code."""
+    if kind == "early":
+        process = start(tmp_path)
+        assert process.stdout and process.stdout.readline()
+        process.stdout.close()
+    else:
+        command = [sys.executable, str(SCRIPT), "--system=ppo", f"--env={TOY}", *FLAGS, f"--out={tmp_path}"]
+        process = _popen(["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command])
+    assert process.stderr
+    error = process.stderr.read()
+    assert process.wait(timeout=120) == 0
+    assert "Traceback" not in error and error.count("\n") <= 1
+    assert summary_of(tmp_path)["reason"] == "finished"
 
 
 @pytest.mark.slow

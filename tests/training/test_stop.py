@@ -1,0 +1,45 @@
+"""The token that asks a run to stop: which signals it heeds, and those that somebody has the process ignore."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from jaxrl_dist.training import stop
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Restores the handlers of this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def _send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    # Python runs handlers between two steps.
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_signal_asks_to_stop_and_a_later_one_changes_nothing(number: int, code: int) -> None:
+    token = stop.StopToken()
+    with token.install():
+        _send(number)
+        assert (token.requested, token.exit_code) == (True, code)
+        _send(signal.SIGTERM)
+        assert token.exit_code == code
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    token = stop.StopToken()
+    with token.install():
+        _send(signal.SIGHUP)
+        assert not token.requested
+    stop.leave_on_signals()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
