@@ -1,7 +1,7 @@
 """Checks the arguments of every suite: the name of a task, and parameters that come as texts."""
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -53,10 +53,7 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
     """
     for name in params:
         if name not in defaults:
-            valid = (*sorted(defaults), OBSERVE)
-            raise errors.UsageError(
-                errors.given(f"env.params.{name}"), f": {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
-            )
+            raise unknown(name, owner, (*sorted(defaults), OBSERVE))
     return {name: parse(name, text, defaults[name]) for name, text in params.items()}
 
 
@@ -74,18 +71,40 @@ def parse(name: str, text: str, default: Any) -> Any:
         return jnp.asarray([fields.parse(field, part) for part in text.split(",")], jnp.result_type(default))
     except ValueError as error:
         listed = "" if kind else ", or several separated by commas"
-        raise errors.UsageError(errors.given(f"env.params.{name}", text), f": {error}{listed}") from None
+        raise refused(name, text, f"{error}{listed}") from None
 
 
-def check_positive(values: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Checks that parameters of these names, where they are given, are at least 1.
+def unknown(name: str, owner: str, valid: Collection[str]) -> errors.UsageError:
+    """Explains that an environment has no such parameter, and names those that it takes and the nearest."""
+    return errors.UsageError(
+        errors.given(f"env.params.{name}"), f": {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
+    )
+
+
+def refused(name: str, value: Any, why: str) -> errors.UsageError:
+    """Explains that a parameter cannot have a value."""
+    return errors.UsageError(errors.given(f"env.params.{name}", value), f": {why}")
+
+
+def check_choice(name: str, value: str, valid: Collection[str]) -> None:
+    """Checks that a parameter has one of few values.
 
     Raises:
-        errors.UsageError: one is not.
+        errors.UsageError: it has not; the message names them and the nearest.
     """
-    for name in names:
-        if name in values and values[name] < 1:
-            raise errors.UsageError(errors.given(f"env.params.{name}", values[name]), ": expected at least 1")
+    if value not in valid:
+        raise refused(name, value, f"expected one of {', '.join(valid)}{errors.nearest(value, valid)}")
+
+
+def check_least(values: Mapping[str, Any], lowest: Mapping[str, int]) -> None:
+    """Checks that parameters, where they are given, are not below the lowest value of their name.
+
+    Raises:
+        errors.UsageError: one is.
+    """
+    for name, least in lowest.items():
+        if name in values and values[name] < least:
+            raise refused(name, values[name], f"expected at least {least}")
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:

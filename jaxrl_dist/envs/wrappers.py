@@ -9,6 +9,7 @@ import numpy as np
 from jax import custom_batching
 
 from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs import parameters
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -148,10 +149,8 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
             errors.given("env.params.observe"), f" takes observations of shape [D]; {spec.name} has {shape}"
         )
     if not indices or not all(0 <= index < shape[0] for index in indices):
-        raise errors.UsageError(
-            errors.given("env.params.observe", ",".join(map(str, indices))),
-            f": {spec.name} has components 0 … {shape[0] - 1}",
-        )
+        given = ",".join(map(str, indices))
+        raise parameters.refused("observe", given, f"{spec.name} has components 0 … {shape[0] - 1}")
     return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
 
 

@@ -99,10 +99,5 @@ class _Single:
 
     def _seen(self, observation: Any) -> types.ArrayTree:
         """Turns an observation into the tree [1, ...] that the agent sees."""
-        arrays = []
-        for leaf in self._plan.leaves:
-            value = observation
-            for key in leaf.path:
-                value = value[key]
-            arrays.append(np.asarray(value).astype(leaf.dtype)[None])
+        arrays = [leaf.of(observation).astype(leaf.dtype)[None] for leaf in self._plan.leaves]
         return self._plan.observation(arrays)

@@ -9,6 +9,8 @@ import numpy as np
 from jaxrl_dist import envs, errors, types
 
 _LARGEST = 3e38
+# Smaller images are too small for the convolutions of the family of Atari.
+_NATURE_CNN_PIXELS = 36
 
 
 def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) -> np.ndarray:
@@ -238,6 +240,14 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
     raise errors.UsageError(
         errors.given("env", name), f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers"
     )
+
+
+def family(observation: Any, action: types.DiscreteSpace | types.BoxSpace) -> str:
+    """Returns the family of a task of which nothing but its observation, a tree of structs, and actions are known."""
+    if isinstance(action, types.BoxSpace):
+        return "continuous"
+    is_image = getattr(observation, "dtype", None) == np.uint8 and len(observation.shape) == 3
+    return "atari" if is_image and min(observation.shape[:2]) >= _NATURE_CNN_PIXELS else "classic"
 
 
 def _bound(x: Any) -> np.ndarray:

@@ -10,6 +10,7 @@ import heapq
 import importlib
 import json
 import mmap
+import operator
 import os
 import select
 import signal
@@ -46,6 +47,15 @@ class Leaf(NamedTuple):
     path: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: str
+
+    def of(self, observation: Any) -> np.ndarray:
+        """Returns the array, as the environment has it."""
+        return np.asarray(functools.reduce(operator.getitem, self.path, observation))
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return "/".join(["observation", *map(str, self.path)])
 
 
 class Field(NamedTuple):
@@ -203,13 +213,9 @@ class _Worker:
             observation, reward, terminated, truncated, _ = environment.step(action)
             flags = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
         for leaf, target in zip(self._leaves, self._targets[env][arrays["slot"][env]], strict=True):
-            value = observation
-            for key in leaf.path:
-                value = value[key]
-            value = np.asarray(value)
+            value = leaf.of(observation)
             if value.shape != leaf.shape:
-                name = "/".join(["observation", *map(str, leaf.path)])
-                raise ValueError(f"the {name} has shape {list(value.shape)}, its space has {list(leaf.shape)}")
+                raise ValueError(f"the {leaf.name} has shape {list(value.shape)}, its space has {list(leaf.shape)}")
             np.copyto(target, value, casting="same_kind")
         arrays["reward"][env], arrays["flags"][env] = reward, flags
         self._ended[env] = flags != 0

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.host import episodes, pooled
 from jaxrl_dist.envs.suites import atari
@@ -20,18 +20,7 @@ _NAME = "ale"
 _MORE_NAMES = 'python -c "from ale_py import roms; print(roms.get_all_rom_ids())" lists all'
 
 # Parameters that a user may give; `atari.choose` replaces those that a protocol sets.
-_DEFAULTS: dict[str, Any] = {
-    "noop_max": 30,
-    "use_fire_reset": True,
-    "repeat_action_probability": 0.0,
-    "full_action_space": False,
-    "max_episode_steps": 27000,
-    "frame_skip": 4,
-    "num_threads": 0,
-    **atari.DEFAULTS,
-}
-_LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0}
-_MOST_THREADS = 1024
+_DEFAULTS: dict[str, Any] = {**atari.PROTOCOLS["deepmind"], "num_threads": 0, **atari.DEFAULTS}
 _PIXELS = 84
 
 
@@ -52,7 +41,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     parameters.check_name(name, _NAME, library.roms.get_all_rom_ids(), _MORE_NAMES)
     values = parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")
     protocol, life_loss, values = atari.choose(values)
-    _check_ranges(values)
+    atari.check_ranges(values)
     library.ALEInterface.setLoggerMode(library.LoggerMode.Error)
     settings = _native(values)
     spec = _spec(vector.AtariVectorEnv(name, 1, **{**settings, "num_threads": 1}), name, values)
@@ -64,21 +53,6 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=_channels_last, life_loss=life_loss)
 
     return envs.HostTask(spec, protocol, make_environments, steps_together=True)
-
-
-def _check_ranges(values: Mapping[str, Any]) -> None:
-    for key, lowest in _LOWEST.items():
-        if values.get(key, lowest) < lowest:
-            raise errors.UsageError(errors.given(f"env.params.{key}", values[key]), f": expected at least {lowest}")
-    if values.get("num_threads", 0) > _MOST_THREADS:
-        raise errors.UsageError(
-            errors.given("env.params.num_threads", values["num_threads"]), f": expected 0 to {_MOST_THREADS}"
-        )
-    if not 0 <= values["repeat_action_probability"] <= 1:
-        raise errors.UsageError(
-            errors.given("env.params.repeat_action_probability", values["repeat_action_probability"]),
-            ": expected a probability, 0 to 1",
-        )
 
 
 def _native(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_dist import errors
 from jaxrl_dist.envs import parameters
 
 # The protocol of DQN's papers (Mnih et al. 2015), and that of Machado et al. 2018 (arXiv:1709.06009).
-_PROTOCOLS: dict[str, dict[str, Any]] = {
+PROTOCOLS: dict[str, dict[str, Any]] = {
     "deepmind": {
         "noop_max": 30,
         "use_fire_reset": True,
@@ -29,6 +28,9 @@ _PROTOCOLS: dict[str, dict[str, Any]] = {
 }
 # Defaults of the parameters that this project adds to EnvPool's own.
 DEFAULTS: dict[str, Any] = {"protocol": "deepmind", "life_loss": True}
+# Neither library checks these: a lower value ends the process or makes it step nothing.
+_LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
+_MOST_THREADS = 1024
 
 
 def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
@@ -45,14 +47,9 @@ def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
     """
     given = dict(given)
     name = given.pop("protocol", DEFAULTS["protocol"])
-    if name not in _PROTOCOLS:
-        valid = tuple(_PROTOCOLS)
-        raise errors.UsageError(
-            errors.given("env.params.protocol", name),
-            f": expected one of {', '.join(valid)}{errors.nearest(name, valid)}",
-        )
-    values = {**_PROTOCOLS[name], **given}
-    changed = {k: v for k, v in given.items() if k != "num_threads" and v != _PROTOCOLS[name].get(k)}
+    parameters.check_choice("protocol", name, PROTOCOLS)
+    values = {**PROTOCOLS[name], **given}
+    changed = {k: v for k, v in given.items() if k != "num_threads" and v != PROTOCOLS[name].get(k)}
     sticky, noops, steps = values["repeat_action_probability"], values["noop_max"], values["max_episode_steps"]
     facts = (
         f"Atari protocol {name}" + (f", changed by {parameters.list_params(changed)}" if changed else ""),
@@ -65,3 +62,17 @@ def choose(given: Mapping[str, Any]) -> tuple[str, bool, dict[str, Any]]:
         "raw rewards (agent.clip_rewards clips)",
     )
     return ": ".join((facts[0], ", ".join(facts[1:]))), values.pop("life_loss"), values
+
+
+def check_ranges(values: Mapping[str, Any]) -> None:
+    """Checks the settings that EnvPool and ale-py have in common, where they are given.
+
+    Raises:
+        UsageError: one is out of its range.
+    """
+    parameters.check_least(values, _LOWEST)
+    threads, sticky = values.get("num_threads", 0), values.get("repeat_action_probability", 0.0)
+    if threads > _MOST_THREADS:
+        raise parameters.refused("num_threads", threads, f"expected 0 to {_MOST_THREADS}")
+    if not 0 <= sticky <= 1:
+        raise parameters.refused("repeat_action_probability", sticky, "expected a probability, 0 to 1")

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.envs.film import bodies
 from jaxrl_dist.types import Array, ArrayTree
@@ -65,12 +65,10 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         own = parameters.defaults_of(library._envs[name])
         defaults = {**own, "backend": "generalized", "episode_length": _EPISODE_LENGTH}
         values = {"backend": "generalized", **parameters.parse_params(params, defaults, f"{_NAME}:{name}")}
-        parameters.check_positive(values, ["episode_length"])
+        parameters.check_least(values, {"episode_length": 1})
         backend, episode_length = values["backend"], values.pop("episode_length", _EPISODE_LENGTH)
         if backend not in _BACKENDS:
-            raise errors.UsageError(
-                errors.given("env.params.backend", backend), f": expected one of {', '.join(_BACKENDS)}"
-            )
+            raise parameters.refused("backend", backend, f"expected one of {', '.join(_BACKENDS)}")
         environment = library.get_environment(name, **values)
     made = wrappers.auto_reset(adapt(environment, f"{_NAME}:{name}", episode_length))
     if name == "fast":

@@ -17,7 +17,6 @@ from jaxrl_dist.types import Array, ArrayTree
 _NAME = "craftax"
 ENVIRONMENTS = ("Craftax-Symbolic-v1", "Craftax-Classic-Symbolic-v1")
 
-_LIMIT = "max_timesteps"
 _NO_LIMIT = 2**31 - 1
 
 
@@ -39,7 +38,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
     defaults = {key: value for key, value in fields.items() if isinstance(value, bool | int | float)}
     values = parameters.parse_params(params, defaults, f"{_NAME}:{name}")
-    parameters.check_positive(values, [_LIMIT])
+    parameters.check_least(values, {"max_timesteps": 1})
     return wrappers.auto_reset(adapt(environment, given.replace(**values), name))
 
 

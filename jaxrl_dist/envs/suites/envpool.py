@@ -44,13 +44,9 @@ _FIXED = frozenset(
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
     + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
 )
-# EnvPool checks none of these: a lower value ends the process or makes it step nothing.
-_LOWEST = {"frame_skip": 1, "noop_max": 1, "max_episode_steps": 1, "num_threads": 0, "img_height": 1, "img_width": 1}
-_MOST_THREADS = 1024
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
-_NATURE_CNN_PIXELS = 36
 # Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies where there is no OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
 # Atari's simulator shows 60 frames a second.
@@ -87,7 +83,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     protocol, life_loss = "", False
     if is_atari:
         protocol, life_loss, values = atari.choose(values)
-    _check_ranges(values)
+    atari.check_ranges(values)
     fixed = {key: value for key, value in (("stack_num", 1), ("reward_clip", False)) if key in defaults}
     task = _Task(name, {**values, **fixed}, life_loss)
     native = _native_spec(library, task)
@@ -139,16 +135,6 @@ def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
     return {**own, **atari.DEFAULTS} if is_atari else own
 
 
-def _check_ranges(values: Mapping[str, Any]) -> None:
-    for key, value in values.items():
-        if value < _LOWEST[key] if key in _LOWEST else False:
-            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected at least {_LOWEST[key]}")
-        if key == "num_threads" and value > _MOST_THREADS:
-            raise errors.UsageError(errors.given(f"env.params.{key}", value), f": expected 0 to {_MOST_THREADS}")
-        if key == "repeat_action_probability" and not 0 <= value <= 1:
-            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected a probability, 0 to 1")
-
-
 def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
     """Returns what agents may know, and the function that brings EnvPool's observations into that form."""
     settings = native.config._asdict()
@@ -160,16 +146,12 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
         space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
     action = _bounded(episodes.plain_space(action_space, name))
     convert, struct = _converter(space, name)
-    is_image = getattr(struct, "dtype", None) == np.uint8 and len(struct.shape) == 3
     limit = settings["max_episode_steps"]
-    family = "continuous" if isinstance(action, types.BoxSpace) else "classic"
-    if is_atari or (family == "classic" and is_image and min(struct.shape[:2]) >= _NATURE_CNN_PIXELS):
-        family = "atari"
     spec = types.EnvironmentSpec(
         name=name,
         observation=struct,
         action=action,
-        family=family,
+        family="atari" if is_atari else episodes.family(struct, action),
         reward_range=(-math.inf, math.inf)
         if changed
         else _REWARD_RANGES.get(name[len(_NAME) + 1 :], (-math.inf, math.inf)),

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_dist import envs, errors, simulator, types
 from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.host import episodes
 from jaxrl_dist.envs.simulators import server, sources, waiting_room
 from jaxrl_dist.settings import user_code
 
@@ -31,8 +32,6 @@ _DEFAULTS = {
 _PORTS = (1024, 65535)
 # Limits of what a trainer reserves for each environment, and of the bounds that a welcome holds.
 _MOST_OBSERVATION_BYTES, _MOST_ACTION_COMPONENTS = 1 << 26, 256
-# Smaller images are too small for the convolutions of the family of Atari.
-_NATURE_CNN_PIXELS = 36
 
 
 class _Actions(NamedTuple):
@@ -69,19 +68,16 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     observation = _observation(values["observation"])
     actions = _actions(values)
     if values["time_limit"] < 0:
-        raise errors.UsageError(
-            errors.given("env.params.time_limit", values["time_limit"]), ": expected at least 0 (none)"
-        )
+        raise parameters.refused("time_limit", values["time_limit"], "expected at least 0 (none)")
     low, high = _numbers("reward_range", values["reward_range"], 2)
     if not low <= high:
-        raise errors.UsageError(
-            errors.given("env.params.reward_range", f"{low:g},{high:g}"), ": expected the lowest first"
-        )
+        raise parameters.refused("reward_range", f"{low:g},{high:g}", "expected the lowest first")
+    struct = jax.ShapeDtypeStruct(observation.shape, np.dtype(observation.dtype))
     spec = types.EnvironmentSpec(
         name=full_name,
-        observation=jax.ShapeDtypeStruct(observation.shape, np.dtype(observation.dtype)),
+        observation=struct,
         action=actions.space,
-        family=_family(observation, actions.space),
+        family=episodes.family(struct, actions.space),
         reward_range=(float(low), float(high)),
         time_limit=values["time_limit"],
     )
@@ -109,19 +105,15 @@ def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
         play = user_code.load(errors.given("env", full_name), name, "function", callable)
         return sources.Threads(play), f"simulators are calls of {name} in threads"
     if not _PORTS[0] <= port <= _PORTS[1]:
-        raise errors.UsageError(
-            errors.given("env.params.listen", port), f": expected a port from {_PORTS[0]} to {_PORTS[1]}"
-        )
+        raise parameters.refused("listen", port, f"expected a port from {_PORTS[0]} to {_PORTS[1]}")
     return waiting_room.Listener(port), f"simulators connect to {simulator.HOST}:{port}"
 
 
 def _observation(text: str) -> simulator.ArrayType:
     kind = _array_type("observation", text)
     if kind.num_bytes > _MOST_OBSERVATION_BYTES:
-        raise errors.UsageError(
-            errors.given("env.params.observation", text),
-            f": {kind.num_bytes:,} bytes; expected at most {_MOST_OBSERVATION_BYTES:,}",
-        )
+        size = f"{kind.num_bytes:,} bytes"
+        raise parameters.refused("observation", text, f"{size}; expected at most {_MOST_OBSERVATION_BYTES:,}")
     return kind
 
 
@@ -130,7 +122,7 @@ def _actions(values: Mapping[str, Any]) -> _Actions:
     bounded = [bound for bound in ("low", "high") if values[bound] != _DEFAULTS[bound]]
     if text.strip().lstrip("-").isdecimal():
         if not 1 <= int(text) <= np.iinfo(np.int32).max:
-            raise errors.UsageError(errors.given("env.params.actions", text), ": expected at least 1")
+            raise parameters.refused("actions", text, "expected at least 1")
         if bounded:
             raise errors.UsageError(
                 errors.given(f"env.params.{bounded[0]}"),
@@ -141,11 +133,8 @@ def _actions(values: Mapping[str, Any]) -> _Actions:
     kind = _array_type("actions", text)
     size = math.prod(kind.shape)
     if kind.dtype != "float32" or size > _MOST_ACTION_COMPONENTS:
-        raise errors.UsageError(
-            errors.given("env.params.actions", text),
-            ": expected a number of actions such as 2, or real ones such as float32[3], at most "
-            f"{_MOST_ACTION_COMPONENTS}",
-        )
+        valid = f"a number of actions such as 2, or real ones such as float32[3], at most {_MOST_ACTION_COMPONENTS}"
+        raise parameters.refused("actions", text, f"expected {valid}")
     low, high = (_numbers(bound, values[bound], size).reshape(kind.shape) for bound in ("low", "high"))
     if not (low < high).all():
         raise errors.UsageError(
@@ -162,7 +151,7 @@ def _array_type(name: str, text: str) -> simulator.ArrayType:
         return simulator.parse_type(text)
     except ValueError as error:
         hint = errors.nearest(text.partition("[")[0], simulator.DTYPES)
-        raise errors.UsageError(errors.given(f"env.params.{name}", text), f": {error}{hint}") from None
+        raise parameters.refused(name, text, f"{error}{hint}") from None
 
 
 def _numbers(name: str, text: str, count: int) -> np.ndarray:
@@ -173,17 +162,8 @@ def _numbers(name: str, text: str, count: int) -> np.ndarray:
         numbers = np.asarray([math.nan])
     if np.isnan(numbers).any() or len(numbers) not in {count, count if name == "reward_range" else 1}:
         one = "" if name == "reward_range" or count == 1 else "1 or "
-        raise errors.UsageError(
-            errors.given(f"env.params.{name}", text), f": expected {one}{count} number(s) separated by commas"
-        )
+        raise parameters.refused(name, text, f"expected {one}{count} number(s) separated by commas")
     return np.broadcast_to(numbers, count).copy()
-
-
-def _family(observation: simulator.ArrayType, actions: types.DiscreteSpace | types.BoxSpace) -> str:
-    is_image = observation.dtype == "uint8" and len(observation.shape) == 3
-    if isinstance(actions, types.BoxSpace):
-        return "continuous"
-    return "atari" if is_image and min(observation.shape[:2]) >= _NATURE_CNN_PIXELS else "classic"
 
 
 def _terms(spec: types.EnvironmentSpec, observation: simulator.ArrayType, actions: _Actions) -> dict[str, Any]:

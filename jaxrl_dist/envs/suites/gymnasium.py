@@ -97,9 +97,7 @@ def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], d
     """Reads parameters: those of `_DEFAULTS`, and arguments of the environment."""
     own = {key: params[key] for key in _DEFAULTS.keys() & params}
     settings = {**_DEFAULTS, **parameters.parse_params(own, _DEFAULTS, full_name)}
-    for key, value in settings.items():
-        if value < 0:
-            raise errors.UsageError(errors.given(f"env.params.{key}", value), ": expected at least 0")
+    parameters.check_least(settings, dict.fromkeys(settings, 0))
     kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
     if settings["max_episode_steps"]:
         kwargs["max_episode_steps"] = settings["max_episode_steps"]
@@ -190,8 +188,7 @@ def _observe(
         if type(member).__name__ == "Discrete":
             value = array - int(member.start)
             if ((value < 0) | (value >= member.n)).any():
-                name = "/".join(["observation", *map(str, leaf.path)])
-                raise errors.EnvironmentFault(f"the {name} of {full_name} is {array.tolist()}, outside {member}")
+                raise errors.EnvironmentFault(f"the {leaf.name} of {full_name} is {array.tolist()}, outside {member}")
             array = (value[:, None] == np.arange(member.n)).astype(np.float32)
         seen[leaf.path] = array
     return _tree(space, (), seen)
@@ -223,9 +220,7 @@ def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str)
     valid = sorted({*accepted, *_DEFAULTS} - {"self"})
     for key in kwargs:
         if key not in valid:
-            raise errors.UsageError(
-                errors.given(f"env.params.{key}"), f": {full_name} takes {', '.join(valid)}{errors.nearest(key, valid)}"
-            )
+            raise parameters.unknown(key, full_name, valid)
 
 
 SUITE = envs.Suite(_NAME, "host", make, draws="what has the render mode rgb_array")

@@ -95,7 +95,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
     arguments = parameters.defaults_of(type(environment))
     values = parameters.parse_params(params, {**arguments, **defaults}, f"{_NAME}:{name}")
-    parameters.check_positive(values, _COUNTS)
+    parameters.check_least(values, dict.fromkeys(_COUNTS, 1))
     given = {key: value for key, value in values.items() if key in arguments}
     try:
         if given:

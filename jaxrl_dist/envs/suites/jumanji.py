@@ -42,8 +42,6 @@ ENVIRONMENTS = (
     "SlidingTilePuzzle-v0",
 )
 
-_LIMIT = "time_limit"
-
 
 def make(name: str, params: dict[str, str]) -> envs.Environment:
     """Makes `jumanji:name`.
@@ -60,7 +58,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     library = importlib.import_module("jumanji")
     environment = library.make(name)
     values = parameters.parse_params(params, parameters.defaults_of(type(environment)), f"{_NAME}:{name}")
-    parameters.check_positive(values, [_LIMIT])
+    parameters.check_least(values, {"time_limit": 1})
     return wrappers.auto_reset(adapt(library.make(name, **values) if values else environment, name))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -79,12 +79,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     library = importlib.import_module("navix")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
     shown, max_steps = values["observation"], values["max_steps"]
-    if shown not in _OBSERVATIONS:
-        raise errors.UsageError(
-            errors.given("env.params.observation", shown),
-            f": expected one of {', '.join(_OBSERVATIONS)}{errors.nearest(shown, _OBSERVATIONS)}",
-        )
-    parameters.check_positive(values, ["max_steps"])
+    parameters.check_choice("observation", shown, _OBSERVATIONS)
+    parameters.check_least(values, {"max_steps": 1})
     environment = library.make(name, max_steps=max_steps, observation_fn=getattr(library.observations, shown))
     return wrappers.auto_reset(adapt(environment, name))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -78,13 +78,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     library = importlib.import_module("pgx")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
     illegal, max_steps = values["illegal"], values["max_steps"]
-    if illegal not in _ILLEGAL:
-        raise errors.UsageError(
-            errors.given("env.params.illegal", illegal),
-            f": expected one of {', '.join(_ILLEGAL)}{errors.nearest(illegal, _ILLEGAL)}",
-        )
-    if max_steps < 0:
-        raise errors.UsageError(errors.given("env.params.max_steps", max_steps), ": expected at least 0")
+    parameters.check_choice("illegal", illegal, _ILLEGAL)
+    parameters.check_least(values, {"max_steps": 0})
     return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
 
 

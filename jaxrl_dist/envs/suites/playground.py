@@ -6,7 +6,7 @@ observation. Its robots are not offered: to make one, it clones a repository of 
 
 import importlib
 
-from jaxrl_dist import envs, errors
+from jaxrl_dist import envs
 from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.envs.suites import brax
 
@@ -62,12 +62,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     defaults = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str) and k not in _NOT_OFFERED}
     values = {"impl": defaults["impl"], **parameters.parse_params(params, defaults, f"{_NAME}:{name}")}
     impl, episode_length = values["impl"], values.get("episode_length", settings["episode_length"])
-    if impl not in _IMPLEMENTATIONS:
-        raise errors.UsageError(
-            errors.given("env.params.impl", impl),
-            f": expected one of {', '.join(_IMPLEMENTATIONS)}{errors.nearest(impl, _IMPLEMENTATIONS)}",
-        )
-    parameters.check_positive(values, ["episode_length"])
+    parameters.check_choice("impl", impl, _IMPLEMENTATIONS)
+    parameters.check_least(values, {"episode_length": 1})
     environment = library.load(name, config_overrides=values)
     return wrappers.auto_reset(brax.adapt(environment, f"{_NAME}:{name}", episode_length))
 

@@ -31,7 +31,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     """
     parameters.check_name(name, _NAME, ENVIRONMENTS)
     values = {"length": 7, **parameters.parse_params(params, {"length": 7}, f"{_NAME}:{name}")}
-    parameters.check_positive(values, ["length"])
+    parameters.check_least(values, {"length": 1})
     return wrappers.auto_reset(bare(name, values["length"]))
 
 
