@@ -58,11 +58,20 @@ def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[reso
 
 def write_json(path: pathlib.Path, contents: dict[str, Any]) -> None:
     """Replaces a file in one step, so that a kill leaves the old one or the new one."""
-    text = json.dumps(contents, indent=1, allow_nan=False) + "\n"
+    write_text(path, json.dumps(contents, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Replaces a file in one step, as `replace` does."""
     replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
 
 
 def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+    """Replaces a file by what `write` puts into the path that it is given, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     scratch = path.with_name(f".{path.name}.new")
     try:
         write(scratch)

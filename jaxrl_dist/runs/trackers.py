@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_dist.runs import metrics
+from jaxrl_dist.runs import folder, metrics
 
 # Records that may wait for a tracker; a run has a few hundred.
 _LONGEST_QUEUE = 1000
@@ -104,7 +104,8 @@ class Tracker:
             if record["env_steps"] > sent.get(record["kind"], -1):
                 connection.send(record)
                 sent[record["kind"]] = record["env_steps"]
-                _keep(path, {"destination": session.destination, "id": connection.id, "sent": sent})
+                contents = {"destination": session.destination, "id": connection.id, "sent": sent}
+                folder.write_text(path, json.dumps(contents) + "\n")
         connection.finish()
 
 
@@ -176,10 +177,3 @@ def _kept(path: pathlib.Path, destination: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return kept if isinstance(kept, dict) and kept.get("destination") == destination else {}
-
-
-def _keep(path: pathlib.Path, contents: Mapping[str, Any]) -> None:
-    """Replaces the file in one step."""
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.write_text(json.dumps(contents) + "\n", encoding="utf-8")
-    os.replace(scratch, path)

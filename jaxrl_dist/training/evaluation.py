@@ -132,6 +132,16 @@ def _played_in_slices(
         start, length = stop, max(1, round(min(length / seconds, 4 * length)))
 
 
+def acting(agent: agents.Agent) -> Callable[..., Any]:
+    """Compiles (params, carry, timestep [B], key, t) -> (action [B], carry) of an agent that is evaluated."""
+
+    def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
+        output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
+        return output.action, output.carry
+
+    return jax.jit(choose)
+
+
 def make_on_host(
     agent: agents.Agent, task: envs.HostTask, episodes: int, max_steps: int, timeout_s: float
 ) -> Callable[..., np.ndarray | None]:
@@ -144,12 +154,7 @@ def make_on_host(
         max_steps: bound where the environment has no time limit.
         timeout_s: longest step of an environment.
     """
-
-    def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
-        output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
-        return output.action, output.carry
-
-    act = jax.jit(choose)
+    act = acting(agent)
     longest = task.spec.time_limit or max_steps
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:

@@ -8,7 +8,6 @@ command goes on where the search was stopped, and a larger number of trials goes
 import dataclasses
 import json
 import math
-import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -265,10 +264,8 @@ def _kept(search: Search) -> list[Drawn]:
 
 
 def _keep(search: Search, drawn: Sequence[Drawn]) -> None:
-    path = search.plan.out / "trials.json"
-    scratch = path.with_name(".trials.json.new")
-    scratch.write_text(json.dumps({"asked": _asked(search), "drawn": list(drawn)}, indent=1) + "\n", encoding="utf-8")
-    os.replace(scratch, path)
+    contents = json.dumps({"asked": _asked(search), "drawn": list(drawn)}, indent=1)
+    folder.write_text(search.plan.out / "trials.json", contents + "\n")
 
 
 def _report(search: Search, rows: Sequence[study_table.Row]) -> None:

@@ -19,8 +19,9 @@ from jaxrl_dist.envs import film as films
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import precision
+from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.training import evaluation, session
 from jaxrl_dist.training import policy as policies
-from jaxrl_dist.training import session
 
 FOLDER = "videos"
 # Viewers slow down pictures that stand for less than two hundredths of a second.
@@ -80,7 +81,7 @@ def record(
     """
     policy = policies.load(run, slot, params=params)
     films.check(policy.environment)
-    act = _acting(policy)
+    act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER
     folder.mkdir(exist_ok=True)
     found = []
@@ -90,17 +91,6 @@ def record(
             episode = _play(policy, functools.partial(act, key=key), env_seed, max_steps)
         found.append(_write(folder / f"{slot}-seed{seed}-episode{i}", episode))
     return found
-
-
-def _acting(policy: policies.Policy) -> Callable[..., Any]:
-    """Returns (carry, timestep [1], t, key) -> (action [1], carry), compiled once for all episodes."""
-
-    @jax.jit
-    def act(params: types.Params, carry: Any, timestep: types.TimeStep, key: jax.Array, t: Any) -> Any:
-        output = policy.agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
-        return output.action, output.carry
-
-    return functools.partial(act, policy.params)
 
 
 def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_steps: int) -> Episode:
@@ -155,24 +145,14 @@ def _write(stem: pathlib.Path, episode: Episode) -> dict[str, Any]:
     duration_ms = round(1000 / episode.frames_per_second)
     options = {"save_all": True, "append_images": others, "duration": duration_ms, "loop": 0, "optimize": False}
     files = {"gif": stem.with_suffix(".gif"), "still": stem.with_suffix(".png")}
-    _replace(files["gif"], lambda path: first.save(path, "GIF", **options))
-    _replace(files["still"], lambda path: episode.frames[len(episode.frames) // 2].save(path, "PNG"))
+    folders.replace(files["gif"], lambda path: first.save(path, "GIF", **options))
+    folders.replace(files["still"], lambda path: episode.frames[len(episode.frames) // 2].save(path, "PNG"))
     if episode.page is not None:
-        text, files["page"] = episode.page, stem.with_suffix(".html")
-        _replace(files["page"], lambda path: path.write_text(text, encoding="utf-8"))
+        files["page"] = stem.with_suffix(".html")
+        folders.write_text(files["page"], episode.page)
     return {
         **{kind: str(path) for kind, path in files.items()},
         "return": episode.returned,
         "length": episode.length,
         "ended": episode.is_whole,
     }
-
-
-def _replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Writes a file in one step, so that no reader finds half of it."""
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        write(scratch)
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)

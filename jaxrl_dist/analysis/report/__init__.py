@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_dist.analysis.report import curves, document, measured, settings, videos
 from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, table
+from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
 
 _BAD = {"failed", "going"}
@@ -26,7 +27,7 @@ def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "") -
     Raises:
         OSError: it cannot be written.
     """
-    document.write(page(views, path.parent, title), path)
+    folders.write_text(path, page(views, path.parent, title))
 
 
 def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") -> str:

@@ -1,28 +1,12 @@
-"""A self-contained page of named sections: no network and no script, its style inside; written whole or not at all."""
+"""A self-contained page of named sections: no network and no script, its style inside."""
 
 import datetime
-import os
 import pathlib
 from collections.abc import Mapping
 
 from jaxrl_dist.analysis.report.markup import Markup, element
 
 _STYLE = pathlib.Path(__file__).with_name("page.css")
-
-
-def write(text: str, path: pathlib.Path) -> None:
-    """Writes a page, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
 
 
 def page(title: str, lead: str, sections: Mapping[str, Markup | None]) -> str:

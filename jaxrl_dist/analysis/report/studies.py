@@ -9,6 +9,7 @@ import numpy as np
 from jaxrl_dist.analysis import plots, search_plots, study_table
 from jaxrl_dist.analysis.report import charts, curves, document
 from jaxrl_dist.analysis.report.markup import Markup, element, joined, table
+from jaxrl_dist.runs import folder as folders
 
 Rows = Sequence[study_table.Row]
 
@@ -42,7 +43,7 @@ def write_study(folder: pathlib.Path, title: str, rows: Rows, drawn: Mapping[str
         "Learning curves": joined(learning),
         "Commands and versions": _commands(rows),
     }
-    document.write(document.page(title, lead, sections), folder / _NAME)
+    folders.write_text(folder / _NAME, document.page(title, lead, sections))
 
 
 def write_search(
@@ -82,7 +83,7 @@ def write_search(
         ]) if shown else None,
         "Versions": _origins(best) if shown else None,
     }  # fmt: skip
-    document.write(document.page(title, lead, sections), folder / _NAME)
+    folders.write_text(folder / _NAME, document.page(title, lead, sections))
 
 
 def _finished(rows: Rows) -> int:
