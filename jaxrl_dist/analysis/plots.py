@@ -127,7 +127,6 @@ def draw(
         runs: label -> records of the same runs, for the panels that are not of returns.
     """
     from matplotlib import figure
-    from matplotlib.backends import backend_agg
 
     runs = runs or {}
     timed = [label for label, records in runs.items() if has_shares(records)] or list(runs)[:1]
@@ -136,7 +135,6 @@ def draw(
     ]
     rows = -(-len(shown) // 2)
     picture = figure.Figure(figsize=(10.0 if len(shown) > 1 else 6.0, 0.8 + 3.6 * rows), dpi=120, layout="constrained")
-    backend_agg.FigureCanvasAgg(picture)
     styles = [style(i) for i in range(len(curves))]
     returns: list[Any] = []
     for i, (name, label) in enumerate(shown):
@@ -295,7 +293,6 @@ def draw_scores(curves: Mapping[str, Curve], path: str | os.PathLike[str]) -> No
         path: PNG file to write.
     """
     from matplotlib import figure
-    from matplotlib.backends import backend_agg
 
     shown = {label: curve for label, curve in curves.items() if np.isfinite(curve.returns).all(1).any()}
     steps = min((curve.env_steps[-1] for curve in shown.values()), default=0.0)
@@ -310,7 +307,6 @@ def draw_scores(curves: Mapping[str, Curve], path: str | os.PathLike[str]) -> No
     )
     height = _MARGIN_INCHES + _ROW_INCHES * max(len(shown), 1)
     picture = figure.Figure(figsize=(10.0, height), dpi=120, layout="constrained")
-    backend_agg.FigureCanvasAgg(picture)
     first: Any = None
     for i, (title, scores) in enumerate(columns):
         first = axes = picture.add_subplot(1, 2, i + 1, sharex=first, sharey=first)

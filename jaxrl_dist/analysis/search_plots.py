@@ -1,6 +1,6 @@
 """Draws the trials of a search: evaluation return against each setting that was searched.
 
-Matplotlib is imported lazily, and only its objects and its Agg canvas are used, as in `plots`.
+Matplotlib is imported lazily, and only its objects are used, as in `plots`.
 """
 
 import os
@@ -48,12 +48,10 @@ def draw(
         title: above the panels.
     """
     from matplotlib import figure
-    from matplotlib.backends import backend_agg
 
     columns = min(len(settings), 3)
     rows = -(-len(settings) // columns)
     picture = figure.Figure(figsize=(1.0 + 4.2 * columns, 0.6 + 3.6 * rows), dpi=120, layout="constrained")
-    canvas = backend_agg.FigureCanvasAgg(picture)
     grid = picture.subplots(rows, columns, sharey=True, squeeze=False)
     known = [i for i, scores in enumerate(returns) if len(scores)]
     scores = [float(aggregate.interquartile_mean(returns[i])) for i in known]
@@ -66,7 +64,7 @@ def draw(
         axes.set_ylabel("Evaluation return")
     note = "Large: interquartile mean of a trial's seeds; small: single seeds; ringed: the best trial"
     picture.suptitle(f"{title}\n{note}" if title else note, fontsize=9, color="0.35")
-    canvas.print_png(str(path))
+    picture.savefig(str(path), format="png")
 
 
 def _draw_setting(
