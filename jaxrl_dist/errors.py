@@ -124,6 +124,23 @@ def nearest(value: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
+def check_divided(name: str, value: int, num_devices: int) -> None:
+    """Checks that devices divide the value of a setting.
+
+    Raises:
+        UsageError: they do not; the message names the nearest that they do.
+    """
+    if value % num_devices:
+        multiples = nearest_multiples(value, num_devices)
+        raise UsageError(given(name, value), f" is not divided by {num_devices} devices; nearest valid: {multiples}")
+
+
+def nearest_multiples(value: int, of: int) -> str:
+    """Names the multiples below and above a value that is none."""
+    below = max(value // of, 1) * of
+    return f"{below} or {below + of}"
+
+
 def nearest_flag(name: str, flags: Iterable[str]) -> tuple[str | Worded, ...]:
     """Returns the parts "; did you mean …?" for the flag most like a name, none without one; dashes are no likeness."""
     matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import types
-from jaxrl_dist.errors import UsageError, given
+from jaxrl_dist.errors import UsageError, check_divided, given, nearest_multiples
 from jaxrl_dist.numeric import permutations
 from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows, sum_tree
 from jaxrl_dist.types import Array, ArrayTree
@@ -304,18 +304,12 @@ def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tu
 def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_length: int, length: int) -> None:
     block = num_columns * unroll_length
     if config.capacity % block or config.capacity < block:
-        below = max(config.capacity // block, 1) * block
         raise UsageError(
             given("replay.capacity", config.capacity),
-            f" is no multiple of {num_columns} environments × {unroll_length} rows per unroll; nearest valid: {below} "
-            f"or {below + block}",
+            f" is no multiple of {num_columns} environments × {unroll_length} rows per unroll; nearest valid: "
+            f"{nearest_multiples(config.capacity, block)}",
         )
-    if config.batch_size % num_devices:
-        below = max(config.batch_size // num_devices, 1) * num_devices
-        raise UsageError(
-            given("replay.batch_size", config.batch_size),
-            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
-        )
+    check_divided("replay.batch_size", config.batch_size, num_devices)
     if length > config.capacity // num_columns:
         raise UsageError(
             given("replay.capacity", config.capacity),

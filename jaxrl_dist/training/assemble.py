@@ -85,7 +85,7 @@ def assemble(
         UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
     """
     mesh = meshes.make(devices, sweep.num_members(settings))
-    _check_divides("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
+    errors.check_divided("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
     builder = Builder(settings, environment, mesh)
     if settings["sweep"]:
         agent, learns = _sweep(builder)
@@ -239,15 +239,6 @@ def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[ja
 
 def _layout(settings: Resolved) -> parallel.LayoutSpec:
     return settings.row.layout(settings["layout"])
-
-
-def _check_divides(name: str, value: int, num_devices: int) -> None:
-    if value % num_devices:
-        below = max(value // num_devices, 1) * num_devices
-        raise errors.UsageError(
-            errors.given(name, value),
-            f" is not divided by {num_devices} devices; nearest valid: {below} or {below + num_devices}",
-        )
 
 
 def make_replay(

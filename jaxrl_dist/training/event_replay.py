@@ -26,16 +26,12 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     """
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {})
-    keys = assemble.seed_keys(parts.settings)
-    layout = parts.layout
+    layout, keys = parts.layout, assemble.seed_keys(parts.settings)
     if layout.events is None or not (folder / events.FILE_NAME).exists():
         raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
     if isinstance(parts.environment, envs.HostTask):
         raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
-    found = resume.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
-    if found is None:
-        raise errors.UsageError(f"{run} holds no checkpoint")
-    state, meta = found
+    state, meta = _newest(folder, parts, keys)
     # Events after the checkpoint, as of a run that was killed, left no parameters to compare with.
     log = events.read(folder)[: layout.events.count(state)]
     with session.matmul_precision(parts.settings):
@@ -65,10 +61,7 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     layout, keys = parts.layout, assemble.seed_keys(parts.settings)
     if layout.events is None:
         raise errors.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")
-    found = resume.restore_latest(parts, folder / "checkpoints", keys, layout.template(keys), warnings.warn)
-    if found is None:
-        raise errors.UsageError(f"{run} holds no checkpoint")
-    before, meta = found
+    before, meta = _newest(folder, parts, keys)
     state = layout.events.roll_back(before, updates)
     place = [_updates(one) for one in before.versions].index(updates)
     events.truncate(folder, layout.events.count(before))
@@ -78,6 +71,14 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
     checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
     checkpoint.save(folder / "checkpoints", steps, resume.snapshot(parts, state), meta)
     return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}
+
+
+def _newest(folder: pathlib.Path, parts: assemble.Assembly, keys: jax.Array) -> tuple[Any, Any]:
+    """Restores the newest checkpoint of a run, state and meta."""
+    found = resume.restore_latest(parts, folder / "checkpoints", keys, parts.layout.template(keys), warnings.warn)
+    if found is None:
+        raise errors.UsageError(f"{folder} holds no checkpoint")
+    return found
 
 
 def _repeat(

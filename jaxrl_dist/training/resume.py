@@ -196,15 +196,28 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
             probe = folder / f".probe-{os.getpid()}"
             probe.touch()
             probe.unlink()
-            with folders.lock(folder):
+            with lock(folder):
                 pass
-        except errors.LockError as error:
-            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from None
         except OSError as error:
             raise errors.UsageError(
                 errors.given("out", folder), f" cannot be written: {error.strerror or error}"
             ) from None
         yield folder
+
+
+@contextlib.contextmanager
+def lock(folder: pathlib.Path) -> Iterator[None]:
+    """Holds a run folder for this process alone.
+
+    Raises:
+        UsageError: another trainer has it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(folders.lock(folder))
+        except errors.LockError as error:
+            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
+        yield
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:

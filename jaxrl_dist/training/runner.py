@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -108,7 +108,7 @@ def drive(
     with (
         memory_use.named(),
         resume.open_folder(named, settings) as folder,
-        _lock(folder),
+        resume.lock(folder),
         session.matmul_precision(settings),
     ):
         with stop.at_once("stopped before the run began; nothing was saved"):
@@ -131,17 +131,6 @@ def drive(
             result = session.run(parts, folder, started, logger, stop, callbacks)
         summary = run_summary.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)
-
-
-@contextlib.contextmanager
-def _lock(folder: pathlib.Path) -> Iterator[None]:
-    """Holds the folder; one that another trainer took a moment ago is refused as one that it had before."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(run_folder.lock(folder))
-        except errors.LockError as error:
-            raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
-        yield
 
 
 def _say_nothing(text: str) -> None:
