@@ -62,9 +62,9 @@ def main() -> None:
 def _compare(task: dict[str, Any], axes: tuple[Axes, ...], rounds: int) -> str:
     """Returns the rest of a task's row."""
     named = {**task, "layout": resolve.AUTO}
-    settings, environment = assemble.resolve(named)
+    settings, _ = assemble.resolve(named)
     devices = jax.devices()
-    found = auto_layout.choose(named, settings, environment, devices, runner.keep_programs, _tell)
+    found = auto_layout.Trials(named, devices, runner.keep_programs, _tell).choose(settings)
     chosen = {name: value for name, (value, _) in found.items()}
     grid = [dict(zip(one, values, strict=True)) for one in axes for values in itertools.product(*one.values())]
     with contextlib.ExitStack() as stack:

@@ -6,11 +6,12 @@ and rows per update, replay, policy lag, optimiser), and whatever a flag or a pr
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -58,95 +59,91 @@ def settle(
         return settings, environment
     contents = folders.held(folder)
     earlier = {} if contents is None else catalogue.measured_in(contents, settings)
-    measured = earlier or choose(named, settings, environment, devices, on_devices, say)
+    measured = earlier or Trials(named, devices, on_devices, say).choose(settings)
     return assemble.resolve(named, measured)
 
 
-def choose(
-    named: Mapping[str, Any],
-    settings: resolve.Resolved,
-    environment: envs.Environment | envs.HostTask,
-    devices: Sequence[jax.Device],
-    on_devices: Callable[[Sequence[jax.Device]], None],
-    say: Callable[[str], None],
-) -> Measured:
-    """Tries one choice after the other, each with the best of those before; arguments as those of `settle`.
+class Trials(NamedTuple):
+    """Tries the choices that a run has.
 
-    Returns:
-        The values by flag name, each with its origin.
+    Attributes:
+        named: settings by flag name, as the user gave them.
+        devices: to choose from.
+        on_devices: called with those of each option, before anything is compiled for them.
+        say: prints a line.
     """
-    if settings["env"].startswith("external:"):
-        raise errors.UsageError(
-            errors.given("layout", resolve.AUTO),
-            f": simulators of {settings['env']} connect by themselves, so no layout can be tried",
-        )
-    measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
-    for options in (_layouts, _devices, _actors, _threads, _together):
-        resolved = assemble.resolve(named, measured)[0] if measured else settings
-        tried = [one for one in options(resolved, devices) if not _is_fixed(resolved, one)]
-        if len(tried) < 2:
-            continue
-        speeds = _speeds(named, measured, tried, devices, on_devices, say)
-        for option, speed in zip(tried, speeds, strict=True):
-            if speed:
-                say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
-        if not any(speeds):
-            # Then the run itself reports the error.
-            return measured
-        best = max(range(len(tried)), key=lambda i: speeds[i])
-        if speeds[best] < speeds[0] * _CLEARLY:
-            best = 0
-        origin = f"{resolve.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
-        measured |= {name: (value, origin) for name, value in tried[best].items()}
-    return measured
+
+    named: Mapping[str, Any]
+    devices: Sequence[jax.Device]
+    on_devices: Callable[[Sequence[jax.Device]], None]
+    say: Callable[[str], None]
+
+    def choose(self, settings: resolve.Resolved) -> Measured:
+        """Tries one choice after the other, each with the best of those before.
+
+        Args:
+            settings: resolved of those that were named.
+
+        Returns:
+            The values by flag name, each with its origin.
+
+        Raises:
+            UsageError: simulators connect by themselves.
+        """
+        if settings["env"].startswith("external:"):
+            raise errors.UsageError(
+                errors.given("layout", resolve.AUTO),
+                f": simulators of {settings['env']} connect by themselves, so no layout can be tried",
+            )
+        measured: dict[str, tuple[Any, str]] = {"layout": (settings["layout"], f"{resolve.AUTO}: the only one")}
+        for options in (_layouts, functools.partial(_devices, self.devices), _actors, _threads, _together):
+            resolved = assemble.resolve(self.named, measured)[0]
+            tried = [one for one in options(resolved) if not _is_fixed(resolved, one)]
+            if len(tried) < 2:
+                continue
+            speeds = self.speeds(measured, tried)
+            for option, speed in zip(tried, speeds, strict=True):
+                if speed:
+                    self.say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
+            if not any(speeds):
+                # Then the run itself reports the error.
+                return measured
+            best = max(range(len(tried)), key=lambda i: speeds[i])
+            if speeds[best] < speeds[0] * _CLEARLY:
+                best = 0
+            origin = f"{resolve.AUTO}: {speeds[best]:,.0f} steps/s, the best of {sum(map(bool, speeds))} tried"
+            measured |= {name: (value, origin) for name, value in tried[best].items()}
+        return measured
+
+    def speeds(self, measured: Measured, options: Sequence[Option]) -> list[float]:
+        """Returns the steps per second of each option, measured in turns; 0 for one that is not possible."""
+        with contextlib.ExitStack() as stack:
+            probes = [self._probe(measured, option, stack) for option in options]
+            for _ in range(_ROUNDS):
+                for one in probes:
+                    # Where an iteration takes long, one round is enough.
+                    if one is not None and one.seconds < _ROUNDS * _SLICE_S:
+                        one.run(_SLICE_S)
+            return [statistics.median(one.rates) if one else 0.0 for one in probes]
+
+    def _probe(self, measured: Measured, option: Option, stack: contextlib.ExitStack) -> probe.Probe | None:
+        """Returns the warm probe of an option, which the stack closes; None, and says why, if settings exclude it."""
+        entries = {name: (value, resolve.AUTO) for name, value in option.items()}
+        try:
+            settings, environment = assemble.resolve(self.named, {**measured, **entries})
+            chosen = assemble.choose_devices(settings, self.devices)
+            self.on_devices(chosen)
+            made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
+        except errors.UsageError as error:
+            self.say(f"{resolve.AUTO}: {_text(option)} is not possible: {errors.as_typed(error)}")
+            return None
+        stack.callback(made.close)
+        made.warm_up()
+        return made
 
 
-def _speeds(
-    named: Mapping[str, Any],
-    measured: Measured,
-    options: Sequence[Option],
-    devices: Sequence[jax.Device],
-    on_devices: Callable[[Sequence[jax.Device]], None],
-    say: Callable[[str], None],
-) -> list[float]:
-    """Returns the steps per second of each option, measured in turns; 0 for one that is not possible, and says why."""
-    with contextlib.ExitStack() as stack:
-        probes = [_probe(named, measured, option, devices, on_devices, stack, say) for option in options]
-        for _ in range(_ROUNDS):
-            for one in probes:
-                # Where an iteration takes long, one round is enough.
-                if one is not None and one.seconds < _ROUNDS * _SLICE_S:
-                    one.run(_SLICE_S)
-        return [statistics.median(one.rates) if one else 0.0 for one in probes]
-
-
-def _probe(
-    named: Mapping[str, Any],
-    measured: Measured,
-    option: Option,
-    devices: Sequence[jax.Device],
-    on_devices: Callable[[Sequence[jax.Device]], None],
-    stack: contextlib.ExitStack,
-    say: Callable[[str], None],
-) -> probe.Probe | None:
-    """Returns the warm probe of an option, which the stack closes; None, and says why, if settings exclude it."""
-    entries = {name: (value, resolve.AUTO) for name, value in option.items()}
-    try:
-        settings, environment = assemble.resolve(named, {**measured, **entries})
-        chosen = assemble.choose_devices(settings, devices)
-        on_devices(chosen)
-        made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
-    except errors.UsageError as error:
-        say(f"{resolve.AUTO}: {_text(option)} is not possible: {errors.as_typed(error)}")
-        return None
-    stack.callback(made.close)
-    made.warm_up()
-    return made
-
-
-def _layouts(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _layouts(settings: resolve.Resolved) -> list[Option]:
     """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
-    del devices
     options: list[Option] = [{"layout": settings["layout"]}]
     row = settings.row
     if settings["layout"] == "anakin" and "sebulba" in row.layout_names and settings["num_seeds"] == 1:
@@ -155,7 +152,7 @@ def _layouts(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[
     return options
 
 
-def _devices(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _devices(devices: Sequence[jax.Device], settings: resolve.Resolved) -> list[Option]:
     """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
     chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
     counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
@@ -171,9 +168,8 @@ def _devices(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[
     return options
 
 
-def _actors(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _actors(settings: resolve.Resolved) -> list[Option]:
     """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
-    del devices
     if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
         return []
     cores, envs_in_all = len(os.sched_getaffinity(0)), settings["env.num_envs"]
@@ -181,18 +177,16 @@ def _actors(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[O
     return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
 
 
-def _threads(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _threads(settings: resolve.Resolved) -> list[Option]:
     """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
-    del devices
     name = _THREADS.get(settings["env"].partition(":")[0], "")
     cores = len(os.sched_getaffinity(0))
     counts = dict.fromkeys([0, *(n for n in (cores // 2, 2 * cores) if n)])
     return [{f"{resolve.PARAMS}{name}": str(n)} for n in counts] if name else []
 
 
-def _together(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[Option]:
+def _together(settings: resolve.Resolved) -> list[Option]:
     """Returns numbers of environments that act together, where which ones do depends on timing anyway."""
-    del devices
     if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
         return []
     width = settings["env.num_envs"] // settings["layout.num_actors"]

@@ -34,20 +34,19 @@ def measure_as(monkeypatch: pytest.MonkeyPatch, speed: Callable[[resolve.Resolve
     """Has every option tried in no time, at the speed that a function gives its settings; returns what was tried."""
     tried: list[dict[str, Any]] = []
 
-    def speeds(named: Any, measured: Any, options: Sequence[dict[str, Any]], *others: Any) -> list[float]:
+    def speeds(trials: auto_layout.Trials, measured: Any, options: Sequence[dict[str, Any]]) -> list[float]:
         tried.extend(options)
         entries = [{name: (value, "auto") for name, value in option.items()} for option in options]
-        return [speed(catalogue.resolved(named, "classic", measured={**measured, **one})) for one in entries]
+        return [speed(catalogue.resolved(trials.named, "classic", measured={**measured, **one})) for one in entries]
 
-    monkeypatch.setattr(auto_layout, "_speeds", speeds)
+    monkeypatch.setattr(auto_layout.Trials, "speeds", speeds)
     return tried
 
 
 def chosen(flags: dict[str, Any], devices: int = 8) -> tuple[auto_layout.Measured, list[str]]:
-    settings, environment = assemble.resolve(flags)
     said: list[str] = []
-    found = auto_layout.choose(flags, settings, environment, jax.devices()[:devices], lambda devices: None, said.append)
-    return found, said
+    trials = auto_layout.Trials(flags, jax.devices()[:devices], lambda devices: None, said.append)
+    return trials.choose(assemble.resolve(flags)[0]), said
 
 
 def test_auto_takes_devices_by_their_speed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +112,7 @@ def test_what_a_flag_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_simulators_that_come_by_themselves_are_refused() -> None:
     flags = {"system": "ppo", "env": "external:robot", "layout": "auto"}
     with conftest.refused("--layout=auto: ", "external:robot"):
-        auto_layout.choose(flags, catalogue.resolved(flags), None, [], lambda devices: None, print)  # type: ignore[arg-type]
+        auto_layout.Trials(flags, [], lambda devices: None, print).choose(catalogue.resolved(flags))
 
 
 @pytest.mark.slow
@@ -178,9 +177,8 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
     flags = flags_of("ppo")
     options = [{"layout.num_devices": 1}, {"layout.num_devices": 3}]
     said: list[str] = []
-    found = auto_layout._speeds(
-        flags, {"layout": ("anakin", "auto")}, options, jax.devices(), lambda _: None, said.append
-    )
+    trials = auto_layout.Trials(flags, jax.devices(), lambda _: None, said.append)
+    found = trials.speeds({"layout": ("anakin", "auto")}, options)
     assert found[0] > 0 and found[1] == 0.0
     refused = r"auto: --layout\.num_devices=3 is not possible: --\S+ is not divided by 3"
     assert len(said) == 1 and re.match(refused, said[0])
