@@ -41,23 +41,6 @@ class Compiled(NamedTuple):
     temporaries: int
 
 
-class Speed(NamedTuple):
-    """Measurements of a probe.
-
-    Attributes:
-        steps_per_second: of all seeds.
-        seconds: that were measured, and `iterations` in them.
-        updates_per_iteration: of one seed, once a replay is learned from.
-        bottleneck: a sentence.
-    """
-
-    steps_per_second: float
-    seconds: float
-    iterations: int
-    updates_per_iteration: float
-    bottleneck: str
-
-
 def describe(
     flags: Mapping[str, Any], settings: resolve.Resolved, devices: Sequence[jax.Device], probe_s: float = _PROBE_S
 ) -> Any:
@@ -194,19 +177,17 @@ def _range(values: np.ndarray) -> str:
     return f"{low:.3g}" if math.isclose(low, high) else f"{high:.3g} to {low:.3g}"
 
 
-def measure(probed: probe.Probe) -> Speed:
-    """Returns the measurements of a probe, and the bottleneck; the probe's state is used up."""
-    speed = Speed(probed.steps_per_second, probed.seconds, probed.iterations, probed.updates_per_iteration, "")
+def bottleneck(probed: probe.Probe) -> str:
+    """Names in a sentence what a probe's time went into; its state is used up."""
     report = probed.report()
     if "bottleneck" in report:
-        return speed._replace(bottleneck=_of_threads(report))
+        return _of_threads(report)
     if probed.parts.settings["layout"] == "anakin" and isinstance(probed.parts.environment, envs.Environment):
         whole = probed.seconds / probed.iterations
         share = min(probe.acting_seconds(probed, max(1, probed.iterations // 4)) / whole, 1.0)
         name = "environments and acting" if share > 0.5 else "learning"
-        sentence = f"{name} (environments and acting {share:.0%} of the time, learning {1 - share:.0%})"
-        return speed._replace(bottleneck=sentence)
-    return speed._replace(bottleneck="not told apart, since workers play and learn in one program")
+        return f"{name} (environments and acting {share:.0%} of the time, learning {1 - share:.0%})"
+    return "not told apart, since workers play and learn in one program"
 
 
 def _of_threads(report: Mapping[str, Any]) -> str:
@@ -215,16 +196,17 @@ def _of_threads(report: Mapping[str, Any]) -> str:
 
 
 def _speed(settings: resolve.Resolved, probed: probe.Probe) -> list[str]:
-    speed, total = measure(probed), records.env_steps(probed.parts, 1)
+    speed, total = probed.steps_per_second, records.env_steps(probed.parts, 1)
     iterations = -(-settings["steps"] // total)
-    minutes = iterations * total * settings["num_seeds"] / speed.steps_per_second / 60
-    updates = f"{speed.updates_per_iteration * iterations:,.0f} updates" if probed.learns else "no update seen yet"
+    minutes = iterations * total * settings["num_seeds"] / speed / 60
+    updates = f"{probed.updates_per_iteration * iterations:,.0f} updates" if probed.learns else "no update seen yet"
+    busiest = bottleneck(probed)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
     return [
-        f"speed, of {speed.iterations:,} iterations in {speed.seconds:.1f} s",
-        f"  {speed.steps_per_second:,.0f} steps/s: {settings['steps']:,} steps take {_duration(minutes)}, without "
+        f"speed, of {probed.iterations:,} iterations in {probed.seconds:.1f} s",
+        f"  {speed:,.0f} steps/s: {settings['steps']:,} steps take {_duration(minutes)}, without "
         f"evaluations; {updates} per seed",
-        f"  bottleneck: {speed.bottleneck}",
+        f"  bottleneck: {busiest}",
         f"  memory of this process: {memory_use.readable(most)} at most",
     ]
 
