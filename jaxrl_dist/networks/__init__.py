@@ -179,17 +179,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     if ":" in config.torso:
         custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
     core = cores.Lstm(config.core_size, config.forget_bias) if recurrent else None
-    module = _Model(
-        heads=tuple(heads),
-        make_torso=make_torso,
-        shared=config.shared or config.core != "identity",
-        core=core,
-        head_size=config.head_size,
-        activation=config.activation if config.torso == "mlp" else "relu",
-        orthogonal=config.orthogonal,
-        layer_norm=config.layer_norm,
-    )
-    built = _Built(module, core, num_frames, observation, extra)
+    built = _Built(_Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
         recurrent=recurrent,
@@ -285,20 +275,16 @@ def _forget(carry: Carry) -> Carry:
 class _Model(nn.Module):
     """Torso(s), a core with memory unless `core` is None, and heads, linear for a `head_size` of 0."""
 
+    config: Config
     heads: tuple[Head, ...]
     make_torso: Callable[[], nn.Module]
-    shared: bool
     core: nn.Module | None
-    head_size: int
-    activation: str
-    orthogonal: bool
-    layer_norm: bool
 
     def setup(self) -> None:
         inner = [head for head in self.heads if head.depends_on_input]
-        self.torsos = [self.make_torso() for _ in range(1 if self.shared else len(inner))]
-        hidden = self.head_size, self.activation, self.orthogonal, self.layer_norm
-        self.outputs = {head.name: _Output(head, *hidden) for head in inner}
+        is_shared = self.config.shared or self.config.core != "identity"
+        self.torsos = [self.make_torso() for _ in range(1 if is_shared else len(inner))]
+        self.outputs = {head.name: _Output(self.config, head) for head in inner}
         self.free = {
             head.name: self.param(head.name, nn.initializers.zeros_init(), (head.size,))
             for head in self.heads
@@ -320,7 +306,7 @@ class _Model(nn.Module):
         return self._heads([features], None), carry
 
     def _heads(self, features: list[jax.Array], noise: jax.Array | None) -> dict[str, jax.Array]:
-        features = features * len(self.outputs) if self.shared else features
+        features = features * len(self.outputs) if len(features) == 1 else features
         outputs = {}
         for (name, output), x in zip(self.outputs.items(), features, strict=True):
             outputs[name], noise = output(x, noise)
@@ -329,24 +315,23 @@ class _Model(nn.Module):
 
 
 class _Output(nn.Module):
-    """A head: one hidden layer of its own where `hidden` is not 0, and its last layer."""
+    """A head: one hidden layer of its own where `head_size` is not 0, and its last layer."""
 
+    config: Config
     head: Head
-    hidden: int
-    activation: str
-    orthogonal: bool
-    layer_norm: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output, and the factors that other heads take."""
-        if self.hidden:
-            x, noise = self._layer(x, self.hidden, math.sqrt(2.0), noise)
-            x = torsos.ACTIVATIONS[self.activation](torsos.normalisation(self.layer_norm)()(x))
+        config = self.config
+        if config.head_size:
+            x, noise = self._layer(x, config.head_size, math.sqrt(2.0), noise)
+            activation = torsos.ACTIVATIONS[config.activation if config.torso == "mlp" else "relu"]
+            x = activation(torsos.normalisation(config.layer_norm)()(x))
         return self._layer(x, self.head.size, self.head.gain, noise)
 
     def _layer(self, x: jax.Array, size: int, gain: float, noise: Any) -> tuple[jax.Array, Any]:
         if not self.head.noise:
-            return nn.Dense(size, kernel_init=torsos.kernel(self.orthogonal, gain))(x), noise
+            return nn.Dense(size, kernel_init=torsos.kernel(self.config.orthogonal, gain))(x), noise
         own, rest = (None, None) if noise is None else jnp.split(noise, (x.shape[-1] + size,), axis=-1)
         return noisy.Noisy(size, self.head.noise)(x, own), rest
