@@ -17,7 +17,7 @@ def make() -> replay.Replay:
         init=lambda step_spec, carry_spec: (),
         add=add,
         add_again=add,
-        sample=_sample,
+        sample=sample,
         update=lambda state, indices, priorities: (),
         keeps_rows=False,
     )
@@ -28,11 +28,17 @@ def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -
     del columns
     if not isinstance(state, types.Unroll):
         return unroll
-    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.steps, unroll.steps)
-    return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.carry, unroll.carry))
+    return beside(state, unroll)
 
 
-def _sample(state: types.Unroll, key: Array, progress: Array) -> types.Sample:
+def beside(first: types.Unroll, second: types.Unroll) -> types.Unroll:
+    """Puts the columns of two unrolls of one length beside each other."""
+    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), first.steps, second.steps)
+    return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first.carry, second.carry))
+
+
+def sample(state: types.Unroll, key: Array, progress: Array) -> types.Sample:
+    """Returns all of it, once."""
     del key, progress
     return types.Sample(state, (), jnp.ones(state.steps.version.shape[1], jnp.float32))
 

@@ -88,10 +88,7 @@ def _add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: A
 def _sample(rows: replay.Replay, unroll_length: int, state: Between, key: Array, progress: Array) -> types.Sample:
     older = _without_newest(state, unroll_length)
     old = _blank_unless(_holds_any(older, unroll_length), rows.sample(older, key, progress).sequences)
-    steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), state.newest.steps, old.steps)
-    carry = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), state.newest.carry, old.carry)
-    weights = jnp.ones(steps.version.shape[1], jnp.float32)
-    return types.Sample(types.Unroll(steps, carry), (), weights, fresh=state.newest)
+    return latest.sample(latest.beside(state.newest, old), key, progress)._replace(fresh=state.newest)
 
 
 def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
