@@ -159,5 +159,4 @@ def _read(path: pathlib.Path) -> Reference:
 
 def env_params(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment's own parameters of a reference's settings."""
-    prefix = resolve.PARAMS
-    return {name.removeprefix(prefix): str(x["value"]) for name, x in settings.items() if name.startswith(prefix)}
+    return resolve.env_params({name: entry["value"] for name, entry in settings.items()})

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl_dist import commands, errors
-from jaxrl_dist.settings import Field, command_line, setting
-from jaxrl_dist.settings.resolve import PARAMS
+from jaxrl_dist.settings import Field, command_line, resolve, setting
 
 _NAME = "evaluate"
 
@@ -30,7 +29,7 @@ class Config:
 def main(arguments: Sequence[str]) -> int:
     """Evaluates and prints; returns 2, after one line, for a wrong command, 1 where something fails."""
     usage = f"{commands.usage(_NAME)} --run=FOLDER [--env.params.NAME=VALUE ...] [--flag=value ...]"
-    named = [name for name in command_line.names(arguments) if name.startswith(PARAMS)]
+    named = [name for name in command_line.names(arguments) if name.startswith(resolve.PARAMS)]
     others = {name: Field(name, "str", "", "Another value for a parameter of the environment.") for name in named}
     options, given = command_line.options(Config, arguments, usage, str(__doc__), others)
     commands.no_more(given.rest)
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.check_run(options.run, "--run=")
     if not options.episodes and not options.video:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
-    params = {name.removeprefix(PARAMS): str(value) for name, value in given.values.items()}
+    params = resolve.env_params(given.values)
     try:
         commands.say(json.dumps(_record(options, params)))
     except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:

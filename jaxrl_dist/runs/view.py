@@ -67,8 +67,7 @@ class View(NamedTuple):
     @property
     def env_params(self) -> dict[str, str]:
         """The environment's own parameters."""
-        prefix = resolve.PARAMS
-        return {name.removeprefix(prefix): str(x) for name, x in self.settings.items() if name.startswith(prefix)}
+        return resolve.env_params(self.settings)
 
 
 def read(folder: pathlib.Path, label: str = "") -> View:

@@ -69,7 +69,7 @@ class Resolved:
     @property
     def env_params(self) -> dict[str, str]:
         """The environment's own parameters, as text."""
-        return {name[len(PARAMS) :]: value for name, value in self.settings.items() if name.startswith(PARAMS)}
+        return env_params(self.settings)
 
     def group(self, owner: str, config_class: type[ConfigT]) -> ConfigT:
         """Builds the Config of an owner ("" for the run's own settings)."""
@@ -105,6 +105,11 @@ class Resolved:
             UsageError: the contents are not those of a `config.json`.
         """
         return difference(entries(old, self.fields), entries(self.as_json(), self.fields))
+
+
+def env_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment's own parameters, as text, of flag name -> value."""
+    return {name.removeprefix(PARAMS): str(value) for name, value in values.items() if name.startswith(PARAMS)}
 
 
 def layered(

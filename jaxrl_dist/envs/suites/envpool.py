@@ -10,7 +10,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,14 +53,6 @@ _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid",
 _SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
 
-class _Task(NamedTuple):
-    """A task: its name, EnvPool's own settings, and those that only this project has."""
-
-    name: str
-    settings: dict[str, Any]
-    life_loss: bool
-
-
 def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     """Makes the task `envpool:name`, without any environment of it unless parameters are given.
 
@@ -77,7 +69,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     """
     library = importlib.import_module("envpool")
     parameters.check_name(name, _NAME, library.list_all_envs(), _MORE_NAMES)
-    defaults = _native_spec(library, _Task(name, {}, False)).config._asdict()
+    defaults = _native_spec(library, name, {}).config._asdict()
     is_atari = "full_action_space" in defaults
     values = parameters.parse_params(params, _offered(defaults, is_atari), f"{_NAME}:{name}")
     protocol, life_loss = "", False
@@ -85,10 +77,10 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
         protocol, life_loss, values = atari.choose(values)
     atari.check_ranges(values)
     fixed = {key: value for key, value in (("stack_num", 1), ("reward_clip", False)) if key in defaults}
-    task = _Task(name, {**values, **fixed}, life_loss)
-    native = _native_spec(library, task)
+    settings = {**values, **fixed}
+    native = _native_spec(library, name, settings)
     if params:
-        _try_out(library, task)
+        _try_out(library, name, settings)
     if not is_atari:
         changed = parameters.list_params({key: value for key, value in values.items() if key != "num_threads"})
         version = f"EnvPool {library.__version__}" if "frame_skip" in defaults else ""
@@ -97,7 +89,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 
     def make_pooled(seeds: np.ndarray, batch_size: int, timeout_s: float, **drawn: str) -> tuple[pooled.Pooled, Any]:
         try:
-            pool = _make_pool(library, task, seeds, batch_size, **drawn)
+            pool = _make_pool(library, name, settings, seeds, batch_size, **drawn)
         except (RuntimeError, ValueError) as error:
             raise errors.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
         return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
@@ -120,13 +112,13 @@ def _is_drawn(name: str) -> bool:
     return registry.specs[name][0].removeprefix("envpool.") in _DRAWN
 
 
-def _native_spec(library: Any, task: _Task) -> Any:
+def _native_spec(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
     try:
-        return library.make_spec(task.name, **task.settings)
+        return library.make_spec(name, **settings)
     except ModuleNotFoundError:
         raise
     except (ImportError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise errors.UsageError(errors.given("env", f"{_NAME}:{task.name}"), f": {_one_line(error)}") from error
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{name}"), f": {_one_line(error)}") from error
 
 
 def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
@@ -208,20 +200,13 @@ def _unchanged(x: Any) -> Any:
     return x
 
 
-def _make_pool(library: Any, task: _Task, seeds: np.ndarray, batch_size: int, **drawn: str) -> Any:
-    settings = dict(task.settings)
-    threads = settings.pop("num_threads", 0) or min(batch_size, _num_cores())
+def _make_pool(
+    library: Any, name: str, settings: Mapping[str, Any], seeds: np.ndarray, batch_size: int, **drawn: str
+) -> Any:
+    threads = settings.get("num_threads") or min(batch_size, _num_cores())
+    sizes = {"num_envs": len(seeds), "batch_size": batch_size, "num_threads": threads, "seed": seeds.tolist()}
     with _without_known_warnings():
-        pool = library.make(
-            task.name,
-            env_type="gymnasium",
-            num_envs=len(seeds),
-            batch_size=batch_size,
-            num_threads=threads,
-            seed=[int(seed) for seed in seeds],
-            **settings,
-            **drawn,
-        )
+        pool = library.make(name, env_type="gymnasium", **{**settings, **sizes}, **drawn)
         # EnvPool makes its spaces when they are first read, which its own `recv` does.
         pool.observation_space, pool.action_space  # noqa: B018
     return pool
@@ -231,14 +216,13 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _try_out(library: Any, task: _Task) -> None:
+def _try_out(library: Any, name: str, settings: Mapping[str, Any]) -> None:
     """Resets one environment, so that a value that EnvPool refuses is refused in one line and before a run begins."""
     try:
-        _make_pool(library, task, np.zeros(1, np.uint32), 1).reset()
+        _make_pool(library, name, settings, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
         raise errors.UsageError(
-            errors.given("env", f"{_NAME}:{task.name}"),
-            f" with {parameters.list_params(task.settings)}: {_one_line(error)}",
+            errors.given("env", f"{_NAME}:{name}"), f" with {parameters.list_params(settings)}: {_one_line(error)}"
         ) from error
 
 
