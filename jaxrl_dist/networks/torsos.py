@@ -15,6 +15,14 @@ from jaxrl_dist.networks import custom
 # Name -> least height and width of an image, in pixels, for which its last convolution has an output.
 _CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}
 
+# Filters, width and stride of each layer, and units of the last one.
+_CNNS = {
+    # Young & Tian 2019, section 3.
+    "minatar_cnn": (((16, 3, 1),), 128),
+    # Mnih et al. 2015, methods.
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
 
 
@@ -59,9 +67,9 @@ def make(
                 f" takes images of {least} × {least} pixels or more; this observation has shape {shape}: use ",
                 given("network", other),
             )
-        return {"minatar_cnn": _MinAtarCnn, "nature_cnn": _NatureCnn, "impala_resnet": _ImpalaResNet}[name](
-            init, norm, last_layer
-        )
+        if name in _CNNS:
+            return _Cnn(*_CNNS[name], init, norm, last_layer)
+        return _ImpalaResNet(init, norm, last_layer)
     if ":" not in name:
         raise UsageError(
             given("network", name), f" is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class"
@@ -86,19 +94,6 @@ class _Mlp(nn.Module):
         for size in self.sizes:
             x = self.activation(self.norm()(nn.Dense(size, kernel_init=self.kernel)(x)))
         return x
-
-
-class _MinAtarCnn(nn.Module):
-    """Young & Tian 2019, section 3: 16 filters 3×3, then 128 units."""
-
-    kernel: Any
-    norm: Callable[[], Any]
-    last_layer: bool = True
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.relu(self.norm()(_Convolution(16, 3, 1, self.kernel)(_as_float(x))))
-        return _units(128 * self.last_layer, self.kernel, self.norm, x)
 
 
 class _Convolution(nn.Module):
@@ -146,9 +141,11 @@ def by_products(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
     return jnp.concatenate(shifted, -1) @ weights.reshape(-1, features)
 
 
-class _NatureCnn(nn.Module):
-    """Mnih et al. 2015, methods: 32@8×8/4, 64@4×4/2, 64@3×3/1, 512 units."""
+class _Cnn(nn.Module):
+    """Convolutions with relu, and a layer of units."""
 
+    layers: tuple[tuple[int, int, int], ...]
+    units: int
     kernel: Any
     norm: Callable[[], Any]
     last_layer: bool = True
@@ -156,9 +153,9 @@ class _NatureCnn(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = _as_float(x)
-        for filters, size, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        for filters, size, stride in self.layers:
             x = nn.relu(self.norm()(_Convolution(filters, size, stride, self.kernel)(x)))
-        return _units(512 * self.last_layer, self.kernel, self.norm, x)
+        return _units(self.units * self.last_layer, self.kernel, self.norm, x)
 
 
 class _ImpalaResNet(nn.Module):
