@@ -307,9 +307,8 @@ def draw_scores(curves: Mapping[str, Curve], path: str | os.PathLike[str]) -> No
     )
     height = _MARGIN_INCHES + _ROW_INCHES * max(len(shown), 1)
     picture = figure.Figure(figsize=(10.0, height), dpi=120, layout="constrained")
-    first: Any = None
-    for i, (title, scores) in enumerate(columns):
-        first = axes = picture.add_subplot(1, 2, i + 1, sharex=first, sharey=first)
+    panels = picture.subplots(1, 2, sharex=True, sharey=True)
+    for i, (axes, (title, scores)) in enumerate(zip(panels, columns, strict=True)):
         _draw_column(axes, title, list(shown), scores, names_rows=i == 0)
     picture.supxlabel("Evaluation return: interquartile mean, 95 % interval, single seeds", fontsize=9)
     picture.savefig(str(path), format="png")
@@ -456,7 +455,6 @@ def _draw_column(axes: Any, title: str, labels: list[str], scores: list[Score], 
     axes.set_title(title, fontsize=10)
     axes.set_ylim(max(len(labels), 1) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_yticks(rows, [label.replace("$", r"\$") for label in labels])
     axes.tick_params(axis="y", length=0, labelleft=names_rows)

@@ -196,6 +196,9 @@ class Film(NamedTuple):
     page: Callable[[float], str] | None = None
 
 
+MakeHost = Callable[[np.ndarray, int, float], HostEnvironment]
+
+
 class HostTask(NamedTuple):
     """A task of a suite on the CPU, before any environment of it is made.
 
@@ -212,8 +215,8 @@ class HostTask(NamedTuple):
 
     spec: types.EnvironmentSpec
     protocol: str
-    make: Callable[[np.ndarray, int, float], HostEnvironment]
-    make_evaluation: Callable[[np.ndarray, int, float], HostEnvironment] | None = None
+    make: MakeHost
+    make_evaluation: MakeHost | None = None
     make_film: Callable[[int, float], Film] | None = None
     steps_together: bool = False
 

@@ -123,9 +123,7 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
     """
     spec = spec_of(task.spec, indices)
 
-    def observed(
-        make: Callable[[np.ndarray, int, float], envs.HostEnvironment],
-    ) -> Callable[[np.ndarray, int, float], envs.HostEnvironment]:
+    def observed(make: envs.MakeHost) -> envs.MakeHost:
         return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, indices)
 
     def film(seed: int, timeout_s: float) -> envs.Film:

@@ -19,7 +19,6 @@ from jaxrl_dist.analysis import plots, study_table
 from jaxrl_dist.analysis.report import studies
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
-from jaxrl_dist.settings import resolve
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import resume
 
@@ -208,17 +207,12 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
     folder = study.out / _folder_name(setting.label)
     seeds = range(study.first_seed, study.first_seed + study.num_seeds)
     first = _cell(study, setting, folder, study.first_seed, 1).command.settings
-    together = first is not None and _trains_together(first)
+    together = first is not None and first.row.layout(first["layout"]).seeds_together
     if study.separate_seeds or not together:
         blocks = [(folder / f"seed{seed}", seed, 1) for seed in seeds]
     else:
         blocks = [(folder, study.first_seed, study.num_seeds)]
     return [_cell(study, setting, *block) for block in blocks]
-
-
-def _trains_together(settings: resolve.Resolved) -> bool:
-    """Says whether the layout of settings trains several seeds in one program."""
-    return settings.row.layout(settings["layout"]).seeds_together
 
 
 def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:

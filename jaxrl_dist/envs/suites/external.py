@@ -6,7 +6,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -84,10 +84,10 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     source, protocol = _source(name, values["listen"], full_name)
     plan = server.Plan(spec, source, _terms(spec, observation, actions), observation, actions.kind)
 
-    def maker(purpose: str) -> Callable[[np.ndarray, int, float], envs.HostEnvironment]:
-        return functools.partial(server.Conversations, plan, purpose)
-
-    return envs.HostTask(spec, protocol, maker(sources.TRAINING), maker(sources.EVALUATION))
+    make_training, make_evaluation = (
+        functools.partial(server.Conversations, plan, purpose) for purpose in (sources.TRAINING, sources.EVALUATION)
+    )
+    return envs.HostTask(spec, protocol, make_training, make_evaluation)
 
 
 def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
