@@ -237,7 +237,7 @@ class Suite(NamedTuple):
         name: before the colon of an environment's name.
         runs_on: `device` or `host`.
         make: (name of the task, its parameters as text) -> `Environment` or `HostTask`.
-        environments: names of its tasks; () for any.
+        environments: names of its tasks, one of which `make` gets; () where it gets any name and checks it itself.
         draws: its tasks that can be filmed, in words; "" where it draws nothing.
     """
 

@@ -56,10 +56,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             limit in steps, 1000), or any number or switch that the environment's constructor takes.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: Brax is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     with _without_known_noise():
         library = importlib.import_module("brax.envs")
         own = parameters.defaults_of(library._envs[name])

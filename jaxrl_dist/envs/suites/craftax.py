@@ -28,10 +28,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: those of Craftax's `EnvParams` that are numbers or switches, such as `max_timesteps`.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: Craftax is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = importlib.import_module("craftax.craftax_env")
     environment = library.make_craftax_env_from_name(name, auto_reset=False)
     given = environment.default_params

@@ -86,10 +86,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             constructor, such as `num_bits` of MemoryChain.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: gymnax is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = _import_library()
     environment, default_params = library.make(name)
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}

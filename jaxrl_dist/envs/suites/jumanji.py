@@ -51,10 +51,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: numbers and switches that the environment's constructor takes, such as `time_limit`.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: Jumanji is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = importlib.import_module("jumanji")
     environment = library.make(name)
     values = parameters.parse_params(params, parameters.defaults_of(type(environment)), f"{_NAME}:{name}")

@@ -72,10 +72,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             the 7 × 7 cells before the agent; `max_steps`, the time limit, 100 as in NAVIX.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: NAVIX is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = importlib.import_module("navix")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
     shown, max_steps = values["observation"], values["max_steps"]

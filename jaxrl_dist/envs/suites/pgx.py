@@ -71,10 +71,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: `illegal`, "random" or "lose"; `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: PGX is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = importlib.import_module("pgx")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
     illegal, max_steps = values["illegal"], values["max_steps"]

@@ -53,10 +53,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
             steps) or `ctrl_dt`. `impl` is "jax", which runs everywhere; Playground's own default is "warp", for CUDA.
 
     Raises:
-        errors.UsageError: unknown name or parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit.
         ModuleNotFoundError: MuJoCo Playground is not installed.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     library = importlib.import_module("mujoco_playground").registry
     settings = {**library.get_default_config(name), "impl": _IMPLEMENTATIONS[0]}
     defaults = {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str) and k not in _NOT_OFFERED}

@@ -27,9 +27,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         params: `length`, steps of an episode.
 
     Raises:
-        errors.UsageError: unknown name or parameter.
+        errors.UsageError: unknown parameter, or a length below 1.
     """
-    parameters.check_name(name, _NAME, ENVIRONMENTS)
     values = {"length": 7, **parameters.parse_params(params, {"length": 7}, f"{_NAME}:{name}")}
     parameters.check_least(values, {"length": 1})
     return wrappers.auto_reset(bare(name, values["length"]))
