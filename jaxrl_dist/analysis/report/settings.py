@@ -1,13 +1,11 @@
 """The parts of the page about settings: what differs, all values with their origins, commands and versions."""
 
-import json
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, table
 from jaxrl_dist.runs import view as run_view
-from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import fields, resolve
 
 # The folder does not tell runs apart.
 _PLACES = {"out"}
@@ -55,7 +53,7 @@ def command(view: run_view.View) -> str:
     """Returns the command that trains the run."""
     # What --layout=auto measured is given too, so that the run made again is that one.
     named = [name for name, origin in view.origins.items() if origin == "flag" or origin.startswith(resolve.AUTO)]
-    words = [f"--{name}={_plain(view.settings[name])}" for name in named]
+    words = [f"--{name}={fields.shown(view.settings[name])}" for name in named]
     return shlex.join(["python", "scripts/train.py", *words])
 
 
@@ -85,11 +83,4 @@ def _cell(view: run_view.View, name: str) -> Markup:
 
 
 def _text(view: run_view.View, name: str) -> str:
-    return _plain(view.settings[name]) if name in view.settings else "–"
-
-
-def _plain(value: Any) -> str:
-    """Writes a value as a flag takes it."""
-    if isinstance(value, list):
-        return ",".join(_plain(item) for item in value)
-    return value if isinstance(value, str) else json.dumps(value)
+    return fields.shown(view.settings[name]) if name in view.settings else "–"
