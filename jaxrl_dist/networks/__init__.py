@@ -165,16 +165,8 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     recurrent = config.core in RECURRENT
     num_frames = config.num_frames if config.core in STACKED else 1
     inputs_shape = cores.stacked_shape(observation.shape, num_frames)
-    make_torso = functools.partial(
-        torsos.make,
-        config.torso,
-        config.hidden_sizes,
-        config.activation,
-        config.orthogonal,
-        observation.shape,
-        last_layer=recurrent or not config.head_size,
-        layer_norm=config.layer_norm,
-    )
+    has_last_layer = recurrent or not config.head_size
+    make_torso = functools.partial(torsos.make, config, observation.shape, last_layer=has_last_layer)
     torso = make_torso()
     if ":" in config.torso:
         custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import custom
+
+if TYPE_CHECKING:
+    from jaxrl_dist import networks
 
 # Name -> least height and width of an image, in pixels, for which its last convolution has an output.
 _CONVOLUTIONS = {"minatar_cnn": 3, "nature_cnn": 36, "impala_resnet": 1}
@@ -26,32 +29,21 @@ _CNNS = {
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "swish": nn.swish}
 
 
-def make(
-    name: str,
-    hidden_sizes: tuple[int, ...],
-    activation: str,
-    orthogonal: bool,
-    shape: tuple[int, ...],
-    last_layer: bool = True,
-    layer_norm: bool = False,
-) -> nn.Module:
+def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool) -> nn.Module:
     """Makes a torso.
 
     Args:
-        name: `mlp`, `minatar_cnn`, `nature_cnn`, `impala_resnet`, or `module:Class` of the user's.
-        hidden_sizes: widths of the mlp.
-        activation: of the mlp: tanh, relu or swish.
-        orthogonal: initialisation; else LeCun normal.
+        config: settings; of a module of the user's, its name alone.
         shape: of one observation.
         last_layer: whether the last layer of units is part of it; else the heads bring their own.
-        layer_norm: whether a layer's outputs are normalised before its activation; not in a module of the user's.
 
     Raises:
         UsageError: the torso does not take such observations, or there is no such module.
     """
-    init, norm = kernel(orthogonal, math.sqrt(2.0)), normalisation(layer_norm)
+    name, init, norm = config.torso, kernel(config.orthogonal, math.sqrt(2.0)), normalisation(config.layer_norm)
     if name == "mlp":
-        return _Mlp(hidden_sizes if last_layer else hidden_sizes[:-1], ACTIVATIONS[activation], init, norm)
+        sizes = config.hidden_sizes if last_layer else config.hidden_sizes[:-1]
+        return _Mlp(sizes, ACTIVATIONS[config.activation], init, norm)
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
@@ -148,7 +140,7 @@ class _Cnn(nn.Module):
     units: int
     kernel: Any
     norm: Callable[[], Any]
-    last_layer: bool = True
+    last_layer: bool
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -163,7 +155,7 @@ class _ImpalaResNet(nn.Module):
 
     kernel: Any
     norm: Callable[[], Any]
-    last_layer: bool = True
+    last_layer: bool
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
