@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """Draws the runs that the command line names; returns the exit code."""
     usage = f"{commands.usage(_NAME)} RUN [RUN ...] [--flag=value ...]"
     options, given = command_line.options(Config, arguments, usage, str(__doc__))
-    commands.say(_draw(options, commands.folders(given.rest, "RUN")))
+    commands.say(str(_draw(options, commands.folders(given.rest, "RUN"))))
     return 0
 
 

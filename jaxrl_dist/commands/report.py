@@ -33,5 +33,5 @@ def main(arguments: Sequence[str]) -> int:
         report.write(views, out, options.title)
     except OSError as error:
         raise errors.UsageError(f"--out={out} cannot be written: {error.strerror or error}") from None
-    commands.say(out)
+    commands.say(str(out))
     return 0

@@ -72,5 +72,5 @@ def main(arguments: Sequence[str]) -> int:
     if unrecorded:
         commands.complain(_NAME, f"warning: {unrecorded}")
     commands.say((out / "table.md").read_text(encoding="utf-8"))
-    commands.say(out / "page.html")
+    commands.say(str(out / "page.html"))
     return 0 if all(row["state"] == "finished" for row in rows) else 1
