@@ -59,3 +59,15 @@ def test_learning_and_layouts_know_of_agents_the_interface_alone() -> None:
         assert not [module for module in modules if module.startswith("agents.") and module.count(".") > 1]
         files = {path.stem for path in (PACKAGE / "agents").rglob("*.py")} | {"shared"}
         assert not [module for module in modules if module.partition("agents.")[2].split(".")[0] in files]
+
+
+def test_oracles_know_nothing_of_the_package() -> None:
+    """They are the papers' equations in NumPy; `call.py` alone is their bridge."""
+    folder = PACKAGE.parent / "tests" / "oracles"
+    files = [path for path in sorted(folder.glob("*.py")) if path.name != "call.py"]
+    for path in files:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert names <= {"math", "fractions", "numpy", "typing", "collections.abc", "oracles"}, path.name
+    assert len(files) > 10

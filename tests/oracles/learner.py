@@ -1,5 +1,8 @@
 """A learner's step, number by number: the mean over rows, the clip of the norm, the step size, the target network."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 
 
@@ -26,3 +29,14 @@ def target(
     if updates % period:
         return old
     return [(1 - share) * a + share * b for a, b in zip(old, params, strict=True)]
+
+
+def updates(iterations: int, unroll_length: int, min_rows: int, ratio: Fraction) -> list[int]:
+    """Updates of each iteration: none before so many rows, then so many per unroll, what is left over being saved."""
+    found, saved = [], Fraction(0)
+    for iteration in range(iterations):
+        if (iteration + 1) * unroll_length >= min_rows:
+            saved += ratio
+        found.append(math.floor(saved))
+        saved -= found[-1]
+    return found

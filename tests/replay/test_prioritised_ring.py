@@ -21,8 +21,7 @@ PRIORITISED = {"priority_exponent": 0.5, "importance_exponent": 1.0, "importance
 
 def _valid(shard_rows, clock, step_type_of, length, context, taught, stride):
     """Lists by brute force the windows of one column that are whole and teach something: (first row in time)."""
-    first = max(0, clock - shard_rows)
-    starts = range(-(-first // stride) * stride, clock - length + 1, stride)
+    starts = replay.windows(clock, shard_rows, length, stride)
     return {start for start in starts if any(step_type_of(start + context + i) != types.LAST for i in range(taught))}
 
 

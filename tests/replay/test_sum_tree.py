@@ -72,7 +72,6 @@ def test_items_are_drawn_in_proportion(columns, items):
     assert np.abs(np.bincount(flat, minlength=leaves.size) - expected).max() <= 1 + 2e-7 * count
 
 
-@pytest.mark.slow
 def test_rounding_never_leads_to_an_item_without_priority():
     """Sums of f32 leave targets beyond the last item, and zeros stand at both ends of every node."""
     items = 4096

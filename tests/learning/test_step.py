@@ -1,0 +1,55 @@
+"""The learning step's schedule: when it begins, and how many updates are due, by counting."""
+
+import fractions
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from oracles import learner as oracle
+
+from jaxrl_dist import replay as replays
+from jaxrl_dist import types
+from jaxrl_dist.learning import learner, step
+
+RATIOS = [(1, 1), (3, 4), (5, 2), (1, 7)]
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_updates_are_those_that_samples_per_insert_allows(ratio: tuple[int, int]) -> None:
+    """Unrolls of 4 rows, of which 10 are needed: the third makes them 12."""
+    replay: Any = replays.Replay(10, ratio, *[None] * 5, keeps_rows=True)
+    pace = step.pace(replay, 4)
+    wanted = oracle.updates(30, 4, 10, fractions.Fraction(*ratio))
+    assert [pace.due(iteration) for iteration in range(30)] == wanted
+    assert wanted[:2] == [0, 0] and sum(wanted) == 28 * ratio[0] // ratio[1]
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_the_program_makes_the_updates_that_are_due(ratio: tuple[int, int]) -> None:
+    """A replay that holds a number and a learner that counts; credit goes on from one iteration to the next."""
+
+    def update(state: Any, sample: types.Sample, key: Any, progress: Any) -> Any:
+        return state._replace(updates=state.updates + 1), jnp.zeros(1), {"x": sample.weights.sum()}
+
+    rows = types.Unroll(types.Step((), (), (), jnp.zeros((1, 1), jnp.int32)), ())
+    replay = replays.Replay(
+        min_rows=10,
+        updates=ratio,
+        init=lambda *_: jnp.int32(0),
+        add=lambda state, unroll, columns: state,
+        add_again=lambda state, unroll, columns: state,
+        sample=lambda state, key, progress: types.Sample(rows, (), jnp.ones(2)),
+        update=lambda state, indices, errors: state + 1,
+        keeps_rows=True,
+    )
+    fake: Any = learner.Learner(*[None] * 5, update)
+    learn = jax.jit(step.make(fake, replay))
+    state, held, credit = learner.LearnerState((), (), (), jnp.int32(0)), jnp.int32(0), jnp.int32(0)
+    pace, wanted = step.pace(replay, 4), oracle.updates(12, 4, 10, fractions.Fraction(*ratio))
+    for iteration in range(12):
+        assert int(credit) == pace.credit(iteration)
+        ready, key = jnp.asarray(iteration >= pace.first_ready), jax.random.key(iteration)
+        state, held, credit, due, total = learn(state, held, [], credit, ready, key, jnp.float32(0))
+        assert int(due) == wanted[iteration] and float(total["x"]) == 2 * wanted[iteration]
+    assert int(state.updates) == int(held) == sum(wanted)
