@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from oracles import call, exploration
+from oracles import call, dpg, exploration, sac
 
 from jaxrl_dist.agents.shared import action_values
 
@@ -58,3 +58,25 @@ def test_no_key_of_acting_serves_two_draws(name: str) -> None:
     _, drawn = call.act(made, rows, call.params(made, 1), jnp.full(6, 0.5))
     keys = [key for key, _ in drawn]
     assert len(set(keys)) == len(keys) >= 1
+
+
+@pytest.mark.parametrize("random", [False, True])
+@pytest.mark.parametrize("name", ["dpg", "sac"])
+def test_real_actions_are_the_policy_s_with_noise_or_uniform(name: str, random: bool) -> None:
+    """In f32. a = π(s) + σ ε within bounds, or tanh(μ + σ ε), scaled; in the first share of training any action."""
+    settings = {"exploration_noise": 0.6} if name == "dpg" else {}
+    made = call.make(name, real=True, random_share=0.5, **settings)
+    rows, params = call.rows(made, seed=0, length=2, columns=40), call.params(made, 1)
+    action, drawn = call.act(made, rows, params, jnp.full(40, float(random)))
+    (normal,) = (x for _, x in drawn if x.min() < -1)
+    (uniform,) = (x for _, x in drawn if x.min() >= -1)
+    assert uniform.min() < -0.8 and uniform.max() > 0.8
+    wanted = uniform
+    if not random:
+        seen = zip(rows["observation"][0], normal, strict=True)
+        if name == "dpg":
+            wanted = [np.clip(dpg.policy(params, x) + 0.6 * draw, -1, 1) for x, draw in seen]
+        else:
+            wanted = [sac.act(params, x, draw)[0] for x, draw in seen]
+    scaled = (call.HIGH + call.LOW) / 2 + (call.HIGH - call.LOW) / 2 * np.array(wanted)
+    np.testing.assert_allclose(action, scaled, rtol=1e-4, atol=1e-5)
