@@ -162,6 +162,103 @@ def test_a_replacement_cut_short_leaves_a_whole_best(
     assert is_new == (killed_at >= 2)
 
 
+def moved(path: pathlib.Path, elsewhere: pathlib.Path) -> pathlib.Path:
+    """Moves a checkpoint, such as to another disk, and leaves a link in its place; returns where it went."""
+    elsewhere.mkdir(exist_ok=True)
+    target = path.rename(elsewhere / path.name)
+    path.symlink_to(target)
+    return target
+
+
+def test_a_step_behind_a_link_is_read_pruned_and_replaced_but_never_deleted(tmp_path: pathlib.Path) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    for name in (1, 2, 3, "best"):
+        checkpoint.save(folder, name, checkpoints.small(1), {"name": name})
+    targets = [moved(path, elsewhere) for path in [*checkpoint.latest(folder), folder / "best"]]
+    before = checkpoints.contents(elsewhere)
+    checkpoint.clean(folder)
+    found = checkpoint.restore_latest(folder, checkpoints.small(0), checkpoints.no_warning)
+    assert found is not None and found[1] == {"name": 3}
+    checkpoint.save(folder, 3, checkpoints.small(2), {"name": "new"})
+    checkpoint.save(folder, "best", checkpoints.small(2), {"name": "new"})
+    assert not (folder / "best").is_symlink() and checkpoint.read_meta(folder / "best") == {"name": "new"}
+    checkpoint.prune(folder, 1)
+    assert sorted(os.listdir(folder)) == ["best", "step_000000000003"]
+    assert checkpoints.contents(elsewhere) == before and all(target.is_dir() for target in targets)
+
+
+def test_a_link_to_nothing_is_passed_over_with_a_warning(tmp_path: pathlib.Path) -> None:
+    folder, lines = tmp_path / "run", list[str]()
+    for step in (1, 2):
+        checkpoint.save(folder, step, checkpoints.small(1), {"step": step})
+    shutil.rmtree(moved(checkpoint.latest(folder)[0], tmp_path / "elsewhere"))
+    found = checkpoint.restore_latest(folder, checkpoints.small(0), lines.append)
+    assert found is not None and found[1] == {"step": 1}
+    assert len(lines) == 1 and "step_000000000002" in lines[0]
+    checkpoint.prune(folder, 1)
+    assert os.listdir(folder) == ["step_000000000001"]
+
+
+STRAY = ("step_999999999999", ".new-step_000000000009", ".old-step_000000000009", ".trash-step_000000000009", "notes")
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+def test_what_else_lies_beside_checkpoints_does_no_harm(tmp_path: pathlib.Path, kind: str) -> None:
+    folder, other = tmp_path / "run", tmp_path / "other"
+    checkpoint.save(other, 1, checkpoints.small(7), {})
+    before = checkpoints.contents(other)
+    checkpoint.save(folder, 1, checkpoints.small(1), {"step": 1})
+    # A link that has the name of a step is one.
+    for name in STRAY if kind == "file" else STRAY[1:]:
+        if kind == "file":
+            (folder / name).write_text("stray")
+        else:
+            (folder / name).symlink_to(other if kind == "link" else "nowhere")
+    checkpoint.clean(folder)
+    for step in (2, 9):
+        checkpoint.save(folder, step, checkpoints.small(step), {"step": step})
+        checkpoint.prune(folder, 1)
+    found = checkpoint.restore_latest(folder, checkpoints.small(0), checkpoints.no_warning)
+    assert found is not None and found[1] == {"step": 9}
+    assert {"notes", "step_000000000009"} <= set(os.listdir(folder))
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    assert checkpoints.contents(other) == before
+
+
+def test_files_that_systems_hide_in_a_checkpoint_are_none_of_it(saved: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / saved.name
+    shutil.copytree(saved, path)
+    (path / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+    (path / "arrays" / "d" / ".nfs0001").touch()
+    (path / ".AppleDouble").mkdir()
+    (path / ".AppleDouble" / "contents.json").touch()
+    checkpoint.verify(path)
+    template = {**checkpoints.small(3), "large": np.zeros(1_100_000, np.uint8)}
+    assert checkpoint.restore(path, template)[1] == checkpoints.META
+
+
+def test_a_folder_that_a_reader_keeps_from_going_ends_no_save(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network file system a file that is open leaves a hidden one behind, and its folder stays."""
+    rmdir = os.rmdir
+
+    def busy(path: Any, **place: Any) -> None:
+        if str(path).endswith("arrays"):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        rmdir(path, **place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        for step in range(1, 5):
+            checkpoint.save(tmp_path, step, checkpoints.small(step), {"step": step})
+            checkpoint.save(tmp_path, "latest", checkpoints.small(step), {"step": step})
+            checkpoint.prune(tmp_path, 1)
+        assert checkpoint.read_meta(tmp_path / "latest") == {"step": 4}
+    checkpoint.clean(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000004"]
+
+
 KILLED_CODE = """
     import itertools, os, pathlib, signal, sys, time
     import numpy as np, orbax.checkpoint

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -160,9 +161,10 @@ def restore_latest(folder: Path, template: Any, warn: Callable[[str], None]) -> 
 
 
 def latest(folder: Path) -> list[pathlib.Path]:
-    """Lists the steps in a folder, whole or not, newest first; empty where there is no folder."""
-    folder = pathlib.Path(folder)
-    steps = [path for path in folder.iterdir() if _STEP.fullmatch(path.name)] if folder.is_dir() else []
+    """Lists the steps in a folder, whole or not, and links to such, newest first; empty where there is no folder."""
+    named = [path for path in pathlib.Path(folder).glob("step_*") if _STEP.fullmatch(path.name)]
+    # A link to nothing is one too: its disk may be missing, which must be said.
+    steps = [path for path in named if path.is_dir() or path.is_symlink()]
     return sorted(steps, key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
 
 
@@ -186,7 +188,7 @@ def prune(folder: Path, keep: int) -> None:
     for path in steps[keep:]:
         _delete(path)
     if len(steps) >= keep:
-        for path in pathlib.Path(folder).glob(_CORRUPT + "*"):
+        for path in pathlib.Path(folder).glob(_CORRUPT + "step_*"):
             _delete(path)
 
 
@@ -195,13 +197,12 @@ def clean(folder: Path) -> None:
     folder = pathlib.Path(folder)
     for old in folder.glob(_OLD + "*"):
         path = folder / old.name.removeprefix(_OLD)
-        if not path.exists():
+        if not os.path.lexists(path):
             new = folder / (_NEW + path.name)
             # An old one steps aside only for a complete new one.
-            (new if new.exists() else old).rename(path)
-    for prefix in (_NEW, _OLD, _TRASH):
-        for path in folder.glob(prefix + "*"):
-            shutil.rmtree(path)
+            (new if new.is_dir() else old).rename(path)
+    for path in [path for prefix in (_NEW, _OLD, _TRASH) for path in folder.glob(prefix + "*")]:
+        _delete(path)
 
 
 def params_sha256(tree: Any) -> str:
@@ -240,13 +241,13 @@ def _name(name: int | str) -> str:
 def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
     """Puts a complete folder in its place; the one before steps aside first and goes last."""
     old = path.with_name(_OLD + path.name)
-    if path.exists():
+    if os.path.lexists(path):
         _delete(old)
         path.rename(old)
     try:
         new.rename(path)
     except OSError:
-        if old.exists():
+        if os.path.lexists(old):
             old.rename(path)
         raise
     manifest.sync_entry(path.parent)
@@ -254,9 +255,12 @@ def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def _delete(path: pathlib.Path) -> None:
-    """Deletes a folder if it is there, under another name, so that half of it is never taken for a corrupt one."""
-    if path.exists():
-        trash = path.with_name(_TRASH + path.name.lstrip("."))
-        shutil.rmtree(trash, ignore_errors=True)
+    """Deletes what is there, of a link itself; under another name, so that half of it is never taken for corrupt."""
+    if os.path.lexists(path):
+        trash = path.with_name(_TRASH + secrets.token_hex(8))
         path.rename(trash)
-        shutil.rmtree(trash)
+        if trash.is_dir() and not trash.is_symlink():
+            # On a network file system the folder of a file that somebody reads stays; `clean` tries again.
+            shutil.rmtree(trash, ignore_errors=True)
+        else:
+            trash.unlink()

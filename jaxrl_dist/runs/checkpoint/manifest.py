@@ -13,7 +13,7 @@ NAME = "manifest.json"
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Checks that a checkpoint has exactly the files it was written with, every byte of them.
+    """Checks that a checkpoint has exactly the files it was written with, every byte of them; but for hidden ones.
 
     Raises:
         CheckpointError: it has not; the message names a file and what is wrong with it.
@@ -81,10 +81,15 @@ def one_line(error: BaseException) -> str:
 
 
 def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Lists all files below a folder but the manifest, by relative name; links are refused."""
+    """Lists all files below a folder but the manifest, by relative name; links are refused.
+
+    Hidden ones are none of ours: file systems and desktops put them anywhere, such as .nfs0001 and .DS_Store.
+    """
     found = {}
     for entry in sorted(path.rglob("*")):
         name = entry.relative_to(path).as_posix()
+        if "/." in f"/{name}":
+            continue
         if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
             raise errors.CheckpointError(f"{path}: {name} is not a plain file")
         if entry.is_file() and name != NAME:
