@@ -25,15 +25,26 @@ def of(settings: Resolved) -> pathlib.Path:
     return pathlib.Path(settings["out"] or f"runs/{task}-seed{settings['seed']}")
 
 
+def left(folder: pathlib.Path) -> list[str]:
+    """Lists what a run has recorded and saved in its folder, but for a failure; none where it has only begun."""
+    saved = sorted(path.name for path in folder.glob("checkpoints/*") if not path.name.startswith("."))
+    written = [name for name in ("metrics.jsonl", "summary.json") if _size(folder / name)]
+    return [*written, *(f"checkpoints/{name}" for name in saved)]
+
+
+def _size(path: pathlib.Path) -> int:
+    """Returns the size of a file, 0 where there is none."""
+    return path.stat().st_size if path.is_file() else 0
+
+
 def held(folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns the `config.json` of the run that a folder holds, None where nothing was saved or recorded of one.
 
     Raises:
         UsageError: it cannot be read.
     """
-    path, records = folder / "config.json", folder / "metrics.jsonl"
-    has_begun = any(folder.glob("checkpoints/*")) or (records.is_file() and records.stat().st_size > 0)
-    if not path.exists() or not has_begun:
+    path = folder / "config.json"
+    if not path.exists() or not left(folder):
         return None
     try:
         contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -133,7 +133,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
         folder: run folder, locked by the caller.
 
     Raises:
-        UsageError: the replay, the checkpoint or the parameters of `--init_from` do not fit.
+        UsageError: the replay, the checkpoint or the parameters of `--init_from` do not fit, or checkpoints are lost.
         checkpoint.CheckpointError: there are checkpoints and none is whole.
     """
     clock_s = time.perf_counter()
@@ -143,7 +143,9 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     memory_use.check(parts.settings, memory_use.replay_parts(template.replay), parts.layout.mesh.local_devices)
     found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
     if found is None:
+        _check_nothing_lost(folder)
         state = initial_state(parts, keys)
+        checkpoint.begin(folder / "checkpoints")
         metrics.truncate_after(folder, -1)
         events.truncate(folder, 0)
         shutil.rmtree(folder / "failure", ignore_errors=True)
@@ -153,6 +155,18 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     metrics.truncate_after(folder, steps)
     events.truncate(folder, records.num_events(parts, found[0]))
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
+
+
+def _check_nothing_lost(folder: pathlib.Path) -> None:
+    """Refuses to begin where a run has saved steps that are there no more; one killed before its first may begin."""
+    left = folders.left(folder)
+    if left and ("summary.json" in left or not checkpoint.has_begun(folder / "checkpoints")):
+        raise errors.UsageError(
+            errors.given("out", folder),
+            f" holds a run without the checkpoint to go on from ({', '.join(left)}): put back its checkpoints/step_*, "
+            "remove what is left of it, or give another ",
+            errors.given("out"),
+        )
 
 
 def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:

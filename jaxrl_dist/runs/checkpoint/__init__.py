@@ -5,6 +5,7 @@ every file. Nothing in it can run code: arrays are plain bytes, all else is JSON
 reader's own template, leaf by leaf under its path. Functions that write expect the caller to hold the folder's lock.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -31,6 +32,8 @@ _SLOT = re.compile(r"[a-z][a-z_]*")
 _ARRAYS, _CONTENTS = "arrays", "contents.json"
 # A folder being written, one being replaced, one being deleted, and one that was passed over as corrupt.
 _NEW, _OLD, _TRASH, _CORRUPT = ".new-", ".old-", ".trash-", "corrupt_"
+# Lies in a folder until its first step: tells a run that was killed before that from one that has lost its steps.
+_UNSAVED = ".unsaved"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +78,8 @@ def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> p
         (new / _CONTENTS).write_text(contents)
         (new / manifest.NAME).write_bytes(manifest.encode(manifest.digests(new)))
         manifest.sync(new)
+        if not isinstance(name, str):
+            (path.parent / _UNSAVED).unlink(missing_ok=True)
         _replace(new, path)
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
@@ -176,6 +181,19 @@ def find(folder: Path, name: int | str) -> pathlib.Path | None:
     return next((candidate for candidate in candidates if candidate.is_dir()), None)
 
 
+def begin(folder: Path) -> None:
+    """Notes in a folder, made where it is missing, that it has no step yet; `save` of the first one ends that."""
+    note = pathlib.Path(folder) / _UNSAVED
+    note.parent.mkdir(exist_ok=True)
+    note.touch()
+    manifest.sync_entry(note.parent)
+
+
+def has_begun(folder: Path) -> bool:
+    """Says whether a run has begun in a folder and saved no step so far; of one whose steps are lost it is false."""
+    return (pathlib.Path(folder) / _UNSAVED).exists()
+
+
 def prune(folder: Path, keep: int) -> None:
     """Deletes all but the newest `keep` steps; those set aside as corrupt go once there are that many.
 
@@ -201,8 +219,17 @@ def clean(folder: Path) -> None:
             new = folder / (_NEW + path.name)
             # An old one steps aside only for a complete new one.
             (new if new.is_dir() else old).rename(path)
+    for new in folder.glob(_NEW + "step_*"):
+        path = folder / new.name.removeprefix(_NEW)
+        # The note of `begin` goes just before a step that is complete gets its name.
+        with contextlib.suppress(errors.CheckpointError):
+            verify(new)
+            if not os.path.lexists(path):
+                new.rename(path)
     for path in [path for prefix in (_NEW, _OLD, _TRASH) for path in folder.glob(prefix + "*")]:
         _delete(path)
+    if latest(folder):
+        (folder / _UNSAVED).unlink(missing_ok=True)
 
 
 def params_sha256(tree: Any) -> str:
