@@ -83,7 +83,7 @@ class CheckpointError(RuntimeError):
 
 
 class LockError(RuntimeError):
-    """Another trainer holds the folder; the message names its process."""
+    """Another trainer holds the folder, whose process the message names, or it is no longer the one that was locked."""
 
 
 def missing_package(what: str | Worded, package: str | None, extra: str) -> UsageError:

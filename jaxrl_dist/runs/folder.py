@@ -115,11 +115,15 @@ def made(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
+def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
     """Holds the folder for this process alone; the lock ends with the context or with the process, however it dies.
 
     Args:
         folder: run folder; made where it is missing.
+
+    Returns:
+        A check that the folder is still the one that was locked, which raises a LockError where it was moved, removed
+        or taken over meanwhile: then nothing may be written into what has its name now.
 
     Raises:
         LockError: another holder has it, in this process or in another.
@@ -132,8 +136,16 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[None]:
         os.register_at_fork(after_in_child=handle.close)
         handle.truncate(0)
         handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+        def check() -> None:
+            if not _is_at(handle, path):
+                raise errors.LockError(
+                    f"{folder} is no longer the folder that this run began in, it was moved or removed, or its "
+                    f"{LOCK_NAME} was: nothing more is written; the same command goes on where its checkpoints are"
+                )
+
         try:
-            yield
+            yield check
         finally:
             # The file goes before the lock does, so that no later owner's is removed. A forked child that leaves
             # through here has no handle and must not touch it.
@@ -162,7 +174,7 @@ def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
     """Says whether an open file is the one of that name."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -4,6 +4,7 @@ import functools
 import pathlib
 import shutil
 import warnings
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -39,7 +40,12 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
 
 
 def stop_at_failure(
-    parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, progress: records.Progress, count: int
+    parts: assemble.Assembly,
+    folder: pathlib.Path,
+    keys: jax.Array,
+    progress: records.Progress,
+    count: int,
+    check_lock: Callable[[], None],
 ) -> NoReturn:
     """Finds the bad iteration, keeps what it began with, and raises.
 
@@ -49,6 +55,7 @@ def stop_at_failure(
         keys: typed keys [S] of the seeds.
         progress: before the chunk that went wrong.
         count: iterations of that chunk.
+        check_lock: of the folder, before anything is written into it.
 
     Raises:
         NonFiniteError: always.
@@ -67,7 +74,7 @@ def stop_at_failure(
         "num_devices": int(parts.layout.mesh.devices.size),
         "source": source,
     }
-    checkpoint.save(folder / "failure", "state", failure.saved, meta)
+    checkpoint.save(folder / "failure", "state", failure.saved, meta, check_lock)
     raise NonFiniteError(
         f"not finite in iteration {failure.iteration}, after {records.env_steps(parts, failure.iteration):,} steps: "
         f"{source}; jaxrl_dist.replay_failure({str(folder)!r}) runs it again; all checkpoints are from before it"

@@ -220,18 +220,18 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
 
 
 @contextlib.contextmanager
-def lock(folder: pathlib.Path) -> Iterator[None]:
-    """Holds a run folder for this process alone.
+def lock(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
+    """Holds a run folder for this process alone; returns as `folders.lock`.
 
     Raises:
         UsageError: another trainer has it.
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(folders.lock(folder))
+            check = stack.enter_context(folders.lock(folder))
         except errors.LockError as error:
             raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
-        yield
+        yield check
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:

@@ -20,7 +20,10 @@ from jaxrl_dist.training import stop as stopping
 from jaxrl_dist.training import summary as run_summary
 
 # What ends a run in one line, beside a wrong command.
-FAULTS = (FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, memory_use.OutOfMemoryError, OSError)
+FAULTS = (
+    *(FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, errors.LockError),
+    *(memory_use.OutOfMemoryError, OSError),
+)
 
 
 class Run(NamedTuple):
@@ -108,7 +111,7 @@ def drive(
     with (
         memory_use.named(),
         resume.open_folder(named, settings) as folder,
-        resume.lock(folder),
+        resume.lock(folder) as check_lock,
         session.matmul_precision(settings),
     ):
         with stop.at_once("stopped before the run began; nothing was saved"):
@@ -128,7 +131,8 @@ def drive(
         ):
             if changes:
                 logger.say(f"changed since the last session: {resolve.describe(changes)}")
-            result = session.run(parts, folder, started, logger, stop, callbacks)
+            result = session.run(parts, folder, started, logger, stop, callbacks, check_lock)
+        check_lock()
         summary = run_summary.write_summary(folder, parts, result)
     return Run(folder, summary, result.reason)
 

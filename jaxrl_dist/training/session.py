@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import parallel, types
+from jaxrl_dist import errors, parallel, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import checkpoint, events, loggers
@@ -52,10 +52,15 @@ class _Session(NamedTuple):
     clock_s: float
     callbacks: Sequence[Callback]
     recent: records.Recent
+    check_lock: Callable[[], None]
 
     @property
     def checkpoints(self) -> pathlib.Path:
         return self.folder / "checkpoints"
+
+    def save(self, name: int | str, tree: Any, meta: Mapping[str, Any]) -> None:
+        """Saves a checkpoint of the run, in no other folder than its own."""
+        checkpoint.save(self.checkpoints, name, tree, meta, self.check_lock)
 
     def tick(self, progress: records.Progress) -> None:
         """Moves the clocks and the live line."""
@@ -71,6 +76,7 @@ def run(
     logger: loggers.Logger,
     stop: stopping.StopToken,
     callbacks: Sequence[Callback] = (),
+    check_lock: Callable[[], None] = lambda: None,
 ) -> Result:
     """Drives a run until it is finished or stopped; saves either way.
 
@@ -81,15 +87,18 @@ def run(
         logger: gets every record.
         stop: polled between chunks.
         callbacks: called in turn with each record, once it is logged; what one raises leaves when all is saved.
+        check_lock: of the folder, before anything is written into it.
 
     Raises:
         guard.NonFiniteError: training diverged.
         EnvironmentFault: an environment failed, or the return of an evaluation is not finite.
         checkpoint.CheckpointError: a checkpoint cannot be written.
+        LockError: the folder was moved, removed or taken over; nothing more is written into it.
     """
     evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(started.keys)
     session = _Session(
-        parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks, records.Recent()
+        *(parts, folder, logger, stop, started.keys, evaluation_keys, started.clock_s, callbacks, records.Recent()),
+        check_lock,
     )
     state, progress = started.state, started.progress
     _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
@@ -195,10 +204,11 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         with _profile(session, learned):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
+        session.check_lock()
         # After a fault the buffers of the state may be donated already, so it is checked only where it is to be saved.
         if parts.layout.diagnosis.kept() or (fault is None and not guard.is_sound(state, metrics)):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
-            guard.stop_at_failure(parts, session.folder, session.keys, progress, count)
+            guard.stop_at_failure(parts, session.folder, session.keys, progress, count, session.check_lock)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         learned += progress.learner_steps > 0
@@ -223,6 +233,8 @@ def _saving_at_a_fault(
     """Saves what was learned before a fault leaves the context, as it does even if saving fails."""
     try:
         yield
+    except errors.LockError:
+        raise
     except Exception as fault:
         try:
             if not is_sound():
@@ -276,7 +288,8 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     session.tick(progress)
     if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
-        checkpoint.save(session.checkpoints, "best", params, _steps_meta(session, progress))
+        session.save("best", params, _steps_meta(session, progress))
+    session.check_lock()
     return _publish(session, records.evaluation_record(parts, progress, returns))
 
 
@@ -285,9 +298,9 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     progress.run_until(time.perf_counter() - session.clock_s)
     meta = _steps_meta(session, progress)
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
-    checkpoint.save(session.checkpoints, "latest", state.learner.params, meta)
+    session.save("latest", state.learner.params, meta)
     saved = resume.snapshot(session.parts, state)
-    checkpoint.save(session.checkpoints, meta["env_steps"], saved, dataclasses.asdict(progress))
+    session.save(meta["env_steps"], saved, dataclasses.asdict(progress))
     checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
     guard.forget_failure(session.folder, progress.iteration)
 

@@ -9,6 +9,8 @@ import conftest
 import jax
 import pytest
 
+from jaxrl_dist import commands, errors
+from jaxrl_dist.commands import train as train_command
 from jaxrl_dist.runs import checkpoint, metrics
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.training import assemble, resume, runner
@@ -123,3 +125,93 @@ def test_a_kill_at_any_time_leaves_a_run_that_goes_on_and_lost_steps_never_do(
         fresh, resumed = fresh + (not started.progress.iteration), resumed + (started.progress.iteration > 0)
         assert started.progress.iteration or not steps
     assert fresh > 5 and resumed > 5
+
+
+def go_away(folder: pathlib.Path, kind: str) -> None:
+    """Takes a run's folder, or the lock in it, away."""
+    if kind == "renamed":
+        folder.rename(folder.with_name("elsewhere"))
+    elif kind == "removed":
+        shutil.rmtree(folder)
+    else:
+        (folder / run_folder.LOCK_NAME).unlink()
+
+
+@pytest.mark.parametrize(
+    ("kind", "occasion"),
+    [("renamed", "record"), ("removed", "record"), ("unlocked", "record"), ("renamed", "save"), ("removed", "save")],
+)
+def test_a_run_whose_folder_went_away_ends_and_writes_nothing_more(
+    kind: str, occasion: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    folder, rest, calls = tmp_path / "run", set[str](), list[int]()
+
+    def leave(*_: Any) -> None:
+        calls.append(1)
+        # Past the first save, which is of several.
+        if len(calls) == 5:
+            go_away(folder, kind)
+            rest.update(contents(folder))
+
+    write_arrays = checkpoint.storage.write_arrays
+
+    def leave_and_write(*args: Any) -> None:
+        leave()
+        # Orbax makes the folders again that it writes to.
+        write_arrays(*args)
+
+    with monkeypatch.context() as patch:
+        if occasion == "save":
+            patch.setattr(checkpoint.storage, "write_arrays", leave_and_write)
+        callbacks = [leave] if occasion == "record" else []
+        with pytest.raises(errors.LockError) as caught:
+            train(folder=folder, callbacks=callbacks, **RUN, **{"checkpoint.interval_s": 0.0})
+    assert str(folder) in str(caught.value) and not getattr(caught.value, "__notes__", [])
+    assert not [name for name in contents(folder).keys() - rest if "/.new-" not in name]
+
+
+def test_of_two_trainers_one_is_left_where_the_folder_was_taken_over(
+    tmp_path: pathlib.Path, reference: runner.Run, train: conftest.Train
+) -> None:
+    folder, moved, taken = tmp_path / "run", tmp_path / "moved", list[dict[str, bytes]]()
+
+    def take_over(record: dict[str, Any]) -> None:
+        if record["env_steps"] == 768 and not moved.exists():
+            folder.rename(moved)
+            assert train(folder=folder, **RUN).summary["params_sha256"] == reference.summary["params_sha256"]
+            taken.append(contents(folder))
+
+    with pytest.raises(errors.LockError):
+        train(folder=folder, callbacks=[take_over], **RUN, **{"checkpoint.interval_s": 0.0})
+    assert taken == [contents(folder)]
+    # The first goes on where its folder went.
+    run = train(folder=moved, **RUN)
+    assert 0 < run.summary["resumed_from"] <= 768
+    assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+    steps = [(record["kind"], record["env_steps"]) for record in metrics.read(moved)]
+    assert len(steps) == len(set(steps))
+
+
+def test_a_folder_that_went_away_is_one_line_and_exit_code_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, save = tmp_path / "run", checkpoint.save
+
+    def save_and_leave(*args: Any, **more: Any) -> pathlib.Path:
+        path = save(*args, **more)
+        shutil.rmtree(folder)
+        return path
+
+    monkeypatch.setattr(checkpoint, "save", save_and_leave)
+    monkeypatch.setattr(runner, "prepare", lambda: None)
+    monkeypatch.setattr(runner, "keep_programs", lambda devices: None)
+    small = {
+        **conftest.SMALL["ppo"],
+        "network.hidden_sizes": 16,
+        "out": folder,
+        "env": "toy:walk",
+        "log.progress": False,
+    }
+    flags = [f"--{name}={value}" for name, value in small.items()]
+    assert commands.run(train_command.main, "train", flags) == 1
+    assert capsys.readouterr().err.count("\n") == 1 and not folder.exists()

@@ -47,7 +47,9 @@ class Config:
     )
 
 
-def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> pathlib.Path:
+def save(
+    folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any], check: Callable[[], None] = lambda: None
+) -> pathlib.Path:
     """Saves a tree under a step or in a slot; on return all of it is on disk, and the tree may be donated.
 
     A kill at any time leaves the earlier checkpoints whole; one that is replaced goes after the new one has come.
@@ -57,6 +59,7 @@ def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> p
         name: environment steps, or the name of a slot that each save replaces, such as "best".
         tree: jax or NumPy arrays of any dtype, typed keys too.
         meta: what JSON can hold.
+        check: of the lock, before anything is written and before the checkpoint gets its name.
 
     Returns:
         The folder of the checkpoint.
@@ -65,11 +68,13 @@ def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> p
         ValueError: a leaf is not an array, or the name is not valid.
         TypeError: JSON cannot hold `meta`.
         CheckpointError: it cannot be written, such as on a full disk; earlier checkpoints are untouched.
+        LockError: the lock is no longer held.
     """
     path = pathlib.Path(folder) / _name(name)
     leaves, arrays = storage.describe(tree), [storage.to_numpy(leaf) for leaf in jax.tree.leaves(tree)]
     contents = json.dumps({"leaves": leaves, "meta": meta}, indent=1)
     new = path.with_name(_NEW + path.name)
+    check()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _delete(new)
@@ -78,10 +83,13 @@ def save(folder: Path, name: int | str, tree: Any, meta: Mapping[str, Any]) -> p
         (new / _CONTENTS).write_text(contents)
         (new / manifest.NAME).write_bytes(manifest.encode(manifest.digests(new)))
         manifest.sync(new)
+        check()
         if not isinstance(name, str):
             (path.parent / _UNSAVED).unlink(missing_ok=True)
         _replace(new, path)
     except BaseException as error:
+        # What has that name now may be another trainer's.
+        check()
         shutil.rmtree(new, ignore_errors=True)
         if not isinstance(error, Exception):
             raise
