@@ -48,10 +48,12 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
         return None
     try:
         contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not {"family", "settings"} <= contents.keys():
+        if "family" not in contents:
             raise LookupError("not what a run writes")
-    except (OSError, ValueError, LookupError, AttributeError) as error:
-        raise errors.UsageError(f"{path} cannot be read ({error}): give another ", errors.given("out")) from None
+        resolve.entries(contents)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        advice = "put it back or remove it: every checkpoint says whose it is"
+        raise errors.UsageError(f"{path} cannot be read ({error}): {advice}") from None
     return contents
 
 
@@ -78,7 +80,7 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Replaces a file by what `write` puts into the path that it is given, whole or not at all.
+    """Replaces a file by what `write` puts into the path that it is given, whole or not at all, also if power fails.
 
     Raises:
         OSError: it cannot be written.
@@ -86,10 +88,21 @@ def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None
     scratch = path.with_name(f".{path.name}.new")
     try:
         write(scratch)
+        sync_entry(scratch)
         os.replace(scratch, path)
+        sync_entry(path.parent)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def sync_entry(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -106,9 +106,9 @@ class Progress:
 
 
 def from_meta(meta: Mapping[str, Any]) -> Progress:
-    """Rebuilds the progress from `dataclasses.asdict` of it; what version 0.1.0 wrote has no `running_s`."""
-    running_s = meta["wall_s"] - meta["compile_s"]
-    return Progress(**{"running_s": running_s, **meta, "pending": Pending(**meta["pending"])})
+    """Rebuilds the progress from `dataclasses.asdict` of it, among more."""
+    own = {field.name: meta[field.name] for field in dataclasses.fields(Progress)}
+    return Progress(**{**own, "pending": Pending(**meta["pending"])})
 
 
 def add_chunk(progress: Progress, sums: Mapping[str, np.ndarray], seconds: float, iterations: int) -> None:

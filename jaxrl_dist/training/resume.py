@@ -1,6 +1,8 @@
 """Saves the state of a run, and resumes or begins a session from it."""
 
 import contextlib
+import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -47,11 +49,14 @@ def restore_latest(
 
     Raises:
         CheckpointError: there are some and none is whole.
-        UsageError: it is of other shapes.
+        UsageError: it is of another configuration, or of other shapes.
     """
     whole = parts.settings["checkpoint.replay"]
+    check = functools.partial(_check_same_run, parts.settings, pathlib.Path(folder))
     try:
-        found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn)
+        found = checkpoint.restore_latest(folder, template if whole else template._replace(replay=()), warn, check)
+    except errors.UsageError:
+        raise
     except ValueError as error:
         unfit = does_not_fit("the checkpoint", pathlib.Path(folder).parent, error)
         raise errors.UsageError(f"{unfit}, or train into another ", errors.given("out")) from error
@@ -59,6 +64,32 @@ def restore_latest(
         return found
     state, meta = found
     return emptied(parts, state, keys, meta["iteration"]), meta
+
+
+def meta_of(parts: assemble.Assembly, progress: records.Progress) -> dict[str, Any]:
+    """Returns what is saved beside a state: the progress, and all settings as `config.json` has them."""
+    return {**dataclasses.asdict(progress), "config": parts.settings.as_json()}
+
+
+def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint of another run, also where no `config.json` says so."""
+    if "config" not in meta:
+        raise errors.UsageError(
+            f"{folder} has checkpoints of an older jaxrl_dist, which lack the run's settings: go on with that, or "
+            "train into another ",
+            errors.given("out"),
+        )
+    _check_same(folder.parent, settings.difference(meta["config"]))
+
+
+def _check_same(folder: pathlib.Path, found: resolve.Difference) -> None:
+    if found.identity:
+        raise errors.UsageError(
+            errors.given("out", folder),
+            f" holds a run of another configuration ({resolve.describe(found.identity)}); give its settings to resume "
+            "it, or another ",
+            errors.given("out"),
+        )
 
 
 def does_not_fit(subject: str, folder: pathlib.Path, error: ValueError) -> str:
@@ -183,14 +214,7 @@ def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
     held = folders.held(folder)
     if held is None:
         return folder
-    changes = catalogue.resolved_as_in(held, flags, settings).difference(held).identity
-    if changes:
-        raise errors.UsageError(
-            errors.given("out", folder),
-            f" holds a run of another configuration ({resolve.describe(changes)}); give its settings to resume it, or "
-            "another ",
-            errors.given("out"),
-        )
+    _check_same(folder, catalogue.resolved_as_in(held, flags, settings).difference(held))
     return folder
 
 

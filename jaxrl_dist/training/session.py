@@ -1,7 +1,6 @@
 """One process's part of a run: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
 
 import contextlib
-import dataclasses
 import functools
 import pathlib
 import time
@@ -300,7 +299,7 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
     session.save("latest", state.learner.params, meta)
     saved = resume.snapshot(session.parts, state)
-    session.save(meta["env_steps"], saved, dataclasses.asdict(progress))
+    session.save(meta["env_steps"], saved, resume.meta_of(session.parts, progress))
     checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
     guard.forget_failure(session.folder, progress.iteration)
 

@@ -30,6 +30,8 @@ def read(folder: pathlib.Path) -> Recorded:
     checkpoints = folder / "checkpoints"
     newest = max(checkpoints.glob("step_*"), key=lambda path: int(path.name.removeprefix("step_")))
     state, progress = read_checkpoint(newest)
+    # What the command says; checkpoints did not always have it.
+    progress.pop("config", None)
     slots = {"state": state, **{name: read_checkpoint(checkpoints / name)[0] for name in ("latest", "best")}}
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

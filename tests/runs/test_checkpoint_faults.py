@@ -18,6 +18,7 @@ from fakes import checkpoints
 
 from jaxrl_dist import errors
 from jaxrl_dist.runs import checkpoint
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs.checkpoint import arrays, manifest
 
 
@@ -339,7 +340,7 @@ def test_a_full_disk_is_loud_and_older_checkpoints_stay_whole(tiny_disk: pathlib
 
 @pytest.mark.parametrize(
     ("module", "fails"),
-    [(arrays, "write_arrays"), (manifest, "encode"), (manifest, "sync"), (manifest, "sync_entry")],
+    [(arrays, "write_arrays"), (manifest, "encode"), (manifest, "sync"), (run_folder, "sync_entry")],
 )
 def test_a_failing_write_leaves_the_older_ones(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, module: Any, fails: str

@@ -1,5 +1,7 @@
 """Run folders that lost something, were moved away, or hold what is in the way: nothing from zero, nobody twice."""
 
+import json
+import os
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -215,3 +217,67 @@ def test_a_folder_that_went_away_is_one_line_and_exit_code_one(
     flags = [f"--{name}={value}" for name, value in small.items()]
     assert commands.run(train_command.main, "train", flags) == 1
     assert capsys.readouterr().err.count("\n") == 1 and not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"agent.discount": 0.5}, "(agent.discount 0.99 -> 0.5)"),
+        ({"network.hidden_sizes": (8,)}, "network.hidden_sizes "),
+    ],
+)
+def test_without_config_json_the_checkpoint_says_whose_run_it_is(
+    changed: dict[str, Any], named: str, finished: pathlib.Path, train: conftest.Train
+) -> None:
+    (finished / "config.json").unlink()
+    before = contents(finished)
+    with conftest.refused(f"--out={finished}", named):
+        train(folder=finished, **RUN | changed)
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"settings": 3}', "[" * 100_000])
+def test_a_damaged_config_json_is_put_back_or_removed(
+    damage: str, finished: pathlib.Path, reference: runner.Run, train: conftest.Train
+) -> None:
+    path = finished / "config.json"
+    path.write_text(damage)
+    with conftest.refused(str(path), "remove it"):
+        train(folder=finished, **RUN)
+    if not damage:
+        path.unlink()
+        # What may change between sessions still may.
+        run = train(folder=finished, **RUN, **{"log.tensorboard": False})
+        assert run.summary["params_sha256"] == reference.summary["params_sha256"]
+        assert (run.summary["resumed_from"], path.exists()) == (1280, True)
+
+
+def test_a_checkpoint_without_settings_is_refused_in_one_line(finished: pathlib.Path, train: conftest.Train) -> None:
+    folder = finished / "checkpoints"
+    path = checkpoint.latest(folder)[0]
+    stored = json.loads((path / "contents.json").read_text())
+    del stored["meta"]["config"]
+    (path / "contents.json").write_text(json.dumps(stored))
+    (path / "manifest.json").write_bytes(checkpoint.manifest.encode(checkpoint.manifest.digests(path)))
+    with conftest.refused(str(folder), "--out"):
+        train(folder=finished, **RUN)
+
+
+def test_a_file_that_is_replaced_is_on_disk_before_and_after(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = tmp_path / "config.json", list[Any]()
+    fsync, replace = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+    def swap(*names: Any) -> None:
+        replace(*names)
+        done.append("replaced")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", swap)
+    run_folder.write_json(path, {"a": 1})
+    assert done == [".config.json.new", "replaced", tmp_path.name]

@@ -1,6 +1,5 @@
 """The numbers of records: rates by the wall clock, shares over a second, and returns over seeds or episodes."""
 
-import dataclasses
 import itertools
 import pathlib
 import time
@@ -45,13 +44,6 @@ def test_a_record_s_clock_begins_when_a_session_has_compiled(tmp_path: pathlib.P
     first_s, second_s = (640 / record["steps_per_second"] for record in (first, second))
     assert second_s < second["wall_s"] - first["wall_s"] - (after["compile_s"] - before["compile_s"])
     assert first_s + second_s <= after["running_s"] <= after["wall_s"] - after["compile_s"]
-
-
-def test_the_clock_of_a_run_of_an_earlier_version_goes_on() -> None:
-    meta = dataclasses.asdict(records.Progress(iteration=3, wall_s=20.0, compile_s=5.0, running_s=14.0))
-    assert records.from_meta(meta).running_s == 14.0
-    del meta["running_s"]
-    assert records.from_meta(meta).running_s == 15.0
 
 
 def _pending(seconds: float, value: float) -> records.Pending:

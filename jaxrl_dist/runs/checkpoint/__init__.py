@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs.checkpoint import arrays as storage
 from jaxrl_dist.runs.checkpoint import manifest
 from jaxrl_dist.settings import setting
@@ -98,12 +99,13 @@ def save(
     return path
 
 
-def restore(path: Path, template: Any) -> tuple[Any, Any]:
+def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda meta: None) -> tuple[Any, Any]:
     """Restores a checkpoint after checking every byte of it.
 
     Args:
         path: folder that `save` returned.
         template: tree of arrays or `jax.ShapeDtypeStruct`s with the same leaves; its containers may be of other types.
+        check: of the meta, before the leaves are compared; what it raises leaves.
 
     Returns:
         The tree in the template's containers and shardings (on the default device where a leaf has none; a NumPy leaf
@@ -115,6 +117,7 @@ def restore(path: Path, template: Any) -> tuple[Any, Any]:
     """
     path = pathlib.Path(path)
     leaves, meta = _read_contents(path)
+    check(meta)
     expected = storage.describe(template)
     storage.check_match(path, leaves, expected)
     try:
@@ -136,13 +139,16 @@ def read_meta(path: Path) -> Any:
     return _read_contents(pathlib.Path(path))[1]
 
 
-def restore_latest(folder: Path, template: Any, warn: Callable[[str], None]) -> tuple[Any, Any] | None:
+def restore_latest(
+    folder: Path, template: Any, warn: Callable[[str], None], check: Callable[[Any], None] = lambda meta: None
+) -> tuple[Any, Any] | None:
     """Restores the newest whole step; corrupt ones before it are reported and set aside as `corrupt_step_...`.
 
     Args:
         folder: where checkpoints are.
         template: as in `restore`.
         warn: called with one line for each corrupt checkpoint.
+        check: as in `restore`.
 
     Returns:
         Tree and meta, or None where there is no step.
@@ -159,7 +165,7 @@ def restore_latest(folder: Path, template: Any, warn: Callable[[str], None]) -> 
             warn(f"passing over a corrupt checkpoint: {error}")
             corrupt.append(path)
             continue
-        restored = restore(path, template)
+        restored = restore(path, template, check)
         # Else they would count among the newest that `prune` keeps.
         for passed_over in corrupt:
             aside = passed_over.with_name(_CORRUPT + passed_over.name)
@@ -194,7 +200,7 @@ def begin(folder: Path) -> None:
     note = pathlib.Path(folder) / _UNSAVED
     note.parent.mkdir(exist_ok=True)
     note.touch()
-    manifest.sync_entry(note.parent)
+    run_folder.sync_entry(note.parent)
 
 
 def has_begun(folder: Path) -> bool:
@@ -285,7 +291,7 @@ def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
         if os.path.lexists(old):
             old.rename(path)
         raise
-    manifest.sync_entry(path.parent)
+    run_folder.sync_entry(path.parent)
     _delete(old)
 
 

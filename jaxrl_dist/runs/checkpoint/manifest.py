@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import folder as run_folder
 
 NAME = "manifest.json"
 
@@ -60,16 +61,7 @@ def digests(path: pathlib.Path) -> dict[str, dict[str, Any]]:
 def sync(path: pathlib.Path) -> None:
     """Waits until a file, or a folder and all below it, is on disk."""
     for entry in [*(path.rglob("*") if path.is_dir() else ()), path]:
-        sync_entry(entry)
-
-
-def sync_entry(path: pathlib.Path) -> None:
-    """Waits until a file, or the names in a folder, are on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        run_folder.sync_entry(entry)
 
 
 def one_line(error: BaseException) -> str:
