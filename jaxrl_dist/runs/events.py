@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxrl_dist.runs import folder as run_folder
+
 FILE_NAME = "events.bin"
 ROLLBACK = 2**16 - 1
 _EVENT = struct.Struct("<HHB")
@@ -32,8 +34,9 @@ def encode(worker: int, age: int, flags: Sequence[bool]) -> bytes:
 
 def append(folder: str | os.PathLike[str], data: bytes) -> None:
     """Appends events to a run's log; none make no file."""
+    path = pathlib.Path(folder) / FILE_NAME
     if data:
-        with (pathlib.Path(folder) / FILE_NAME).open("ab") as file:
+        with run_folder.named(path), path.open("ab") as file:
             file.write(data)
 
 
@@ -41,7 +44,8 @@ def truncate(folder: str | os.PathLike[str], count: int) -> None:
     """Keeps the first `count` events of a run's log, if it has one."""
     path = pathlib.Path(folder) / FILE_NAME
     if path.exists() and path.stat().st_size > count * _EVENT.size:
-        os.truncate(path, count * _EVENT.size)
+        with run_folder.named(path):
+            os.truncate(path, count * _EVENT.size)
 
 
 def read(folder: str | os.PathLike[str]) -> list[Event]:

@@ -65,8 +65,28 @@ def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[reso
     """
     earlier = held(folder)
     changes = () if earlier is None else settings.difference(earlier).tunable
-    write_json(folder / "config.json", software.record(settings.as_json(), earlier))
+    path = folder / "config.json"
+    with named(path):
+        write_json(path, software.record(settings.as_json(), earlier))
     return changes
+
+
+@contextlib.contextmanager
+def named(path: str | os.PathLike[str], advice: str = "mend that, and the same command goes on") -> Iterator[None]:
+    """Names a file in an error of the system, which may leave it out, and says what to do.
+
+    Args:
+        path: in which it is, or itself.
+        advice: ends the message.
+
+    Raises:
+        OSError: as within the context.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename2 or error.filename or path
+        raise OSError(f"{place}: {error.strerror or error}; {advice}") from error
 
 
 def write_json(path: pathlib.Path, contents: dict[str, Any]) -> None:
@@ -143,12 +163,14 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
         OSError: the folder cannot be written.
     """
     path = pathlib.Path(folder) / LOCK_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _take(path) as handle:
-        # A forked worker that outlives this process would otherwise hold the lock on.
-        os.register_at_fork(after_in_child=handle.close)
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+    with contextlib.ExitStack() as stack:
+        with named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = stack.enter_context(_take(path))
+            # A forked worker that outlives this process would otherwise hold the lock on.
+            os.register_at_fork(after_in_child=handle.close)
+            handle.truncate(0)
+            handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
 
         def check() -> None:
             if not _is_at(handle, path):

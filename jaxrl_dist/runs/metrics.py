@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxrl_dist.runs import folder as run_folder
+
 FILE_NAME = "metrics.jsonl"
 
 Record = dict[str, Any]
@@ -65,15 +67,16 @@ def truncate_after(folder: str | os.PathLike[str], env_steps: int) -> None:
     if not path.exists():
         return
     position = end = 0
-    with path.open("rb") as file:
-        for line in file:
-            position += len(line)
-            record = _parse(line)
-            if record is not None and record["env_steps"] > env_steps:
-                break
-            if record is not None:
-                end = position
-    os.truncate(path, end)
+    with run_folder.named(path):
+        with path.open("rb") as file:
+            for line in file:
+                position += len(line)
+                record = _parse(line)
+                if record is not None and record["env_steps"] > env_steps:
+                    break
+                if record is not None:
+                    end = position
+        os.truncate(path, end)
 
 
 def read(folder: str | os.PathLike[str]) -> list[Record]:

@@ -169,7 +169,8 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     """
     clock_s = time.perf_counter()
     keys = assemble.seed_keys(parts.settings)
-    checkpoint.clean(folder / "checkpoints")
+    with folders.named(folder / "checkpoints"):
+        checkpoint.clean(folder / "checkpoints")
     template = parts.layout.template(keys)
     memory_use.check(parts.settings, memory_use.replay_parts(template.replay), parts.layout.mesh.local_devices)
     found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)

@@ -15,6 +15,7 @@ from jaxrl_dist import errors, parallel, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import checkpoint, events, loggers
+from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.training import assemble, evaluation, guard, records, resume
 from jaxrl_dist.training import stop as stopping
@@ -300,7 +301,8 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     session.save("latest", state.learner.params, meta)
     saved = resume.snapshot(session.parts, state)
     session.save(meta["env_steps"], saved, resume.meta_of(session.parts, progress))
-    checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
+    with folders.named(session.checkpoints):
+        checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
     guard.forget_failure(session.folder, progress.iteration)
 
 

@@ -54,16 +54,10 @@ def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: sessio
         "resumed_from": result.resumed_from,
         "params_sha256": checkpoint.params_sha256(jax.tree.map(np.asarray, result.params)),
     }
-    try:
+    with folders.named(folder, "the run is saved, and the same command writes its summary and picture again"):
         folders.write_json(folder / "summary.json", summary)
         if evaluations:
             plots.draw_run(folder, settings)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{error.strerror or error}; the run is saved, and the same command writes its summary and picture again",
-            str(folder),
-        ) from error
     return summary
 
 

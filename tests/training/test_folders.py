@@ -1,5 +1,7 @@
 """Run folders that lost something, were moved away, or hold what is in the way: nothing from zero, nobody twice."""
 
+import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ from typing import Any
 import conftest
 import jax
 import pytest
+from fakes import checkpoints
 
 from jaxrl_dist import commands, errors
 from jaxrl_dist.commands import train as train_command
@@ -281,3 +284,36 @@ def test_a_file_that_is_replaced_is_on_disk_before_and_after(
     monkeypatch.setattr(os, "replace", swap)
     run_folder.write_json(path, {"a": 1})
     assert done == [".config.json.new", "replaced", tmp_path.name]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json", "checkpoints", "checkpoints/.unsaved", ".lock"])
+def test_what_is_in_the_way_of_a_run_is_named_before_it_trains(
+    name: str, tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    folder = tmp_path / "run"
+    if name == "checkpoints":
+        folder.mkdir()
+        (folder / name).touch()
+    else:
+        (folder / name).mkdir(parents=True)
+    with pytest.raises((OSError, errors.UsageError)) as caught:
+        train(folder=folder, **RUN)
+    text = str(caught.value)
+    assert str(folder / name) in text and "[Errno" not in text and "\n" not in text
+    assert not list(folder.rglob("step_*"))
+    delete(folder / name)
+    assert train(folder=folder, **RUN).reason == "finished"
+
+
+@pytest.mark.parametrize("free_bytes", [0, 4096, 8192])
+def test_a_start_on_a_full_disk_names_the_file(free_bytes: int, tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    with checkpoints.small_disk(tmp_path / "disk", 1) as disk:
+        filler, folder = disk / "filler", disk / "run"
+        folder.mkdir()
+        with contextlib.suppress(OSError):
+            filler.write_bytes(bytes(2**21))
+        os.truncate(filler, filler.stat().st_size - free_bytes)
+        with pytest.raises((OSError, errors.UsageError)) as caught:
+            train(folder=folder, **RUN)
+        text = str(caught.value)
+        assert str(folder / "") in text and os.strerror(errno.ENOSPC) in text and "[Errno" not in text

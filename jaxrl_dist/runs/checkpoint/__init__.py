@@ -198,9 +198,10 @@ def find(folder: Path, name: int | str) -> pathlib.Path | None:
 def begin(folder: Path) -> None:
     """Notes in a folder, made where it is missing, that it has no step yet; `save` of the first one ends that."""
     note = pathlib.Path(folder) / _UNSAVED
-    note.parent.mkdir(exist_ok=True)
-    note.touch()
-    run_folder.sync_entry(note.parent)
+    with run_folder.named(note.parent):
+        note.parent.mkdir(exist_ok=True)
+        note.write_bytes(b"")
+        run_folder.sync_entry(note.parent)
 
 
 def has_begun(folder: Path) -> bool:
