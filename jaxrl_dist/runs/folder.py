@@ -28,13 +28,9 @@ def of(settings: Resolved) -> pathlib.Path:
 def left(folder: pathlib.Path) -> list[str]:
     """Lists what a run has recorded and saved in its folder, but for a failure; none where it has only begun."""
     saved = sorted(path.name for path in folder.glob("checkpoints/*") if not path.name.startswith("."))
-    written = [name for name in ("metrics.jsonl", "summary.json") if _size(folder / name)]
+    files = [folder / name for name in ("metrics.jsonl", "summary.json")]
+    written = [path.name for path in files if path.is_file() and path.stat().st_size]
     return [*written, *(f"checkpoints/{name}" for name in saved)]
-
-
-def _size(path: pathlib.Path) -> int:
-    """Returns the size of a file, 0 where there is none."""
-    return path.stat().st_size if path.is_file() else 0
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:
