@@ -18,7 +18,7 @@ from markdown.extensions import toc
 from jaxrl_dist import envs, networks, systems
 from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
-from jaxrl_dist.settings import fields, resolve
+from jaxrl_dist.settings import fields, resolve, synonyms
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import search
 from jaxrl_dist.training import study as studies
@@ -26,7 +26,8 @@ from jaxrl_dist.training import study as studies
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
-START, END = "<!-- systems: written by `python tests/test_docs.py` -->", "<!-- end of systems -->"
+START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
+COMING_FROM = ROOT / "docs" / "coming_from.md"
 
 
 def table() -> str:
@@ -43,10 +44,27 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def with_table(text: str) -> str:
-    """Puts the table between its markers."""
-    before, rest = text.split(START)
-    return f"{before}{START}\n{table()}\n{END}{rest.split(END)[1]}"
+def names_of(library: str) -> str:
+    """Returns the table of a library's names and ours in Markdown."""
+    lines = ["| there | here |", "|---|---|"]
+    for theirs, ours, remark in synonyms.LIBRARIES[library]:
+        flags = " or ".join(f"`--{flag}`" for flag in ours)
+        lines.append(f"| `{theirs}` | {'; '.join(part for part in (flags, remark) if part)} |")
+    return "\n".join(lines)
+
+
+def with_table(text: str, name: str, written: str) -> str:
+    """Puts a table between its markers."""
+    start, end = START.format(name), END.format(name)
+    before, rest = text.split(start)
+    return f"{before}{start}\n{written}\n{end}{rest.split(end)[1]}"
+
+
+def with_names(text: str) -> str:
+    """Puts the table of each library between its markers."""
+    for library in synonyms.LIBRARIES:
+        text = with_table(text, library, names_of(library))
+    return text
 
 
 def flags_page() -> str:
@@ -151,7 +169,7 @@ def check_study(arguments: list[str]) -> None:
 
 def test_the_table_of_systems_is_current() -> None:
     text = DOCUMENTS[0].read_text(encoding="utf-8")
-    assert with_table(text) == text, "python tests/test_docs.py rewrites it"
+    assert with_table(text, "systems", table()) == text, "python tests/test_docs.py rewrites it"
 
 
 def test_the_page_of_flags_is_current() -> None:
@@ -160,6 +178,19 @@ def test_the_page_of_flags_is_current() -> None:
     for row in systems.SYSTEMS.values():
         for layout in row.layouts:
             assert all(f"| `--{name}` |" in page for name in catalogue.declared(row, layout.name))
+
+
+def test_the_names_of_other_libraries_are_what_messages_say() -> None:
+    text = COMING_FROM.read_text(encoding="utf-8")
+    assert with_names(text) == text, "python tests/test_docs.py rewrites it"
+
+
+def test_names_of_other_libraries_name_settings_of_ours() -> None:
+    every = {
+        name for row in systems.SYSTEMS.values() for one in row.layout_names for name in catalogue.declared(row, one)
+    }
+    named = {flag for rows in synonyms.LIBRARIES.values() for row in rows for flag in row.ours}
+    assert named and named <= every
 
 
 def test_the_readme_is_short() -> None:
@@ -284,5 +315,7 @@ def test_docstrings_do_not_open_with_a_question() -> None:
 
 
 if __name__ == "__main__":
-    DOCUMENTS[0].write_text(with_table(DOCUMENTS[0].read_text(encoding="utf-8")), encoding="utf-8")
+    readme = DOCUMENTS[0].read_text(encoding="utf-8")
+    DOCUMENTS[0].write_text(with_table(readme, "systems", table()), encoding="utf-8")
+    COMING_FROM.write_text(with_names(COMING_FROM.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs" / "flags.md").write_text(flags_page(), encoding="utf-8")

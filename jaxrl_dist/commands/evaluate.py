@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl_dist import commands, errors
-from jaxrl_dist.settings import Field, command_line, resolve, setting
+from jaxrl_dist.settings import command_line, resolve, setting
 
 _NAME = "evaluate"
 
@@ -29,8 +29,7 @@ class Config:
 def main(arguments: Sequence[str]) -> int:
     """Evaluates and prints; returns 2, after one line, for a wrong command, 1 where something fails."""
     usage = f"{commands.usage(_NAME)} --run=FOLDER [--env.params.NAME=VALUE ...] [--flag=value ...]"
-    named = [name for name in command_line.names(arguments) if name.startswith(resolve.PARAMS)]
-    others = {name: Field(name, "str", "", "Another value for a parameter of the environment.") for name in named}
+    others = resolve.declared_params(command_line.names(arguments))
     options, given = command_line.options(Config, arguments, usage, str(__doc__), others)
     commands.no_more(given.rest)
     if not options.run:

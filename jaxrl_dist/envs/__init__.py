@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs import parameters
-from jaxrl_dist.settings import setting, user_code
+from jaxrl_dist.settings import setting, synonyms, user_code
 from jaxrl_dist.types import Array, ArrayTree
 
 # A package that offers `NAME = "module:SUITE"` by this entry point adds the suite NAME.
@@ -284,7 +284,9 @@ def find_suite(name: str) -> Suite:
             errors.given("env", name), f": expected suite:name, suites are {', '.join(by_name)}{hint}"
         )
     if suite not in by_name:
-        hint = errors.nearest(name, full_names) or errors.nearest(suite, by_name)
+        ours = synonyms.SUITES.get(suite)
+        hint = f"; did you mean {ours}:{member}?" if ours else errors.nearest(name, full_names)
+        hint = hint or errors.nearest(suite, by_name)
         raise errors.UsageError(
             errors.given("env", name), f": no suite {suite}, expected one of {', '.join(by_name)}{hint}"
         )

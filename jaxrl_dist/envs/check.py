@@ -3,9 +3,10 @@
 The rules are those of `envs.HostEnvironment` and `types.TimeStep`; device environments are checked through `as_host`.
 """
 
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +14,20 @@ import numpy as np
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import as_host, episodes, hangs
+from jaxrl_dist.settings import command_line, resolve, setting
 
-_USAGE = "usage: python -m jaxrl_dist.envs.check suite:name [--num_envs=8] [--steps=1000] [--seed=0] [--env.params.X=…]"
-_OPTIONS = {"num_envs": 8, "steps": 1000, "seed": 0}
-_PARAMS = "--env.params."
+_USAGE = "python -m jaxrl_dist.envs.check suite:name [--env.params.NAME=VALUE ...] [--flag=value ...]"
 _TIMEOUT_S = 60.0
 _REPEATED_STEPS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Flags of the check."""
+
+    num_envs: int = setting(8, "Environments that are played.", low=1)
+    steps: int = setting(1000, "Steps of each.", low=1)
+    seed: int = setting(0, "Seed of the environments and of the actions.", low=0)
 
 
 class Fact(NamedTuple):
@@ -56,7 +65,10 @@ def main(arguments: Sequence[str]) -> int:
         make = _maker(environment, options)
         protocol = environment.protocol if isinstance(environment, envs.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
-        report = hangs.watched(make, lambda remembering: check(remembering, options["steps"], options["seed"]))
+        report = hangs.watched(make, lambda remembering: check(remembering, options.steps, options.seed))
+    except command_line.Help as text:
+        print(text)
+        return 0
     except errors.UsageError as error:
         print(errors.as_typed(error), file=sys.stderr)
         return 2
@@ -65,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     for fact in report.facts:
         print(f"{'BROKEN' if fact.broken else 'holds':10}{fact.rule}{': ' * bool(fact.broken)}{fact.broken}")
+    if not isinstance(environment.spec.observation, jax.ShapeDtypeStruct):
+        print("note      its observation is a tree, and networks take one array; see FlattenObservation of gymnasium")
     mean = f", mean random return {report.mean_return:.4g}" if report.episodes else ""
     print(f"{report.episodes} episodes{mean}")
     print(f"{report.steps_per_s:,.0f} steps/s")
@@ -204,8 +218,8 @@ def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
     return "\n".join([spec.name, *(f"  {key:12}{text}" for key, text in lines.items())])
 
 
-def _maker(environment: envs.Environment | envs.HostTask, options: Mapping[str, int]) -> Any:
-    seed, num_envs = options["seed"], options["num_envs"]
+def _maker(environment: envs.Environment | envs.HostTask, options: Config) -> Any:
+    seed, num_envs = options.seed, options.num_envs
     if isinstance(environment, envs.HostTask):
         seeds, task = episodes.seeds(seed, "check", 0, 0, num_envs), environment
         return lambda: task.make(seeds, num_envs, _TIMEOUT_S)
@@ -213,22 +227,12 @@ def _maker(environment: envs.Environment | envs.HostTask, options: Mapping[str, 
     return lambda: as_host.AsHost(on_device, num_envs, jax.random.key(seed))
 
 
-def _parse(arguments: Sequence[str]) -> tuple[str, dict[str, int], dict[str, str]]:
-    names = [argument for argument in arguments if not argument.startswith("--")]
-    if len(names) != 1:
-        raise errors.UsageError(_USAGE)
-    options, params = dict(_OPTIONS), {}
-    for argument in (argument for argument in arguments if argument.startswith("--")):
-        key, _, text = argument.partition("=")
-        if key.startswith(_PARAMS):
-            params[key[len(_PARAMS) :]] = text
-        elif key[2:] not in options:
-            raise errors.UsageError(f"{key}: no such option{errors.nearest(key[2:], options)}; {_USAGE}")
-        elif not text.isdecimal() or (int(text) < 1 and key != "--seed"):
-            raise errors.UsageError(f"{argument}: expected a whole number of at least {int(key != '--seed')}")
-        else:
-            options[key[2:]] = int(text)
-    return names[0], options, params
+def _parse(arguments: Sequence[str]) -> tuple[str, Config, dict[str, str]]:
+    params = resolve.declared_params(command_line.names(arguments))
+    options, given = command_line.options(Config, arguments, _USAGE, str(__doc__).partition("\n")[0], params)
+    if len(given.rest) != 1:
+        raise errors.UsageError(f"usage: {_USAGE}")
+    return given.rest[0], options, resolve.env_params(given.values)
 
 
 if __name__ == "__main__":

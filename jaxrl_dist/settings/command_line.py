@@ -37,14 +37,15 @@ class _Parser(absl_flags.ArgumentParser):
         return argument if self.field.repeats else fields.parse(self.field, argument)
 
 
-def with_flag_files(arguments: Sequence[str]) -> list[str]:
-    """Puts the flags of every --flagfile=FILE in its place.
+def expanded(arguments: Sequence[str]) -> list[str]:
+    """Puts the flags of every --flagfile=FILE in its place, and --help in that of -h.
 
     Raises:
         UsageError: a file cannot be read.
     """
     try:
-        return absl_flags.FlagValues().read_flags_from_files(list(arguments), force_gnu=True)
+        named = ["--help" if argument == "-h" else argument for argument in arguments]
+        return absl_flags.FlagValues().read_flags_from_files(named, force_gnu=True)
     except absl_flags.CantOpenFlagFileError as error:
         cause = error.__context__
         assert isinstance(cause, OSError)
@@ -116,7 +117,7 @@ def options(
         Help: --help is among the arguments.
     """
     declared = {field.name: field for field in fields.of(config)}  # type: ignore[arg-type]
-    arguments = with_flag_files(arguments)
+    arguments = expanded(arguments)
     if "help" in names(arguments):
         raise Help(help_text(usage, about, declared))
     values, rest = read(arguments, {**declared, **(others or {})})

@@ -5,7 +5,7 @@ It knows no setting by name; `systems.catalogue` says which layers there are.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxrl_dist import errors
@@ -110,6 +110,12 @@ class Resolved:
 def env_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment's own parameters, as text, of flag name -> value."""
     return {name.removeprefix(PARAMS): str(value) for name, value in values.items() if name.startswith(PARAMS)}
+
+
+def declared_params(names: Iterable[str]) -> dict[str, setting_fields.Field]:
+    """Declares, as text, the environment's own parameters among the flags that a command line names."""
+    about = "Value of a parameter of the environment."
+    return {name: setting_fields.Field(name, "str", "", about) for name in names if name.startswith(PARAMS)}
 
 
 def layered(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from jaxrl_dist import envs, errors, networks, systems
 from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
-from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, user_code
+from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, synonyms, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
 # A package that offers `NAME = "module:SYSTEM"` by this entry point adds `--system=NAME`.
@@ -285,9 +285,25 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
     candidates = (*catalogue, *ALIASES)
     # A setting given without its owner, or with the wrong one, is nearest to its namesake.
     namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
-    near = errors.nearest_flag(name, candidates)
-    hint = ("; did you mean ", errors.given(namesakes[0]), "?") if namesakes else near
+    if namesakes:
+        hint: tuple[str | errors.Worded, ...] = ("; did you mean ", errors.given(namesakes[0]), "?")
+    else:
+        hint = _translated(name, catalogue) or errors.nearest_flag(name, candidates)
     return errors.UsageError(errors.given(name), f": {system.name} has ", _NO_SUCH, *hint, errors.LISTED)
+
+
+def _translated(name: str, catalogue: Container[str]) -> tuple[str | errors.Worded, ...]:
+    """Returns the parts that say what another library's name is here, none where none has it."""
+    found = synonyms.find(name, catalogue)
+    if found is None:
+        return ()
+    synonym, library = found
+    parts: list[str | errors.Worded] = [f"; {library}'s {synonym.theirs}"]
+    for word, flag in zip((" is ", *len(synonym.ours) * (" or ",)), synonym.ours, strict=False):
+        rows = systems.SYSTEMS.values()
+        having = [row.name for row in rows if any(flag in declared(row, one) for one in row.layout_names)]
+        parts += [word, errors.given(flag), "" if flag in catalogue else f" of {', '.join(having)}"]
+    return (*parts, f"{'; ' if synonym.ours else ': '}{synonym.remark}" * bool(synonym.remark))
 
 
 def resolved(

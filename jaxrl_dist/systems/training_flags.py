@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxrl_dist import envs, errors, systems
 from jaxrl_dist.runs import folder, software
 from jaxrl_dist.settings import Field, command_line, sweep
-from jaxrl_dist.settings.resolve import PARAMS, Resolved
+from jaxrl_dist.settings.resolve import Resolved, declared_params
 from jaxrl_dist.systems import catalogue
 
 _ACTIONS = {
@@ -40,7 +40,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     Raises:
         UsageError: a flag, a value or a name is not valid.
     """
-    arguments = command_line.with_flag_files(argv)
+    arguments = command_line.expanded(argv)
     actions = {name: Field(name, "bool", False, about) for name, about in _ACTIONS.items()}
     chosen = {name: Field(name, "str", "", "") for name in ("system", "env", "layout", "preset")}
     first = command_line.read(arguments, {**actions, **chosen}).values
@@ -72,9 +72,8 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
 
 def _flags(arguments: Sequence[str], declared: Mapping[str, Field]) -> dict[str, Field]:
     """Returns every flag that the arguments may use."""
-    params = [name for name in command_line.names(arguments) if name.startswith(PARAMS)]
     short = {name: declared[full]._replace(name=name) for name, full in catalogue.ALIASES.items()}
-    return {**declared, **short, **{name: Field(name, "str", "", "") for name in params}}
+    return {**declared, **short, **declared_params(command_line.names(arguments))}
 
 
 def _unexpected(system: systems.System, declared: Mapping[str, Field], argument: str) -> errors.UsageError:

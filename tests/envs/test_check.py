@@ -147,9 +147,9 @@ def test_an_environment_that_hangs_is_named(monkeypatch: Any, capsys: pytest.Cap
         (["toy:walk", "toy:walk"], "usage:"),
         (["toy:wlk"], "did you mean walk"),
         (["walk"], "expected suite:name, suites are"),
-        (["toy:walk", "--num_env=3"], "did you mean num_envs"),
-        (["toy:walk", "--steps=0"], "at least 1"),
-        (["toy:walk", "--steps"], "at least 1"),
+        (["toy:walk", "--num_env=3"], "did you mean --num_envs"),
+        (["toy:walk", "--steps=0"], ">= 1"),
+        (["toy:walk", "--steps"], "--steps=VALUE"),
         (["toy:episode", "--env.params.length=x"], "expected a whole number"),
     ],
 )
