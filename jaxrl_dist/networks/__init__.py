@@ -161,7 +161,13 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
-        raise UsageError(given("env", spec.name), ": its observation is a tree; networks take one array")
+        raise UsageError(
+            given("env", spec.name),
+            ": its observation is a tree, and networks take one array; a module that registers the environment within "
+            "gymnasium's FlattenObservation makes one of it",
+        )
+    if not math.prod(observation.shape):
+        raise UsageError(given("env", spec.name), f": its observation {observation.shape} has no numbers")
     recurrent = config.core in RECURRENT
     num_frames = config.num_frames if config.core in STACKED else 1
     inputs_shape = cores.stacked_shape(observation.shape, num_frames)

@@ -4,6 +4,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+from flax import errors
 
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.settings import user_code
@@ -18,11 +19,16 @@ def make(name: str) -> Any:
     Raises:
         UsageError: there is no such class, or it fails; the message names the Flax modules that there are, or the line.
     """
-    made = user_code.load(given("network", name), name, "Flax module", callable, _is_flax_module)
+    found = user_code.load(given("network", name), name, "Flax module", callable, _is_flax_module)
     try:
-        return made()
+        made = found()
     except Exception as error:
         raise UsageError(given("network", name), f": {user_code.where(error)}; it is made without arguments") from error
+    if not isinstance(made, nn.Module):
+        raise UsageError(
+            given("network", name), " makes no flax.linen.Module; flax.nnx has others, which are not taken"
+        )
+    return made
 
 
 def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> None:
@@ -38,7 +44,20 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
     """
     batch = jax.ShapeDtypeStruct((2, *observation.shape), observation.dtype)
     try:
-        features = jax.eval_shape(lambda x: torso.init_with_output(jax.random.key(0), x)[0], batch)
+        variables = jax.eval_shape(lambda x: torso.init(jax.random.key(0), x), batch)
+        if stateful := sorted(set(variables) - {"params"}):
+            raise UsageError(
+                given("network", name),
+                f" keeps {', '.join(stateful)} beside its parameters, as BatchNorm does; expected outputs of "
+                "parameters and observations alone, as those of LayerNorm and GroupNorm",
+            )
+        features = jax.eval_shape(torso.apply, variables, batch)
+    except UsageError:
+        raise
+    except errors.InvalidRngError as error:
+        raise UsageError(
+            given("network", name), ": it draws random numbers, as Dropout does; expected deterministic=True"
+        ) from error
     except Exception as error:
         raise UsageError(
             given("network", name), f": {user_code.where(error)}; it was given observations {batch.shape}"

@@ -50,7 +50,8 @@ class Lives:
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._seed = self._seed if seed is None else seed
         self._episodes, self._steps = self._episodes + 1, 0
-        return self._observation(), {}
+        # Gym's, before version 0.26.
+        return self._observation() if "old_reset" in self._faults else (self._observation(), {})  # type: ignore[return-value]
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._steps += 1
@@ -71,6 +72,10 @@ class Lives:
             observation[1] = np.nan
         if "reward" in now:
             reward = float("nan")
+        if "none" in now:
+            reward = None  # type: ignore[assignment]
+        if "old_step" in now:
+            return observation, reward, False, {}  # type: ignore[return-value]
         return observation, reward, self._steps == self._length, False, {}
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.networks import torsos
@@ -23,6 +24,23 @@ class Failing(nn.Module):
 class Wanting(nn.Module):
     size: int
 
+    def __call__(self, observation):
+        return observation
+
+
+class Batched(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        return nn.BatchNorm(use_running_average=False)(observation)
+
+
+class Dropping(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        return nn.Dropout(0.5, deterministic=False)(observation)
+
+
+class Newer(nnx.Module):
     def __call__(self, observation):
         return observation
 
@@ -197,10 +215,21 @@ def test_a_module_of_the_user_s_is_taken_and_wrong_ones_are_one_line():
         (f"{__name__}:Failing", ":Failing: ", "ValueError", "test_networks.py:", ": no such thing", "(2, 5)"),
         (f"{__name__}:Wanting", ":Wanting: ", "TypeError", "'size'"),
         (f"{__name__}:Summing", ":Summing ", "(2, 5)", " ()", "(2, F)"),
+        (f"{__name__}:Batched", ":Batched ", "batch_stats"),
+        (f"{__name__}:Dropping", ":Dropping: ", "deterministic=True"),
+        (f"{__name__}:Newer", ":Newer ", "flax.linen.Module"),
         ("minatar_cnn", "=minatar_cnn", "--network=mlp"),
     ):
         with conftest.refused(*named):
             networks.make(networks.Config(torso=torso), _spec((5,)), HEADS)
+
+
+def test_observations_that_are_no_one_array_of_numbers_are_refused():
+    empty = _spec((0,))
+    tree = empty._replace(observation={"a": empty.observation})
+    for spec, named in ((empty, "(0,)"), (tree, "FlattenObservation")):
+        with conftest.refused("--env=toy:x", named):
+            networks.make(networks.Config(torso="mlp"), spec, HEADS)
 
 
 @pytest.mark.parametrize(

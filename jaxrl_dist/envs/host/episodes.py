@@ -107,9 +107,13 @@ def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_id
     for field, wrong in envs.out_of_range(spec, timestep).items():
         if np.any(wrong):
             row = int(np.argmax(wrong))
+            ranges = {"reward": spec.reward_range, "discount": (0.0, 1.0)}
+            found = "is not finite"
+            if field in ranges:
+                low, high = ranges[field]
+                found = f"is {getattr(timestep, field)[row]:g}, expected a finite number from {low:g} to {high:g}"
             raise errors.EnvironmentFault(
-                f"the {field} of {spec.name}, environment {env_ids[row]}, at its step {np.asarray(steps)[row]} is not "
-                "finite or out of the range that it declares"
+                f"the {field} of {spec.name}, environment {env_ids[row]}, at its step {np.asarray(steps)[row]} {found}"
             )
 
 
@@ -238,7 +242,9 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         return types.BoxSpace(tuple(space.shape), low, high)
     raise errors.UsageError(
-        errors.given("env", name), f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers"
+        errors.given("env", name),
+        f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers; a module that registers the "
+        "environment within gymnasium's TransformAction makes them of others",
     )
 
 

@@ -283,19 +283,24 @@ class WorkerPool:
             EnvironmentFault: no more may be replaced.
         """
         share = self._shares[index]
-        fate, finished = self._processes.end(index, hung)
+        fate, raised, finished = self._processes.end(index, hung)
         self._finish(finished)
-        what = f"{self.spec.name}: {fate}"
+        error, _, frames = raised.partition("\n")
+        what, most = f"{self.spec.name}: {fate}{': ' * bool(error)}{error}", self._plan.max_restarts
         self._restarts += 1
-        if self._restarts > self._plan.max_restarts:
-            self._fault = errors.EnvironmentFault(
-                f"{what}\nworkers replaced before: {self._plan.max_restarts}, the most that ",
-                errors.given("env.params.max_restarts"),
-                " allows",
-            )
+        # Where it happened is told in full once.
+        place = f"\n{frames}" if frames and self._restarts == 1 else ""
+        # What is wrong from the start is wrong in another process too.
+        is_wrong = bool(raised) and not self._block["stepped"][index]
+        if is_wrong or self._restarts > most:
+            if place:
+                warnings.warn(f"{what}{place}", RuntimeWarning, stacklevel=2)
+            allowed = f"; {most} were replaced before, as many as ", errors.given("env.params.max_restarts"), " allows"
+            never = ("; it never made a step, so no other process is tried",)
+            self._fault = errors.EnvironmentFault(what, *(never if is_wrong else allowed))
             self.close()
             raise self._fault
-        warnings.warn(f"replaced ({self._restarts} of {self._plan.max_restarts}): {what}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"replaced ({self._restarts} of {most}): {what}{place}", RuntimeWarning, stacklevel=2)
         self._processes.start(index)
         self._since[index] = time.monotonic()
         ended, lost = self._check_started().ended[share], self._pending[share]
@@ -447,7 +452,7 @@ class Processes:
         """Waits until workers have finished something or died, and returns their indices, none after the time."""
         return [self._index_of[results] for results, _ in self._poll.poll(1e3 * timeout_s)]
 
-    def end(self, index: int, hung: str) -> tuple[str, np.ndarray]:
+    def end(self, index: int, hung: str) -> tuple[str, str, np.ndarray]:
         """Ends a worker by force.
 
         Args:
@@ -455,8 +460,8 @@ class Processes:
             hung: says that it hangs, or "" where it has died.
 
         Returns:
-            What happened to it, followed by its own traceback where it raised; the environments i32 [N] that it had
-            finished and not yet reported.
+            What happened to it; `worker_process.described` of what it raised, "" where it did not; the environments
+            i32 [N] that it had finished and not yet reported.
         """
         process, share = self._running.pop(index), self._shares[index]
         self._poll.unregister(process.results)
@@ -471,7 +476,7 @@ class Processes:
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         what = f"the worker of environments {share[0]} … {share[-1]} {hung or ('raised' if text else died)}"
         what += f" at environment {at}" if at in share else ""
-        return what + (f":\n{text}" if text else ""), np.concatenate(found)
+        return what, text, np.concatenate(found)
 
     def close(self) -> None:
         """Ends the workers, by force after a second, and frees memory and pipes; must be called once only."""

@@ -71,10 +71,11 @@ def fields(num_envs: int, num_workers: int, action: tuple[tuple[int, ...], str],
 
     Observations have two slots per environment, so that the last one that the pool has seen survives the death of the
     process that was writing the next. `env` and `since` say what a worker is at: which environment (−1: none), and
-    from when on, in seconds of the monotonic clock; `built` says whether its environments are made.
+    from when on, in seconds of the monotonic clock; `built` says whether its environments are made, `stepped` whether
+    it, or one whose place it took, has made a step.
     """
     per_env = [("seed", "u4"), ("slot", "i4"), ("reward", "f8"), ("flags", "u1")]
-    per_worker = [("env", "i4"), ("since", "f8"), ("built", "u1")]
+    per_worker = [("env", "i4"), ("since", "f8"), ("built", "u1"), ("stepped", "u1")]
     return [
         Field("action", (num_envs, *action[0]), action[1]),
         *(Field(name, (num_envs,), dtype) for name, dtype in per_env),
@@ -116,9 +117,9 @@ def main() -> None:
         worker.build(job["envs"], Factory(*job["factory"]))
         worker.serve(job["commands"])
         worker.close()
-    except BaseException:
+    except BaseException as error:
         worker.publish()
-        text = traceback.format_exc().encode()[-_TEXT_BYTES:]
+        text = described(error).encode()[:_TEXT_BYTES]
         arrays["text"][job["index"], : len(text)] = np.frombuffer(text, np.uint8)
         sys.stderr.flush()
         # Threads of an environment could keep a process that merely returns.
@@ -133,7 +134,7 @@ class _Worker:
     ) -> None:
         self._arrays, self._leaves, self._results, self._eager = arrays, leaves, results, eager
         self._env, self._since = arrays["env"][index:], arrays["since"][index:]
-        self._built = arrays["built"][index:]
+        self._built, self._stepped = arrays["built"][index:], arrays["stepped"][index:]
         self._environments: dict[int, Any] = {}
         self._targets: dict[int, list[list[np.ndarray]]] = {}
         self._ended: dict[int, bool] = {}
@@ -212,6 +213,9 @@ class _Worker:
             action = action.copy() if action.ndim else action
             observation, reward, terminated, truncated, _ = environment.step(action)
             flags = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
+            if reward is None:
+                # NumPy would take it for NaN.
+                raise TypeError("the reward is None, expected a number")
         for leaf, target in zip(self._leaves, self._targets[env][arrays["slot"][env]], strict=True):
             value = leaf.of(observation)
             if value.shape != leaf.shape:
@@ -219,6 +223,20 @@ class _Worker:
             np.copyto(target, value, casting="same_kind")
         arrays["reward"][env], arrays["flags"][env] = reward, flags
         self._ended[env] = flags != 0
+        self._stepped[0] |= not reseed
+
+
+def described(error: BaseException) -> str:
+    """Describes an error in a line, and below it by the traceback in the environment's code, where there is one."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    place, advice = f" at {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else "", ""
+    # Gymnasium's own wrappers, too, unpack what the environment returned.
+    if "values to unpack" in str(error) and all(f"{os.sep}gymnasium{os.sep}" in frame.filename for frame in frames):
+        advice = "; reset returns (observation, info), step (observation, reward, terminated, truncated, info)"
+        frames, place = [], ""
+    summary = " ".join(f"{type(error).__name__}{place}: {error}{advice}".split())
+    return "\n".join([summary, "".join(traceback.format_list(frames))]).rstrip()
 
 
 def _end_with(lifeline: int) -> None:
