@@ -3,16 +3,37 @@
 import math
 import numbers
 import time
-from collections.abc import Mapping
-from typing import Any, Protocol, TextIO
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol, TextIO
 
 _SECONDS_BETWEEN_PLAIN_LINES = 5.0
+# Columns of the bar, and of a terminal that has room for one.
+_BAR, _WIDE = 20, 90
+
+
+class Line(NamedTuple):
+    """The live line.
+
+    Attributes:
+        parts: texts from left to right, with their rank: the largest are left out first where there is no room.
+        share: of the run that is done, None where that is unknown.
+    """
+
+    parts: tuple[tuple[str, int], ...]
+    share: float | None = None
+
+    def text(self, width: float = math.inf) -> str:
+        """Returns as many parts as have room in so many columns, at least one."""
+        parts = list(self.parts)
+        while len(parts) > 1 and len(_joined(parts)) > width:
+            parts.remove(max(parts, key=lambda part: part[1]))
+        return _joined(parts)
 
 
 class Display(Protocol):
     """Shows the progress of a run."""
 
-    def update(self, text: str) -> None:
+    def update(self, line: Line) -> None:
         """Replaces the live line."""
 
     def say(self, text: str) -> None:
@@ -38,33 +59,42 @@ def make(stream: TextIO, *, is_live: bool) -> Display:
 
 
 def progress_line(
-    record: Mapping[str, Any], title: str = "", total_steps: int = 0, first: Mapping[str, Any] | None = None
-) -> str:
+    record: Mapping[str, Any],
+    title: str = "",
+    total_steps: int = 0,
+    since: Mapping[str, Any] | None = None,
+    members: int = 1,
+) -> Line:
     """Says in one line how far a run is.
 
     Args:
         record: the newest value of each name; only `env_steps` must be there.
         title: opens the line.
         total_steps: where the run ends, 0 where that is unknown.
-        first: the first record of the session; the time left follows from the pace since then.
+        since: an earlier record of the session; the pace and the time left are those since then, by the wall clock.
+        members: seeds that train side by side.
 
     Returns:
         Such as "ppo gymnax:CartPole-v1 · 250k/500k steps · 84k steps/s · return 312 · evaluated 475 · 0:03 left".
     """
     steps = record["env_steps"]
-    parts = [title] if title else []
-    parts.append(f"{count(steps)}/{count(total_steps)} steps" if total_steps else f"{count(steps)} steps")
+    done = f"{count(steps)}/{count(total_steps)} steps" if total_steps else f"{count(steps)} steps"
+    # In the order of the line; a narrow terminal keeps the last ones longest.
+    parts = [(title, 7), (f"{members} × {done}" if members > 1 else done, 3)]
     if record.get("frames", steps) != steps:
-        parts.append(f"{count(record['frames'])} frames")
-    if _is_finite(record.get("steps_per_second")):
-        parts.append(f"{count(record['steps_per_second'])} steps/s")
-    for name, word in (("episode_return", "return"), ("eval_return", "evaluated")):
+        parts.append((f"{count(record['frames'])} frames", 6))
+    pace = _pace(record, since or {})
+    if pace:
+        parts.append((f"{count(pace * members)} steps/s", 4))
+    if record.get("bottleneck"):
+        parts.append((f"waits for {record['bottleneck']}", 5))
+    for name, word, rank in (("episode_return", "return", 1), ("eval_return", "evaluated", 2)):
         if _is_finite(record.get(name)):
-            parts.append(f"{word} {_score(record[name])}")
-    seconds = _seconds_left(record, total_steps, first or {})
-    if seconds is not None:
-        parts.append(f"{_clock(seconds)} left")
-    return " · ".join(parts)
+            parts.append((f"{word} {_score(record[name])}", rank))
+    if pace and total_steps:
+        parts.append((f"{_clock(max(0, total_steps - steps) / pace)} left", 0))
+    share = min(1.0, steps / total_steps) if total_steps else None
+    return Line(tuple(part for part in parts if part[0]), share)
 
 
 def count(number: float) -> str:
@@ -84,8 +114,8 @@ class _Plain:
         self._next_s = -math.inf if math.isfinite(seconds_between) else math.inf
         self._unprinted = ""
 
-    def update(self, text: str) -> None:
-        now = time.monotonic()
+    def update(self, line: Line) -> None:
+        now, text = time.monotonic(), line.text()
         if now >= self._next_s:
             self.say(text)
             self._next_s, self._unprinted = now + self._seconds_between, ""
@@ -102,7 +132,7 @@ class _Plain:
 
 
 class _Live:
-    """One line that is drawn anew in place, below everything that is said."""
+    """One line, and a bar where it has room, that are drawn anew in place, below everything that is said."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich import console, live
@@ -111,11 +141,19 @@ class _Live:
         # Without a thread of its own, and leaving sys.stdout and sys.stderr alone.
         self._live = live.Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
-    def update(self, text: str) -> None:
+    def update(self, line: Line) -> None:
+        from rich import progress_bar, table
         from rich import text as rich_text
 
+        bar = _BAR if line.share is not None and self._console.width >= _WIDE else 0
+        shown = table.Table.grid(padding=(0, 1))
+        text = rich_text.Text(line.text(self._console.width - bar - bool(bar)), no_wrap=True, overflow="ellipsis")
+        if bar:
+            shown.add_row(progress_bar.ProgressBar(1.0, line.share or 0.0, width=bar), text)
+        else:
+            shown.add_row(text)
         self._live.start()
-        self._live.update(rich_text.Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._live.update(shown, refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
@@ -134,7 +172,8 @@ class _Overwritten:
         self._stream = stream
         self._shown = ""
 
-    def update(self, text: str) -> None:
+    def update(self, line: Line) -> None:
+        text = line.text()
         self._write(text, "")
         self._shown = text
 
@@ -152,15 +191,19 @@ class _Overwritten:
         print(f"{opens}{text.ljust(len(self._shown))}", end=end, file=self._stream, flush=True)
 
 
-def _seconds_left(record: Mapping[str, Any], total_steps: int, first: Mapping[str, Any]) -> float | None:
-    """Extends the pace since the first record to the end; None before there is one.
+def _pace(record: Mapping[str, Any], since: Mapping[str, Any]) -> float:
+    """Returns the steps per second since an earlier record, 0 where that is not known.
 
     The pace of the whole run would count compiling, and sessions on other machines.
     """
-    if not total_steps or not _is_finite(record.get("wall_s")) or not _is_finite(first.get("wall_s")):
-        return None
-    done, seconds = record["env_steps"] - first["env_steps"], record["wall_s"] - first["wall_s"]
-    return max(0, total_steps - record["env_steps"]) * seconds / done if done > 0 and seconds >= 0 else None
+    if not _is_finite(record.get("wall_s")) or not _is_finite(since.get("wall_s")):
+        return 0.0
+    seconds: float = record["wall_s"] - since["wall_s"]
+    return (record["env_steps"] - since["env_steps"]) / seconds if seconds > 0 else 0.0
+
+
+def _joined(parts: Iterable[tuple[str, int]]) -> str:
+    return " · ".join(text for text, _ in parts)
 
 
 def _is_finite(value: Any) -> bool:

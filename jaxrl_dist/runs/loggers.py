@@ -3,15 +3,19 @@
 A logger that fails alone, because the disk is full say, warns once and never stops the training.
 """
 
+import collections
 import contextlib
 import dataclasses
+import math
+import operator
 import os
 import pathlib
 import socket
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TextIO
 
 from jaxrl_dist.runs import display as displays
@@ -55,12 +59,12 @@ class Logger:
             config: what to write and show.
             title: opens the live line, such as "ppo gymnax:CartPole-v1"; the run's name in trackers.
             settings: flag name -> value, for trackers.
-            total_steps: environment steps per seed at which the run ends, 0 while unknown; may be set later.
+            total_steps: environment steps per seed at which the run ends, 0 while unknown; may be set later, as may
+                the `members` that train side by side.
             display: whether to show anything at all.
             stream: terminal, or output of a notebook's cell; standard output by default.
         """
-        self.title = title
-        self.total_steps = total_steps
+        self.title, self.total_steps, self.members = title, total_steps, 1
         path = pathlib.Path(folder)
         # The order matters: TensorBoard's sink looks for the last record before this session.
         self._sinks: dict[str, _Sink] = {"TensorBoard events": _TensorBoard(path)} if config.tensorboard else {}
@@ -72,8 +76,10 @@ class Logger:
         self._display: displays.Display | None = None
         if display:
             self._display = displays.make(stream or sys.stdout, is_live=config.progress)
-        self._first: metrics.Record = {}
         self._latest: metrics.Record = {}
+        # Moments of this session, of which the first is halfway to the newest: the pace is that since then.
+        self._moments: collections.deque[metrics.Record] = collections.deque()
+        self._start_s = math.nan
         self._warned: set[str] = set()
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -99,12 +105,40 @@ class Logger:
         Args:
             record: the names that changed, such as `env_steps` and `wall_s`.
         """
-        self._latest |= record
-        if not self._first:
-            self._first = dict(self._latest)
+        # A return that is unknown, because no episode ended, leaves the last one on the line.
+        self._latest |= {name: value for name, value in record.items() if value is not None}
+        now_s = self._latest.get("wall_s")
+        if now_s is not None:
+            self._moments.append({"wall_s": now_s, "env_steps": self._latest["env_steps"]})
+            self._start_s = now_s if math.isnan(self._start_s) else self._start_s
+            while len(self._moments) > 2 and self._moments[1]["wall_s"] <= (self._start_s + now_s) / 2:
+                self._moments.popleft()
         if self._display is not None:
-            text = displays.progress_line(self._latest, self.title, self.total_steps, self._first)
-            self._print(lambda display: display.update(text))
+            since = self._moments[0] if self._moments else {}
+            line = displays.progress_line(self._latest, self.title, self.total_steps, since, self.members)
+            self._print(lambda display: display.update(line))
+
+    @contextlib.contextmanager
+    def waiting(self, doing: str) -> Iterator[None]:
+        """Shows within the context what the run is doing, and for how many seconds."""
+        if self._display is None:
+            yield
+            return
+        started_s, over = time.monotonic(), threading.Event()
+
+        def show() -> None:
+            while not over.is_set():
+                shown = (self.title, 1), (f"{doing}, {time.monotonic() - started_s:.0f} s", 0)
+                self._print(operator.methodcaller("update", displays.Line(shown)))
+                over.wait(1.0)
+
+        shower = threading.Thread(target=show, name="live line", daemon=True)
+        shower.start()
+        try:
+            yield
+        finally:
+            over.set()
+            shower.join()
 
     def say(self, text: str) -> None:
         """Prints a line that stays, above the live line."""

@@ -65,7 +65,7 @@ class Progress:
     Attributes:
         iteration: finished so far.
         total: at which the run ends, as of the last session.
-        evaluated: iteration of the last evaluation.
+        evaluated: iteration of the last evaluation, −1 before the first, which is at 0.
         wall_s: seconds since `resume.start` began, summed over all sessions, as are the other seconds.
         running_s: after compiling, with evaluations, logs and saving. Rates are per second of this clock: the actors
             of a layout with threads play on while the learner does something else.
@@ -73,7 +73,7 @@ class Progress:
         compile_s: before the first iteration of each session.
         valid_steps: taught rows, summed over seeds.
         learner_steps: updates, summed over seeds.
-        best_return: largest mean evaluation return, None before the first evaluation.
+        best_return: largest mean evaluation return once it learns, None before.
         seconds_to_best: `wall_s` at that evaluation.
         last_return: mean of the last evaluation.
         sessions: of each the events of the layout's log before it, and the `total` that it had.
@@ -83,7 +83,7 @@ class Progress:
 
     iteration: int = 0
     total: int = 0
-    evaluated: int = 0
+    evaluated: int = -1
     wall_s: float = 0.0
     running_s: float = 0.0
     train_s: float = 0.0

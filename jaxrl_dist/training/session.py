@@ -16,7 +16,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import checkpoint, events, loggers
 from jaxrl_dist.runs import folder as folders
-from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.training import assemble, evaluation, guard, records, resume
 from jaxrl_dist.training import stop as stopping
 
@@ -116,7 +116,11 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
     say, asked = session.logger.say, session.parts.settings["steps"]
     steps = functools.partial(records.env_steps, session.parts)
     session.logger.total_steps = steps(total)
-    say(f"{mesh.describe(session.parts.layout.mesh)}; folder {session.folder}")
+    session.logger.members = sweep.num_members(session.parts.settings)
+    say(f"{_described(session.parts)}; folder {session.folder}")
+    rows = session.parts.layout.rows_per_iteration
+    if asked < rows:
+        say(f"{asked:,} steps are asked for, and an iteration has {rows:,}: this run has {steps(total):,}")
     replay = memory_use.describe(memory_use.replay_parts(state.replay))
     for line in (*session.parts.layout.placement, session.parts.protocol, replay):
         if line:
@@ -134,6 +138,22 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
         )
     progress.total = total
     progress.sessions.append((records.num_events(session.parts, state), total))
+
+
+def _described(parts: assemble.Assembly) -> str:
+    """Says in one line where a run trains, and on how much at a time."""
+    settings, members = parts.settings, sweep.num_members(parts.settings)
+    rows = parts.layout.rows_per_iteration // settings["learner.minibatches"]
+    if "replay.batch_size" in settings.settings:
+        rows = settings["replay.batch_size"] * parts.agent.taught
+    told = [
+        f"{settings['layout']} on {mesh.describe(parts.layout.mesh)}",
+        f"{settings['env.num_envs']:,} environments × {settings['layout.unroll_length']:,} steps",
+        f"batches of {rows:,} rows",
+        f"network {settings['network.torso']}",
+        *([f"{members} seeds"] if members > 1 else ()),
+    ]
+    return " · ".join(told)
 
 
 def _reason(session: _Session, progress: records.Progress) -> str:
@@ -157,6 +177,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
 
     with (
         session.stop.at_once("stopped while compiling; there was nothing new to save"),
+        session.logger.waiting("compiling"),
         futures.ThreadPoolExecutor(1) as pool,
     ):
         compiled = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
@@ -239,7 +260,9 @@ def _saving_at_a_fault(
         try:
             if not is_sound():
                 raise guard.NonFiniteError("it is not finite")
-            _save(session, state, progress)
+            # Before the first iteration nothing was learned, and the folder stays free for the corrected command.
+            if progress.iteration:
+                _save(session, state, progress)
         except Exception as error:
             fault.add_note(f"what was learned since the last checkpoint could not be saved: {error}")
         raise
@@ -286,7 +309,8 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     evaluation.check_finite(returns, parts.settings.settings)
     progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
-    if progress.best_return is None or np.isnan(progress.best_return) or progress.last_return > progress.best_return:
+    # The best of what was learned, not of what had nothing learned yet.
+    if progress.iteration and (progress.best_return is None or progress.last_return > progress.best_return):
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
         session.save("best", params, _steps_meta(session, progress))
     session.check_lock()

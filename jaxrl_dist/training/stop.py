@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Shows a terminal's cursor again, which a live line hides, below that line.
+_LINE_OVER = "\x1b[?25h\n"
 
 
 def leave_on_signals() -> None:
@@ -104,13 +106,12 @@ class StopToken:
                 self.request(received[0])
                 if farewell := self._farewell:
                     with contextlib.suppress(OSError):
-                        os.write(sys.stdout.fileno(), f"{farewell}\n".encode())
+                        os.write(sys.stdout.fileno(), f"{_LINE_OVER * sys.stdout.isatty()}{farewell}\n".encode())
                     os._exit(self.exit_code)
             self._interrupts += received[0] == signal.SIGINT
             if self._interrupts >= 2:
                 if sys.stdout.isatty():
-                    # A live line hides the cursor.
-                    os.write(sys.stdout.fileno(), b"\x1b[?25h\n")
+                    os.write(sys.stdout.fileno(), _LINE_OVER.encode())
                 os._exit(128 + signal.SIGINT)
 
 

@@ -4,9 +4,11 @@ import io
 import json
 import math
 import pathlib
+import re
 import resource
 import struct
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +19,7 @@ from jaxrl_dist.runs import display, loggers, metrics
 from jaxrl_dist.settings import fields as declared
 
 QUIET = loggers.Config(tensorboard=False, progress=False)
+LIVE = loggers.Config(tensorboard=False)
 
 
 def write(folder: pathlib.Path, *records: dict[str, Any], settings: loggers.Config = QUIET) -> None:
@@ -202,6 +205,50 @@ def test_a_terminal_gets_one_line_in_place(tmp_path: pathlib.Path) -> None:
     assert [record["env_steps"] for record in metrics.read(tmp_path)] == [1, 3]
 
 
+@pytest.mark.parametrize(("columns", "has_bar"), [(90, True), (89, False)])
+def test_a_wide_terminal_has_a_bar(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, columns: int, has_bar: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = _Terminal()
+    with loggers.Logger(tmp_path, LIVE, title="t" * 66, total_steps=4, stream=stream) as logger:
+        logger.log(train(1))
+        logger.log(train(2))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert ("━" in text) == has_bar and "2/4 steps" in text
+    assert ("t" * 66 in text) == (not has_bar), "what has no room is left out"
+
+
+def test_the_pace_is_that_of_the_later_half_of_the_session(tmp_path: pathlib.Path) -> None:
+    stream = io.StringIO()
+    with loggers.Logger(tmp_path, LIVE, total_steps=1000, stream=stream) as logger:
+        for wall_s, env_steps in ((100.0, 0), (110.0, 10), (120.0, 20), (130.0, 220), (140.0, 420)):
+            logger.show({"env_steps": env_steps, "wall_s": wall_s})
+    # From 120 s to 140 s: 20 steps/s, so that 580 steps take 29 s.
+    assert stream.getvalue().splitlines()[-1] == "420/1k steps · 20 steps/s · 0:29 left"
+
+
+def test_what_a_run_waits_for_is_shown_with_its_seconds(tmp_path: pathlib.Path) -> None:
+    seen = threading.Event()
+
+    class Seen(_Cell):
+        __module__ = _Cell.__module__
+
+        def write(self, text: str) -> int:
+            seen.set()
+            return super().write(text)
+
+    stream = Seen()
+    with (
+        loggers.Logger(tmp_path, LIVE, title="ppo", stream=stream) as logger,
+        logger.waiting("compiling"),
+    ):
+        assert seen.wait(10)
+    assert re.fullmatch(r"ppo · compiling, \d+ s", read_as_notebook(stream.getvalue())[0])
+    assert not any(thread.name == "live line" for thread in threading.enumerate())
+
+
 def read_as_notebook(text: str) -> list[str]:
     """Returns the lines that a cell shows: a carriage return begins a line again, and what was there stays below it."""
     shown = []
@@ -221,10 +268,11 @@ def test_a_notebook_gets_one_line_in_place(tmp_path: pathlib.Path) -> None:
         assert read_as_notebook(stream.getvalue()) == ["before", "1/9 steps · evaluated 5"]
         logger.say("a line [with brackets]")
         assert read_as_notebook(stream.getvalue())[1:] == ["a line [with brackets]", "1/9 steps · evaluated 5"]
+        # A value that is unknown leaves the last one on the line.
         logger.show({"env_steps": 2, "eval_return": None})
-        assert read_as_notebook(stream.getvalue())[2:] == ["2/9 steps"]
-        logger.log(train(3))
-    assert read_as_notebook(stream.getvalue()) == ["before", "a line [with brackets]", "3/9 steps", ""]
+        assert read_as_notebook(stream.getvalue())[2:] == ["2/9 steps · evaluated 5"]
+        logger.log({**train(3), "eval_return": 6.0})
+    assert read_as_notebook(stream.getvalue()) == ["before", "a line [with brackets]", "3/9 steps · evaluated 6", ""]
     assert "\x1b" not in stream.getvalue()
 
 

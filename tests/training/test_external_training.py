@@ -15,6 +15,7 @@ import pytest
 from fakes import peers, simulators
 
 from jaxrl_dist import errors, simulator
+from jaxrl_dist.runs import metrics
 from jaxrl_dist.training import assemble, policy
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "external_simulator.py"
@@ -81,7 +82,7 @@ def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path,
     program = start_program(port, 2)
 
     def kill_once_it_learns() -> None:
-        while not (tmp_path / "metrics.jsonl").exists():
+        while not any(record["kind"] == "train" for record in metrics.read(tmp_path)):
             time.sleep(0.05)
         program.kill()
         killed_s.append(time.monotonic())

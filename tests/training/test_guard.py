@@ -72,15 +72,29 @@ def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     """Training plays 32 steps; a whole episode has 60."""
+    settings = {"env": "toy:walk", "seed": 3, "evaluation.episodes": 8}
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 70))
+    train(steps=128, **settings)
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
     named = r"toy:walk .*nan\b.* episode [0-7] .*seed 3\b"
     for _ in range(2):
         with pytest.raises(errors.EnvironmentFault, match=named) as error:
-            train(env="toy:walk", seed=3, steps=256, **{"evaluation.episodes": 8})
+            train(steps=256, **settings)
         assert "\n" not in str(error.value)
     with pytest.raises(errors.EnvironmentFault, match=named):
         policy.evaluate(tmp_path, 8, 0, "latest", {})
     assert policy.load(tmp_path).env_steps == 256
+
+
+def test_a_fault_in_the_evaluation_at_step_0_leaves_the_folder_to_the_corrected_command(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
+    with pytest.raises(errors.EnvironmentFault, match=r"\bnan\b"):
+        train(env="toy:walk", steps=128, seed=3, **{"evaluation.episodes": 8})
+    assert not list((tmp_path / "checkpoints").glob("*"))
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 70))
+    assert train(env="toy:walk", steps=128, **{"evaluation.episodes": 4}).reason == "finished"
 
 
 def test_a_reward_out_of_the_declared_range_is_named(monkeypatch: pytest.MonkeyPatch, train: conftest.Train) -> None:

@@ -85,7 +85,7 @@ def test_a_stopped_run_resumes_to_what_it_would_have_been(
     assert resumed.summary["params_sha256"] == whole.summary["params_sha256"] != stopped.summary["params_sha256"]
     assert_same_records(tmp_path / "whole", tmp_path / "halves")
     steps = [(record["kind"], record["env_steps"]) for record in metrics.read(tmp_path / "halves")]
-    assert len(steps) == len(set(steps)) == 4 + 5
+    assert len(steps) == len(set(steps)) == 4 + 6
     for name in ("valid_steps", "learner_steps", "best_return", "eval_return_mean"):
         assert resumed.summary[name] == whole.summary[name]
     again = train(system, folder="halves", **settings)
