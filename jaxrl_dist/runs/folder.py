@@ -28,9 +28,13 @@ def of(settings: Resolved) -> pathlib.Path:
 def left(folder: pathlib.Path) -> list[str]:
     """Lists what a run has recorded and saved in its folder, but for a failure; none where it has only begun."""
     saved = sorted(path.name for path in folder.glob("checkpoints/*") if not path.name.startswith("."))
-    files = [folder / name for name in ("metrics.jsonl", "summary.json")]
-    written = [path.name for path in files if path.is_file() and path.stat().st_size]
+    written = [name for name in ("metrics.jsonl", "summary.json") if _says_more_than_step_0(folder / name)]
     return [*written, *(f"checkpoints/{name}" for name in saved)]
+
+
+def _says_more_than_step_0(path: pathlib.Path) -> bool:
+    """Says whether a file has a line that is no record of step 0, when a run has only evaluated what it began with."""
+    return path.is_file() and any(b'"env_steps": 0,' not in line for line in path.read_bytes().splitlines())
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:

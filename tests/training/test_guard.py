@@ -92,7 +92,7 @@ def test_a_fault_in_the_evaluation_at_step_0_leaves_the_folder_to_the_corrected_
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 50))
     with pytest.raises(errors.EnvironmentFault, match=r"\bnan\b"):
         train(env="toy:walk", steps=128, seed=3, **{"evaluation.episodes": 8})
-    assert not list((tmp_path / "checkpoints").glob("*"))
+    assert not list((tmp_path / "checkpoints").glob("[!.]*"))
     monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("reward", 70))
     assert train(env="toy:walk", steps=128, **{"evaluation.episodes": 4}).reason == "finished"
 
