@@ -84,3 +84,8 @@ def test_a_room_that_reads_no_command_line_names_no_flag(room: str) -> None:
         texts = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         flags += [f"{path.name}: {text}" for text in texts if re.search("--[a-z]", text) and text not in docs]
     assert not flags
+
+
+def test_what_a_file_or_a_command_gives_is_one_line_without_control_codes() -> None:
+    error = errors.UsageError(errors.given("env", "a\nb\x1b[2J\ud800é"), ": no")
+    assert str(error) == "env=a\\nb\\x1b[2J\\ud800é: no" and errors.as_typed(error) == f"--{error}"

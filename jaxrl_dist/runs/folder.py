@@ -48,7 +48,7 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
         return None
     try:
         contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if "family" not in contents:
+        if "family" not in contents or not isinstance(contents["family"], str | None):
             raise LookupError("not what a run writes")
         resolve.entries(contents)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

@@ -137,7 +137,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise errors.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(contents, dict):
         raise errors.UsageError(f"{path} is not what a run writes: no JSON object")

@@ -208,7 +208,9 @@ def entries(contents: Any, declared: Container[str] = ()) -> dict[str, dict[str,
         UsageError: the contents are not those of a `config.json`.
     """
     found = contents.get("settings") if isinstance(contents, Mapping) else None
-    if not isinstance(found, dict) or not all(isinstance(item, dict) and "value" in item for item in found.values()):
+    named = contents.get("family") if isinstance(contents, Mapping) else None
+    are_entries = isinstance(found, dict) and all(isinstance(x, dict) and "value" in x for x in found.values())
+    if not isinstance(found, dict) or not are_entries or not isinstance(named, str | None):
         raise errors.UsageError("config.json is not that of a run: it needs settings with values")
     renamed: dict[str, dict[str, Any]] = {RENAMED.get(str(name), str(name)): item for name, item in found.items()}
     return {name: item for name, item in renamed.items() if name in declared or name not in RENAMED.values()}

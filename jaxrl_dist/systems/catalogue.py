@@ -55,7 +55,7 @@ class RunConfig:
         1_000_000, "Environment steps per seed; a larger number extends a finished run.", low=1, tag="tunable"
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
-    num_seeds: int = setting(1, "Independent runs in one program.", low=1)
+    num_seeds: int = setting(1, "Independent runs in one program.", low=1, high=1_000_000)
     sweep: str = setting(
         "",
         "Several values for numbers of agent and learner; every combination trains with every seed in one program. "

@@ -116,7 +116,10 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
     path = checkpoint.find(folder / "checkpoints", slot)
     if path is None:
         raise ValueError(f"{folder} holds no {slot} parameters")
-    return checkpoint.restore(path, template)
+    params, meta = checkpoint.restore(path, template)
+    if not isinstance(meta, dict) or not isinstance(meta.get("env_steps"), int):
+        raise errors.CheckpointError(f"{path} does not say after how many steps it was saved")
+    return params, meta
 
 
 def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:

@@ -175,7 +175,7 @@ def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Pat
         jaxrl_dist.replay_failure(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", "\x00"])
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "\x00", "[" * 100_000, '{"family": [], "settings": {}}'])
 def test_a_damaged_config_is_a_usage_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(errors.UsageError) as caught:

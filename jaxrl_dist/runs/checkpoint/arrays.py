@@ -66,8 +66,14 @@ def describe(tree: Any) -> list[Leaf]:
 
 
 def read_leaf(fields: list[Any]) -> Leaf:
-    """Reads a description from its JSON form."""
+    """Reads a description from its JSON form.
+
+    Raises:
+        ValueError: it is none.
+    """
     path, shape, dtype, impl, data_shape, data_dtype = fields
+    if not all(isinstance(text, str) for text in (path, dtype, impl, data_dtype)) or (impl and "key" not in dtype):
+        raise ValueError(f"{path} is no description of a leaf")
     return Leaf(path, tuple(shape), dtype, impl, tuple(data_shape), data_dtype)
 
 
