@@ -35,6 +35,8 @@ _FOR_SPEED = (
     *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
     *("layout.num_actors", "layout.ready_envs"),
 )
+# Others that it may choose, of a layout that learns the same; a folder's word that it chose more is not believed.
+_CHOSEN = ("layout.policy_lag", "layout.unroll_length", f"{PARAMS}num_threads", f"{PARAMS}workers")
 _WIDTH = 110
 _NO_SUCH = errors.Worded("no such setting", "no such flag")
 
@@ -396,7 +398,11 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
     entries = {name: (entry["value"], str(entry.get("origin"))) for name, entry in read.items()}
     if any(entries.get(name, ("", ""))[0] != asked[name] for name in ("system", "env")):
         return {}
-    return {name: entry for name, entry in entries.items() if entry[1].startswith(AUTO) or name in _FOR_SPEED}
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if name in _FOR_SPEED or (name in _CHOSEN and entry[1].startswith(AUTO))
+    }
 
 
 def resolved_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked: Resolved) -> Resolved:

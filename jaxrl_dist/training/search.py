@@ -260,7 +260,21 @@ def _kept(search: Search) -> list[Drawn]:
         raise errors.UsageError(
             f"--out={search.plan.out} holds another search (other ranges, sampler or first seed): give another --out"
         )
+    if not all(_is_drawn(search, values) for values in drawn):
+        raise errors.UsageError(f"{path} holds trials that this search does not draw: give another --out")
     return [dict(values) for values in drawn]
+
+
+def _is_drawn(search: Search, values: Any) -> bool:
+    """Says whether a search can have drawn a trial: a file may name other flags, such as an environment."""
+    if not isinstance(values, dict) or values.keys() != {one.name for one in search.ranges}:
+        return False
+    return all(
+        _text(values[one.name]) in map(_text, one.choices)
+        if one.choices
+        else isinstance(values[one.name], int | float) and one.low <= values[one.name] <= one.high
+        for one in search.ranges
+    )
 
 
 def _keep(search: Search, drawn: Sequence[Drawn]) -> None:

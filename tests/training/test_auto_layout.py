@@ -202,3 +202,14 @@ def test_actors_have_stopped_when_a_probe_has_run(monkeypatch: pytest.MonkeyPatc
         played = next(steps)
         time.sleep(0.3)
         assert played > 0 and next(steps) == played + 1
+
+
+def test_a_folder_names_no_more_than_what_could_be_measured() -> None:
+    flags = {name: value for name, value in flags_of("ppo").items() if name != "network.torso"}
+    asked = catalogue.resolved(flags, "classic")
+    contents = catalogue.resolved({**flags, "layout": "anakin", "layout.num_devices": 2}, "classic").as_json()
+    for name, value in {"network.torso": "theirs:Net", "env.params.text": "x", "agent.discount": 0.1}.items():
+        contents["settings"][name] = {"value": value, "origin": "auto: 9 steps/s"}
+    found = catalogue.resolved_as_in(contents, flags, asked)
+    assert found["layout.num_devices"] == 2 and not found.env_params
+    assert all(found[name] == asked[name] for name in ("network.torso", "agent.discount"))

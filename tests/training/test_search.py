@@ -115,6 +115,30 @@ def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_c
         run(made(tmp_path, DISCOUNT, DISCOUNT), train_command)
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        {"agent.discount": 0.85, "env": "custom:theirs:make"},
+        {"env": "custom:theirs:make"},
+        {"agent.discount": "0.85 --env=custom:theirs:make"},
+        {"agent.discount": 0.95},
+        {"agent.discount": None},
+        ["agent.discount"],
+        7,
+    ],
+    ids=str,
+)
+def test_a_search_goes_on_with_trials_that_it_can_have_drawn(
+    drawn: Any, tmp_path: pathlib.Path, train_command: list[str]
+) -> None:
+    asked = made(tmp_path, DISCOUNT)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trials.json").write_text(json.dumps({"asked": search._asked(asked), "drawn": [drawn]}))
+    with conftest.refused("trials.json", "--out"):
+        run(asked, train_command)
+    assert not starts(tmp_path)
+
+
 def test_another_number_of_seeds_is_refused_and_the_table_stays(
     tmp_path: pathlib.Path, train_command: list[str]
 ) -> None:
