@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 # From a checkout without installation.
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from jaxrl_dist import commands  # noqa: E402
 from jaxrl_dist.commands import rollback  # noqa: E402

@@ -32,8 +32,11 @@ def usage(name: str) -> str:
 def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     """Runs a command with this process's arguments, as scripts do; returns the exit code."""
     _open_streams()
-    # Modules of the user's own, that --env, --network and --system name, lie in the current folder.
-    sys.path.insert(0, "")
+    if not sys.flags.safe_path:
+        # The folder of the script, or with `python -m` the current one, whose files would take the place of others.
+        del sys.path[0]
+    # Modules of the user's own lie in the current folder: last, so that no file there takes another module's place.
+    sys.path.append("")
     # Until a run listens to signals itself.
     stop.leave_on_signals()
 

@@ -355,7 +355,7 @@ class Process:
             # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill takes along what
             # the environments have started.
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, json.dumps(path), worker_process.__file__],
+                [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(path), worker_process.__file__],
                 stdin=subprocess.PIPE,
                 pass_fds=(commands, results, lifeline, block),
                 env=environment,
