@@ -55,6 +55,9 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
     rising = written_runs.rising(2)
     written_runs.write(folder / "runs" / "finished", rising)
     written_runs.write(folder / "runs" / "empty", rising[:0], reason=None)
+    written_runs.write(folder / "runs" / "own", rising, env="custom:own_world:make")
+    doom = {"layout": "sebulba", "env.params.vzd_path": "run/doom"}
+    written_runs.write(folder / "runs" / "doom", rising[:, :1], env="envpool:Basic-v1", flags=doom)
     (folder / "runs" / "broken").mkdir()
     (folder / "runs" / "broken" / "config.json").write_text("{")
     (folder / "runs" / "broken" / "metrics.jsonl").write_text('{"kind": "train", "env_steps": 128}\n')

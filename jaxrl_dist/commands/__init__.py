@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from jaxrl_dist import errors
-from jaxrl_dist.settings import command_line
+from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.training import stop
 
 CONSOLE = "jaxrl-dist"
@@ -35,8 +35,10 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     if not sys.flags.safe_path:
         # The folder of the script, or with `python -m` the current one, whose files would take the place of others.
         del sys.path[0]
-    # Modules of the user's own lie in the current folder: last, so that no file there takes another module's place.
-    sys.path.append("")
+    # Modules of the user's own lie in the current folder: last, so that no file there takes another module's place, and
+    # only where a command may name one, so that none takes that of an optional package that is missing.
+    if name in ("train", "study") or {"trust", "flagfile"} & {*command_line.names(sys.argv[1:])}:
+        sys.path.append("")
     # Until a run listens to signals itself.
     stop.leave_on_signals()
 
@@ -58,6 +60,15 @@ def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str
         return refuse(name, error)
     except KeyboardInterrupt:
         return 130
+
+
+def trust() -> Any:
+    """Declares the flag --trust of commands that build a run anew from its folder."""
+    return setting(
+        (),
+        "Modules that the run's config.json may name, beside those of this package and of installed ones that offer "
+        "some; and files and programs for its environment.",
+    )
 
 
 def command_of(name: str) -> list[str]:

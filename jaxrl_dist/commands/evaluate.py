@@ -24,6 +24,7 @@ class Config:
     video: bool = setting(False, "Also film the run's first seed, into videos/ of its folder.")
     video_episodes: int = setting(1, "Episodes that --video films.", low=1)
     video_steps: int = setting(1000, "Steps of each that are filmed, at most.", low=1)
+    trust: tuple[str, ...] = commands.trust()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -54,9 +55,10 @@ def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
     from jaxrl_dist.training import video as videos
 
     logging.set_verbosity(logging.WARNING)
-    run, seed, slot = options.run, options.seed, options.checkpoint
+    run, seed, slot, trust = options.run, options.seed, options.checkpoint, options.trust
     filmed = {}
     if options.video:
-        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, params)}
-    evaluated = policy.evaluate(run, options.episodes, seed, slot, params) if options.episodes else {"run": run}
-    return {**evaluated, **filmed}
+        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, params, trust)}
+    if not options.episodes:
+        return {"run": run, **filmed}
+    return {**policy.evaluate(run, options.episodes, seed, slot, params, trust), **filmed}

@@ -15,12 +15,15 @@ _NAME = "replay_schedule"
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The command has no flags."""
+    """Flags of the command."""
+
+    trust: tuple[str, ...] = commands.trust()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints one JSON object; exit code 0 if it is the same run, 1 if not, 2 where there is none to repeat."""
-    _, given = command_line.options(Config, arguments, f"{commands.usage(_NAME)} RUN", str(__doc__))
+    usage = f"{commands.usage(_NAME)} RUN [--flag=value ...]"
+    options, given = command_line.options(Config, arguments, usage, str(__doc__))
     folder, *more = commands.folders(given.rest, "RUN")
     commands.no_more([str(path) for path in more])
     commands.check_run(str(folder))
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     lock = run_folder.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
         with lock:
-            record = event_replay.replay_schedule(folder)
+            record = event_replay.replay_schedule(folder, options.trust)
     except (errors.LockError, errors.CheckpointError, OSError) as error:
         return commands.refuse(_NAME, error)
     commands.say(json.dumps(record))

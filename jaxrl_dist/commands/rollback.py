@@ -13,14 +13,16 @@ _NAME = "rollback"
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """The command has no flags."""
+    """Flags of the command."""
+
+    trust: tuple[str, ...] = commands.trust()
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints one JSON object; exit code 2 where there is no such run or version, 1 where it cannot be saved."""
-    usage = f"{commands.usage(_NAME)} RUN UPDATES"
+    usage = f"{commands.usage(_NAME)} RUN UPDATES [--flag=value ...]"
     about = f"{__doc__} UPDATES names the version by the updates that it had had."
-    _, given = command_line.options(Config, arguments, usage, about)
+    options, given = command_line.options(Config, arguments, usage, about)
     if len(given.rest) < 2:
         raise errors.UsageError("expected RUN UPDATES, a run folder and the updates of a version (--help says more)")
     run, updates, *more = given.rest
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = pathlib.Path(run)
     try:
         with run_folder.lock(folder):
-            commands.say(json.dumps(event_replay.roll_back(folder, count)))
+            commands.say(json.dumps(event_replay.roll_back(folder, count, options.trust)))
     except errors.LockError as error:
         return commands.refuse(_NAME, error)
     except (errors.CheckpointError, OSError) as error:

@@ -261,7 +261,9 @@ def registry() -> Mapping[str, Suite]:
     by_name = {suite.name: suite for suite in found if suite is not None}
     for name, text in user_code.installed(ENTRY_POINTS).items():
         point = f"the entry point {name} of {ENTRY_POINTS}"
-        suite = user_code.load(errors.Worded(point, point), text, "Suite", lambda value: isinstance(value, Suite))
+        suite = user_code.load(
+            errors.Worded(point, point), text, "Suite", lambda value: isinstance(value, Suite), is_offered=True
+        )
         by_name.setdefault(name, suite._replace(name=name))
     return by_name
 
@@ -306,10 +308,12 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
             components of a one-dimensional observation are shown to the agent.
 
     Raises:
-        errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit.
+        errors.UsageError: the suite, its package, the name or a parameter does not exist, a value does not fit, or is
+            not trusted.
     """
     suite, task = find_suite(name), name.partition(":")[2]
     remaining = dict(params or {})
+    parameters.check_trusted(remaining)
     kept = remaining.pop(parameters.OBSERVE, None)
     try:
         environment = suite.make(task, remaining)

@@ -1,18 +1,23 @@
 """Checks the arguments of every suite: the name of a task, and parameters that come as texts."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from jaxrl_dist import errors
-from jaxrl_dist.settings import fields
+from jaxrl_dist.settings import fields, user_code
 
 OBSERVE = "observe"
 # A message names all environments up to the first number; of more, only as many as the second says, those most like the
 # given name.
 _MOST_NAMES, _FEW_NAMES = 30, 5
+# Parameters of simulators that are files, programs or their arguments, such as EnvPool's vzd_path, which it starts; and
+# values that may be: a path, module:name, or a name with a dot.
+_FILES = re.compile(r"(path|dir|file|args|command|exe|module)$")
+_MAY_BE_CODE = re.compile(r"[/\\:]|[^\W\d]\w*\.\w")
 
 
 def check_name(task: str, suite: str, environments: Collection[str], more: str = "") -> None:
@@ -35,6 +40,17 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
         valid = f"expected one of {len(environments)} names{', such as ' * bool(like)}{', '.join(like)}"
         valid += f" ({more})"
     raise errors.UsageError(errors.given("env", f"{suite}:{task}"), f": {valid}{errors.nearest(task, environments)}")
+
+
+def check_trusted(params: Mapping[str, str]) -> None:
+    """Checks that no run folder alone names a file, a program or a module that a simulator is to use.
+
+    Raises:
+        errors.UsageError: one does.
+    """
+    for name, text in params.items():
+        if _FILES.search(name) or _MAY_BE_CODE.search(text):
+            user_code.check_trusted(errors.given(f"env.params.{name}", text), text)
 
 
 def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: str) -> dict[str, Any]:

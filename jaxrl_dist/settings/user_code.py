@@ -1,11 +1,17 @@
-"""Code of users that a flag names as `module:name`. It is imported here and nowhere else."""
+"""Code of users that a flag names as `module:name`. It is imported here and nowhere else.
 
+The user's own command or program may name any. What a run folder alone names is refused unless it is trusted, also
+where it was imported before: the folder chooses the function, and what it is called with.
+"""
+
+import contextlib
+import contextvars
 import functools
 import importlib
 import importlib.metadata
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +19,37 @@ from jaxrl_dist import errors
 
 # Frames of Python's own imports, and of this file, say nothing of the user's code.
 _MACHINERY = ("<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
+# What settings may name that come from a run folder; None where they come from the user.
+_TRUSTED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("trusted", default=None)
+
+
+@contextlib.contextmanager
+def trusting(names: Collection[str] | None) -> Iterator[None]:
+    """Takes what settings name within the context as a run folder's, which may name these alone.
+
+    Args:
+        names: modules, and values of the environment's parameters, that the user gives; None where all is the user's.
+    """
+    before = _TRUSTED.set(names)
+    try:
+        yield
+    finally:
+        _TRUSTED.reset(before)
+
+
+def check_trusted(flag: errors.Worded, name: str) -> None:
+    """Checks that the user names or trusts what would run, or tell other code what to run.
+
+    Raises:
+        UsageError: a run folder alone names it.
+    """
+    trusted = _TRUSTED.get()
+    if trusted is not None and name not in trusted:
+        raise errors.UsageError(
+            flag,
+            f": only the run folder names {name}, which may run any code; if you know it, add ",
+            errors.Worded(f"trust=[{name!r}]", f"--trust={name}"),
+        )
 
 
 def load(
@@ -21,6 +58,7 @@ def load(
     kind: str,
     is_one: Callable[[Any], bool],
     is_likely: Callable[[Any], bool] | None = None,
+    is_offered: bool = False,
 ) -> Any:
     """Imports what a flag names.
 
@@ -30,15 +68,17 @@ def load(
         kind: of what is looked for, such as "function".
         is_one: whether a value is of that kind.
         is_likely: whether the message for a wrong name names a value; by default all of the kind are named.
+        is_offered: whether it is the text of an installed package's entry point, which any folder may name.
 
     Raises:
-        UsageError: the text has another form, the module cannot be imported, or has nothing of that kind and name.
+        UsageError: the text has another form, the module is not trusted, cannot be imported, or has nothing of that
+            kind and name.
     """
     module_name, _, name = text.rpartition(":")
     if not module_name or not name:
         suite = flag.python.partition("=")[2].removesuffix(text)
         raise errors.UsageError(flag, f": expected {suite}module:NAME of a {kind}")
-    module = imported(flag, module_name)
+    module = (_import if is_offered else imported)(flag, module_name)
     found = getattr(module, name, None)
     if not is_one(found):
         names = [key for key, value in vars(module).items() if (is_likely or is_one)(value) and not key.startswith("_")]
@@ -53,8 +93,13 @@ def imported(flag: errors.Worded, name: str) -> ModuleType:
     """Imports a module that a flag names.
 
     Raises:
-        UsageError: it cannot be imported; the message names the line.
+        UsageError: it is not trusted, or cannot be imported; the message names the line.
     """
+    check_trusted(flag, name)
+    return _import(flag, name)
+
+
+def _import(flag: errors.Worded, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:

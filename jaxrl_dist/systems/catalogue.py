@@ -192,7 +192,7 @@ def find_system(name: str) -> systems.System:
     """Returns the row of the table, or that of a user: `module:SYSTEM`, or what an installed package offers.
 
     Raises:
-        UsageError: there is no such system.
+        UsageError: there is no such system, or its module is not trusted.
     """
     if name in systems.SYSTEMS:
         return systems.SYSTEMS[name]
@@ -209,6 +209,9 @@ def find_system(name: str) -> systems.System:
             errors.given("system", name),
             f": expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}",
         )
+    if name not in offered:
+        # Before the cache is asked, which may hold it of another's trust.
+        user_code.check_trusted(errors.given("system", name), name.rpartition(":")[0])
     return _own_system(name, offered.get(name, name))
 
 
@@ -216,7 +219,9 @@ def find_system(name: str) -> systems.System:
 def _own_system(name: str, text: str) -> systems.System:
     """Imports a user's row, which messages and folders call by the name that `--system` gives it."""
     flag = errors.given("system", name)
-    row: systems.System = user_code.load(flag, text, "System", lambda value: isinstance(value, systems.System))
+    row: systems.System = user_code.load(
+        flag, text, "System", lambda value: isinstance(value, systems.System), is_offered=text != name
+    )
     try:
         fields.of(row.config)
     except (TypeError, NameError) as error:

@@ -2,7 +2,7 @@
 
 import os
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +70,16 @@ def check_run(run: Any) -> None:
         UsageError: it is no path.
     """
     _expect("run", run, isinstance(run, str | os.PathLike), "the folder of a run, a text or a path")
+
+
+def check_trust(trust: Any) -> None:
+    """Checks what a run folder may name.
+
+    Raises:
+        UsageError: it is no list of texts.
+    """
+    listed = isinstance(trust, Collection) and not isinstance(trust, str) and all(isinstance(x, str) for x in trust)
+    _expect("trust", trust, listed, 'a list of names, such as ["my_module"]')
 
 
 def _expect(name: str, value: Any, is_valid: bool, valid: str) -> None:

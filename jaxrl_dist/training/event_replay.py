@@ -3,6 +3,7 @@
 import os
 import pathlib
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -14,8 +15,12 @@ from jaxrl_dist.runs import checkpoint, events
 from jaxrl_dist.training import assemble, policy, records, resume, session
 
 
-def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
+def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) -> dict[str, Any]:
     """Runs an asynchronous run again from its start, its events in the order that its log says.
+
+    Args:
+        run: run folder.
+        trust: as in `policy.load`.
 
     Returns:
         A record that `json` can write: `events`, the digests of the parameters of the run and of its repetition, and
@@ -25,7 +30,7 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
         UsageError: it has no event log, or nothing that can be repeated.
     """
     folder = pathlib.Path(run)
-    parts = policy.assemble_run(folder, {})
+    parts = policy.assemble_run(folder, {}, trust=trust)
     layout, keys = parts.layout, assemble.seed_keys(parts.settings)
     if layout.events is None or not (folder / events.FILE_NAME).exists():
         raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
@@ -42,12 +47,13 @@ def replay_schedule(run: str | os.PathLike[str]) -> dict[str, Any]:
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
 
 
-def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
+def roll_back(run: str | os.PathLike[str], updates: int, trust: Collection[str] = ()) -> dict[str, Any]:
     """Makes a kept version of the server the one that a run goes on from, bit for bit, and notes it in its event log.
 
     Args:
         run: run folder, locked by the caller.
         updates: that the version had had.
+        trust: as in `policy.load`.
 
     Returns:
         A record that `json` can write.
@@ -57,7 +63,7 @@ def roll_back(run: str | os.PathLike[str], updates: int) -> dict[str, Any]:
         checkpoint.CheckpointError: its checkpoints are corrupt, or none can be written.
     """
     folder = pathlib.Path(run)
-    parts = policy.assemble_run(folder, {})
+    parts = policy.assemble_run(folder, {}, trust=trust)
     layout, keys = parts.layout, assemble.seed_keys(parts.settings)
     if layout.events is None:
         raise errors.UsageError(f"{run}: {parts.settings['layout']} keeps no versions")

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, view
-from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.settings import resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import arguments, assemble, evaluation, records, resume, session
 
@@ -48,6 +48,7 @@ def load(
     seed_index: int = 0,
     params: Mapping[str, str] | None = None,
     system: systems.System | None = None,
+    trust: Collection[str] = (),
 ) -> Policy:
     """Loads the policy of a run.
 
@@ -57,13 +58,15 @@ def load(
         seed_index: which of the run's seeds; of a sweep, which member (all seeds of the first combination first).
         params: other parameters of the environment.
         system: row of the run, where a program made it and no module has it.
+        trust: modules that its `config.json` may name, and files and programs for its environment (docs/trust.md).
 
     Raises:
-        UsageError: the folder holds no such policy, or an argument is of another type than it must be.
+        UsageError: the folder holds no such policy, it names code that is not trusted, or an argument is of another
+            type than it must be.
         checkpoint.CheckpointError: its files are corrupt.
     """
     arguments.check_policy(run, slot, seed_index, params, system)
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system)
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system, trust=trust)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
@@ -73,7 +76,12 @@ def load(
 
 
 def evaluate(
-    run: str | os.PathLike[str], episodes: int, seed: int, slot: str, params: Mapping[str, str]
+    run: str | os.PathLike[str],
+    episodes: int,
+    seed: int,
+    slot: str,
+    params: Mapping[str, str],
+    trust: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates the policies of a run on new environments; equal arguments give equal results.
 
@@ -83,6 +91,7 @@ def evaluate(
         seed: of the evaluation's environments and actions, apart from those of training.
         slot: `latest` or `best`.
         params: other parameters of the environment.
+        trust: as in `load`.
 
     Returns:
         A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
@@ -90,7 +99,7 @@ def evaluate(
     Raises:
         EnvironmentFault: an environment failed, or a return is not finite.
     """
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes)
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes, trust=trust)
     # A run of this seed splits the key itself by use.
     root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
@@ -114,15 +123,20 @@ def evaluate(
     }
 
 
-def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
+def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> dict[str, list[float]]:
     """Runs the iteration again that stopped a run because something was not finite.
+
+    Args:
+        run: run folder.
+        trust: as in `load`.
 
     Returns:
         Sums of the iteration's metrics and the norms of the parameters after it by name, one number per seed; the ones
         that are not finite show what broke.
 
     Raises:
-        UsageError: the run has not failed, or another version wrote what it failed with.
+        UsageError: the run has not failed, names code that is not trusted, or another version wrote what it failed
+            with.
     """
     arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
@@ -130,7 +144,7 @@ def replay_failure(run: str | os.PathLike[str]) -> dict[str, list[float]]:
         raise errors.UsageError(f"{run} holds no failure")
     # Devices have keys of their own: with another number of them it would be another iteration.
     num_devices = checkpoint.read_meta(path)["num_devices"]
-    parts = assemble_run(pathlib.Path(run), {}, num_devices)
+    parts = assemble_run(pathlib.Path(run), {}, num_devices, trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
     try:
         saved, meta = checkpoint.restore(path, template)
@@ -163,12 +177,15 @@ def assemble_run(
     num_devices: int = 1,
     episodes: int = 0,
     own: systems.System | None = None,
+    trust: Collection[str] = (),
 ) -> assemble.Assembly:
     """Builds the parts of a run anew, as its `config.json` says, but for these flags.
 
     Raises:
-        UsageError: the folder is no run folder, its `config.json` is damaged, or here are fewer devices.
+        UsageError: the folder is no run folder, its `config.json` is damaged or names code that is not trusted, or here
+            are fewer devices.
     """
+    arguments.check_trust(trust)
     path = folder / "config.json"
     if not path.exists():
         raise errors.UsageError(errors.given("run", folder), " is no run folder: it has no config.json")
@@ -177,11 +194,12 @@ def assemble_run(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
-    saved = catalogue.restored(view.read_json(path), own)
-    # Every value is given, so a preset that was changed since, or is gone, has no say.
-    given = {**saved.settings, "system": own or saved["system"], "preset": "", **_devices(saved, num_devices), **flags}
-    settings, environment = assemble.resolve(given)
-    return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
+    with user_code.trusting({*trust, *map(str, flags.values())}):
+        saved = catalogue.restored(view.read_json(path), own)
+        # Every value is given, so a preset that was changed since, or is gone, has no say.
+        named = {**saved.settings, "system": own or saved["system"], "preset": ""}
+        settings, environment = assemble.resolve({**named, **_devices(saved, num_devices), **flags})
+        return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
 
 def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
@@ -197,8 +215,9 @@ def _restore(
     flags: Mapping[str, Any],
     episodes: int = 0,
     own: systems.System | None = None,
+    trust: Collection[str] = (),
 ) -> tuple[assemble.Assembly, types.Params, int]:
-    parts = assemble_run(folder, flags, episodes=episodes, own=own)
+    parts = assemble_run(folder, flags, episodes=episodes, own=own, trust=trust)
     template = parts.layout.template(assemble.seed_keys(parts.settings)).learner.params
     try:
         params, meta = resume.load_params(folder, slot, template)

@@ -8,7 +8,7 @@ import importlib
 import math
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -60,6 +60,7 @@ def record(
     seed: int = 0,
     slot: str = "latest",
     params: Mapping[str, str] | None = None,
+    trust: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Films episodes of the policy of a run's first seed, into its folder `videos`; equal arguments give equal films.
 
@@ -70,6 +71,7 @@ def record(
         seed: of environments and actions.
         slot: `latest` or `best`.
         params: other parameters of the environment.
+        trust: as in `policy.load`.
 
     Returns:
         For each episode its files (`gif`, `still`, and `page` where there is one), `return`, `length`, and whether it
@@ -79,7 +81,7 @@ def record(
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
         errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
-    policy = policies.load(run, slot, params=params)
+    policy = policies.load(run, slot, params=params, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER

@@ -49,7 +49,7 @@ def test_a_file_of_the_user_s_trains_and_resumes_in_every_layout(layout: str, tm
     second = jaxrl_dist.train(NAME, "toy:walk", layout=layout, steps=128, out=str(out), settings=settings)
     assert second.summary["resumed_from"] == 64 and second.summary["env_steps"] == 128
     assert second.summary["params_sha256"] != first.summary["params_sha256"]
-    policy = jaxrl_dist.load(out)
+    policy = jaxrl_dist.load(out, trust=["reinforce"])
     assert policy.env_steps == 128 and policy.settings["agent.discount"] == 0.9
 
 
@@ -60,7 +60,7 @@ def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tm
     sys.modules.pop("reinforce")
     catalogue._own_system.cache_clear()
     with conftest.refused("--system=reinforce:SYSTEM: ", "ModuleNotFoundError", "'reinforce'"):
-        jaxrl_dist.load(out)
+        jaxrl_dist.load(out, trust=["reinforce"])
 
 
 @pytest.mark.usefixtures("reinforce")
@@ -123,6 +123,12 @@ def test_an_installed_package_offers_systems_and_suites(tmp_path: pathlib.Path) 
     try:
         run = jaxrl_dist.train("mine", "my_suite:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
         assert run.reason == "finished" and run.summary["system"] == "mine"
+        # Its folder may name what is installed, but nothing else of the same module.
+        assert jaxrl_dist.load(run.folder).env_steps == 32
+        config = tmp_path / "run" / "config.json"
+        config.write_text(config.read_text().replace('"mine"', '"reinforce:SYSTEM"'))
+        with conftest.refused("--system=reinforce:SYSTEM: ", "--trust=reinforce"):
+            jaxrl_dist.load(run.folder)
         assert "mine: reinforce:SYSTEM" in catalogue.list_text() and "my_suite: " in catalogue.list_text()
         with conftest.refused("--system=min: ", " mine?"):
             training_flags.parse(["--system=min"])
@@ -168,7 +174,7 @@ def test_a_row_of_a_module_goes_by_the_module_s_name(reinforce: pathlib.Path, tm
     del reinforce
     row = importlib.import_module("reinforce").SYSTEM
     run = jaxrl_dist.train(row, "toy:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
-    assert run.summary["system"] == NAME and jaxrl_dist.load(run.folder).env_steps == 32
+    assert run.summary["system"] == NAME and jaxrl_dist.load(run.folder, trust=["reinforce"]).env_steps == 32
     assert jaxrl_dist.make(row, "toy:walk").settings["system"] == NAME
     ours = jaxrl_dist.make(systems.SYSTEMS["dqn"], "toy:walk").settings
     assert ours["system"] == "dqn" and ours == jaxrl_dist.make("dqn", "toy:walk").settings

@@ -133,7 +133,7 @@ def test_the_script_finds_modules_where_it_is_started(run: jaxrl_dist.Run, tmp_p
     contents["settings"]["env"]["value"] = "custom:my_task_here:make"
     (tmp_path / "config.json").write_text(json.dumps(contents))
     (tmp_path / "my_task_here.py").write_text("")
-    done = evaluate_script("--run=.", folder=tmp_path)
+    done = evaluate_script("--run=.", "--trust=my_task_here", folder=tmp_path)
     assert "my_task_here" in done.stderr and "No module named" not in done.stderr
 
 

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -120,7 +121,17 @@ def _find(library: Any, name: str) -> Any:
             errors.given("env", f"{_NAME}:{name}"),
             f": other processes cannot import {found.entry_point}; define it at the top level of a module of its own",
         )
+    if not module and not _is_installed(found.entry_point):
+        # That a program has registered it is no reason to make it for a folder.
+        user_code.check_trusted(errors.given("env", f"{_NAME}:{name}"), found.entry_point.partition(":")[0])
     return found
+
+
+def _is_installed(entry_point: str) -> bool:
+    """Says whether an environment is Gymnasium's own, or of a package that offers some to it."""
+    offered = importlib.metadata.entry_points(group="gymnasium.envs")
+    packages = {point.module.partition(".")[0] for point in offered} | {"gymnasium"}
+    return re.split("[.:]", entry_point)[0] in packages
 
 
 def _extra(entry_point: str) -> str:
