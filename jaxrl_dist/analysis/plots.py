@@ -191,7 +191,7 @@ def series(records: Records, names: Sequence[str]) -> tuple[np.ndarray, np.ndarr
         Environment steps f64 [n] and the numbers f64 [n, names], without records that hold none of them.
     """
     steps = metrics.column(records, "train", "env_steps")
-    values = np.stack([metrics.column(records, "train", name) for name in names], axis=-1)
+    values = np.stack([metrics.column(records, "train", name, ()) for name in names], axis=-1)
     known = np.isfinite(values).any(-1)
     return steps[known], values[known]
 

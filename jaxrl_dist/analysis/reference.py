@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_dist import errors
 from jaxrl_dist.analysis import plots
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
 
@@ -146,7 +147,7 @@ def _minutes(view: run_view.View, steps: np.ndarray) -> np.ndarray:
 def _read(path: pathlib.Path) -> Reference:
     """Reads one reference."""
     try:
-        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        facts = files.read_json(path.with_suffix(".json"))
         with path.open(encoding="utf-8", newline="") as file:
             rows = [(int(row["seed"]), float(row["env_steps"]), float(row["return"])) for row in csv.DictReader(file)]
         seeds, steps = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})

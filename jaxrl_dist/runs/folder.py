@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from jaxrl_dist import errors
-from jaxrl_dist.runs import software
+from jaxrl_dist.runs import files, software
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.settings.resolve import Resolved
 
 LOCK_NAME = ".lock"
 _OWNER_WRITES_WITHIN_S = 0.05
+_FAMILY = files.Kind("text or null", lambda x: isinstance(x, str | None))
 
 
 def of(settings: Resolved) -> pathlib.Path:
@@ -32,29 +33,39 @@ def left(folder: pathlib.Path) -> list[str]:
     return [*written, *(f"checkpoints/{name}" for name in saved)]
 
 
+def config(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the `config.json` of a run folder, empty where there is none.
+
+    Raises:
+        UsageError: it is not what a run writes.
+    """
+    path = folder / "config.json"
+    contents = files.read_json(path)
+    if path.exists():
+        try:
+            files.check(contents, {"family": _FAMILY}, ("family",))
+            resolve.entries(contents)
+        except ValueError as error:
+            raise errors.UsageError(f"{path} is not what a run writes: {error}") from None
+    return contents
+
+
 def _says_more_than_step_0(path: pathlib.Path) -> bool:
     """Says whether a file has a line that is no record of step 0, when a run has only evaluated what it began with."""
-    return path.is_file() and any(b'"env_steps": 0,' not in line for line in path.read_bytes().splitlines())
+    return path.is_file() and any(b'"env_steps": 0,' not in line for line in files.lines(path))
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:
     """Returns the `config.json` of the run that a folder holds, None where nothing was saved or recorded of one.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: it is not what a run writes.
     """
-    path = folder / "config.json"
-    if not path.exists() or not left(folder):
-        return None
     try:
-        contents: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if "family" not in contents or not isinstance(contents["family"], str | None):
-            raise LookupError("not what a run writes")
-        resolve.entries(contents)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        return (config(folder) or None) if left(folder) else None
+    except errors.UsageError as error:
         advice = "put it back or remove it: every checkpoint says whose it is"
-        raise errors.UsageError(f"{path} cannot be read ({error}): {advice}") from None
-    return contents
+        raise errors.UsageError(*error.args, f"; {advice}") from None
 
 
 def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[resolve.Change, ...]:

@@ -9,16 +9,32 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from jaxrl_dist import errors
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
 
 FILE_NAME = "metrics.jsonl"
 
 Record = dict[str, Any]
+
+_REQUIRED = ("kind", "env_steps")
+_PER_SEED = ("eval_return_per_seed", "episode_return_per_seed")
+# What is computed with by its name; any other has any value that a record can have.
+_KINDS = {
+    **dict.fromkeys(("kind", "bottleneck", "eval_interval_over"), files.TEXT),
+    **dict.fromkeys(("env_steps", "eval_episodes"), files.COUNT),
+    **dict.fromkeys(("eval_return", "eval_return_iqm", "episode_return"), files.NUMBER),
+    **dict.fromkeys(_PER_SEED, files.list_of(files.NUMBER)),
+    **{"wall_s": files.AMOUNT, "eval_return_ci95": files.list_of(files.NUMBER, 2)},
+}
+# So many lines that are no records are no accident.
+_MOST_BROKEN = 100
 
 
 def plain(record: Mapping[str, Any]) -> Record:
@@ -62,56 +78,75 @@ def truncate_after(folder: str | os.PathLike[str], env_steps: int) -> None:
     Args:
         folder: run folder; nothing happens where it has no records.
         env_steps: last step to keep; -1 keeps none.
+
+    Raises:
+        UsageError: the file holds no records.
     """
     path = pathlib.Path(folder) / FILE_NAME
-    if not path.exists():
-        return
-    position = end = 0
-    with run_folder.named(path):
-        with path.open("rb") as file:
-            for line in file:
-                position += len(line)
-                record = _parse(line)
-                if record is not None and record["env_steps"] > env_steps:
-                    break
-                if record is not None:
-                    end = position
-        os.truncate(path, end)
+    end = 0
+    for position, record in _lines(path):
+        if not isinstance(record, str):
+            if record["env_steps"] > env_steps:
+                break
+            end = position
+    if path.exists():
+        with run_folder.named(path):
+            os.truncate(path, end)
 
 
-def read(folder: str | os.PathLike[str]) -> list[Record]:
-    """Reads the records of a run, also of one that is being written; lines that are not whole are left out.
+def read(folder: str | os.PathLike[str], members: int = 0, warn: Callable[[str], object] | None = None) -> list[Record]:
+    """Reads the records of a run, also of one that is being written: a last line that is not whole is left out.
 
     Args:
         folder: run folder.
+        members: number of returns of an evaluation; 0 takes any.
+        warn: called with one line where lines were left out that are no records; a warning by default.
 
     Returns:
         The records in order, with NaN where the file has null; none where the run has recorded nothing yet.
+
+    Raises:
+        UsageError: the file holds no records.
     """
     path = pathlib.Path(folder) / FILE_NAME
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        parsed = [_parse(line) for line in file]
-    return [{name: _restored(value) for name, value in record.items()} for record in parsed if record is not None]
+    found: list[Record] = []
+    broken = list[str]()
+    for number, (_, record) in enumerate(_lines(path, members)):
+        if isinstance(record, str):
+            broken.append(f"line {number + 1}: {record}")
+        else:
+            found.append({name: _restored(value) for name, value in record.items()})
+    if broken:
+        text = f"{path}: {len(broken)} of its lines left out, being no records ({broken[0]})"
+        warn(text) if warn else warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return found
 
 
-def column(records: Iterable[Mapping[str, Any]], kind: str, name: str) -> np.ndarray:
+def column(
+    records: Iterable[Mapping[str, Any]], kind: str, name: str, shape: tuple[int, ...] | None = None
+) -> np.ndarray:
     """Collects one number, or one list of numbers, from all records of a kind.
 
     Args:
         records: from `read`.
         kind: "train" or "eval".
         name: of the number.
+        shape: () of a number, [S] of a list; that of the first by default.
 
     Returns:
-        f64 [n], or [n, S] where the records hold lists of S; NaN where a record lacks it.
+        f64 [n, *shape]; NaN where a record lacks it, or has something else.
     """
-    values = [record.get(name) for record in records if record.get("kind") == kind]
-    shape = next((np.shape(value) for value in values if value is not None), ())
+    values = [_numbers(record.get(name)) for record in records if record.get("kind") == kind]
+    shape = next((value.shape for value in values if value is not None), ()) if shape is None else shape
     missing = np.full(shape, np.nan)
-    rows = [missing if value is None else np.asarray(value, np.float64) for value in values]
+    rows = [missing if value is None or value.shape != shape else value for value in values]
     return np.array(rows, np.float64).reshape(len(rows), *shape)
+
+
+def _numbers(value: Any) -> np.ndarray | None:
+    """Returns a number f64 [] or numbers f64 [n], None of anything else."""
+    is_known = all(isinstance(item, int | float) for item in (value if isinstance(value, list) else [value]))
+    return np.asarray(value, np.float64) if is_known else None
 
 
 def _plain(value: Any) -> Any:
@@ -128,16 +163,35 @@ def _plain(value: Any) -> Any:
 def _restored(value: Any) -> Any:
     """Returns a value of a record as it was before `_plain`."""
     if isinstance(value, list):
-        return [_restored(item) for item in value]
+        return [math.nan if item is None else item for item in value]
     return math.nan if value is None else value
 
 
-def _parse(line: bytes) -> Record | None:
-    """Reads one line, None where it is not a whole record."""
-    if not line.endswith(b"\n"):
-        return None
+def _lines(path: pathlib.Path, members: int = 0) -> Iterator[tuple[int, Record | str]]:
+    """Yields of each line where it ends, and its record or what is wrong with it; a last half of a line is left out."""
+    position, broken = 0, 0
+    for line in files.lines(path):
+        position += len(line)
+        if not line.endswith(b"\n") and len(line) < files.LONGEST_LINE:
+            return
+        record = _parse(line, members)
+        broken += isinstance(record, str)
+        if broken > _MOST_BROKEN:
+            many = f"more than {_MOST_BROKEN} lines are no records, the last: {record}"
+            raise errors.UsageError(f"{path} is not what a run writes, move it away: {many}")
+        yield position, record
+
+
+def _parse(line: bytes, members: int) -> Record | str:
+    """Reads one line; says what is wrong with it where it is no record."""
     try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("env_steps"), int) else None
+        record = files.parsed(line)
+        if not isinstance(record, dict):
+            return "it is no JSON object"
+        files.check(record, _KINDS, _REQUIRED, files.VALUE)
+    except ValueError as error:
+        return str(error)
+    for name in _PER_SEED:
+        if members and len(record.get(name, range(members))) != members:
+            return f"{name} has {len(record[name])} numbers; the run has {members} of settings and seeds"
+    return record

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import files
 from jaxrl_dist.settings import resolve
 
 _DISTRIBUTIONS = (
@@ -24,6 +25,13 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 _KEY = "software"
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 _UNKNOWN: dict[str, Any] = {"commit": "unknown", "versions": []}
+_VERSIONS = files.list_of(files.TEXT)
+_SESSIONS = files.list_of(
+    files.Kind(
+        "a commit with versions",
+        lambda x: isinstance(x, dict) and files.TEXT.holds(x.get("commit")) and _VERSIONS.holds(x.get("versions")),
+    )
+)
 
 
 def versions() -> list[str]:
@@ -67,7 +75,8 @@ def commit() -> str:
 
 def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns commit and versions of a run's sessions, from its `config.json`; unknown where it has none."""
-    return contents.get(_KEY) or [_UNKNOWN]
+    sessions = contents.get(_KEY)
+    return sessions if sessions and _SESSIONS.holds(sessions) else [_UNKNOWN]
 
 
 def other_version(contents: Mapping[str, Any]) -> str:

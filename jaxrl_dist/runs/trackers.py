@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_dist.runs import folder, metrics
+from jaxrl_dist import errors
+from jaxrl_dist.runs import files, folder, metrics
 
 # Records that may wait for a tracker; a run has a few hundred.
 _LONGEST_QUEUE = 1000
@@ -173,7 +174,7 @@ _CONNECT: Mapping[str, Callable[[Session, str | None], _Connection]] = {"wandb":
 def _kept(path: pathlib.Path, destination: str) -> dict[str, Any]:
     """Reads what an earlier session kept of its run; nothing where there is none, or it went elsewhere."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kept = files.read_json(path)
+    except errors.UsageError:
         return {}
-    return kept if isinstance(kept, dict) and kept.get("destination") == destination else {}
+    return kept if kept.get("destination") == destination else {}

@@ -1,15 +1,15 @@
 """Reads the folder of a run, finished, stopped, failed or still going; reads files only, without JAX."""
 
-import json
 import math
 import pathlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.runs import aggregate, metrics
+from jaxrl_dist.runs import aggregate, files, metrics
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import software as software_versions
 from jaxrl_dist.settings import resolve, sweep
@@ -25,6 +25,25 @@ _COUNTS = {
     "updates_reverted": "updates were not finite and were undone",
     "rollbacks": "times the server went back to an earlier version",
 }
+_ENTRY = files.Kind(
+    "a value with its origin",
+    lambda x: isinstance(x, dict) and {"value", "origin"} <= x.keys() and all(map(files.VALUE.holds, x.values())),
+)
+_SETTINGS = {
+    **dict.fromkeys(("system", "env", "layout", "sweep"), files.TEXT),
+    **dict.fromkeys(("steps", "seed"), files.COUNT),
+    "num_seeds": files.Kind("a whole number from 1", lambda x: files.COUNT.holds(x) and x > 0),
+}
+_SUMMARY = {
+    **dict.fromkeys(("env", "protocol", "reason", "device"), files.TEXT),
+    **dict.fromkeys(("env_steps", "num_devices"), files.COUNT),
+    **dict.fromkeys(("wall_s", "train_s", "compile_s", "steps_per_second"), files.AMOUNT),
+    **dict.fromkeys(("gradients", "param_versions_published", *_COUNTS), files.AMOUNT),
+    **dict.fromkeys(("eval_return_mean", "policy_lag_p50", "policy_lag_p99"), files.NUMBER),
+    **{"placement": files.list_of(files.TEXT), "eval_return_per_seed": files.list_of(files.NUMBER)},
+}
+# A page or picture of more would show nothing.
+_MOST_COMBINATIONS = 1_000
 
 
 class View(NamedTuple):
@@ -82,73 +101,92 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     """
     if not folder.is_dir():
         raise errors.UsageError(f"{folder} is no run folder: there is no such folder")
-    contents = read_json(folder / "config.json")
-    if not (folder / "config.json").is_file():
+    contents = files.read_json(folder / "config.json")
+    if not contents and not (folder / "config.json").is_file():
         nested = sorted(path.parent for path in folder.glob("*/config.json"))
         hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
         raise errors.UsageError(f"{folder} is no run folder: it has no config.json{hint}")
     try:
-        values = {name: entry["value"] for name, entry in contents["settings"].items()}
-        origins = {name: str(entry["origin"]) for name, entry in contents["settings"].items()}
-    except (KeyError, TypeError, AttributeError):
-        values, origins = {}, {}
-    if not {"system", "env"} <= values.keys():
-        raise errors.UsageError(f"{folder / 'config.json'} is not what a run writes: it lists no settings")
-    records, summary = metrics.read(folder), read_json(folder / "summary.json")
-    state = _state(folder, records, summary)
-    sessions = software_versions.recorded(contents)
+        values, members = _checked(contents)
+    except ValueError as error:
+        raise errors.UsageError(f"{folder / 'config.json'} is not what a run writes; settings: {error}") from None
+    told: list[str] = []
+    records, summary = metrics.read(folder, members, told.append), read_summary(folder)
+    for line in told:
+        warnings.warn(line, RuntimeWarning, stacklevel=2)
     return View(
         folder,
         label or str(folder),
         values,
-        origins,
+        {name: str(entry["origin"]) for name, entry in contents["settings"].items()},
         contents["settings"],
-        sessions,
+        software_versions.recorded(contents),
         records,
         summary,
-        state,
-        _troubles(folder, records, summary),
+        _state(folder, records, summary),
+        (*told, *_troubles(folder, records, summary)),
     )
 
 
+def _checked(contents: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """Returns the settings in a `config.json`, and how many returns an evaluation of them has.
+
+    Raises:
+        ValueError: they are not what a run writes.
+    """
+    entries = contents.get("settings")
+    if not isinstance(entries, dict):
+        raise ValueError("it lists no settings")
+    files.check(entries, {}, ("system", "env"), _ENTRY)
+    values = {name: entry["value"] for name, entry in entries.items()}
+    files.check(values, _SETTINGS)
+    combinations = sweep.size(values.get("sweep", ""))
+    if combinations > _MOST_COMBINATIONS:
+        raise ValueError(f"sweep has {combinations:,} combinations; {_MOST_COMBINATIONS:,} can be shown")
+    return values, values.get("num_seeds", 1) * combinations
+
+
+def read_summary(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads what `summary.json` says, but for what it does not know; empty where no session has come to its end.
+
+    Raises:
+        UsageError: the file is not what a run writes.
+    """
+    path = folder / "summary.json"
+    known = {name: value for name, value in files.read_json(path).items() if value is not None}
+    try:
+        files.check(known, _SUMMARY)
+    except ValueError as error:
+        raise errors.UsageError(f"{path} is not what a run writes: {error}") from None
+    return known
+
+
 def read_all(folders: Sequence[pathlib.Path], labels: str | None) -> list[View]:
-    """Reads the runs that a command line names.
+    """Reads the runs that a command line names; arguments and errors as of `named`, and of `read`."""
+    return [read(folder, label) for folder, label in named(folders, labels)]
+
+
+def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pathlib.Path, str]]:
+    """Gives the run folders that a command line names their labels.
 
     Args:
         folders: of the runs.
         labels: one per run, separated by commas; None takes the folders.
 
     Raises:
-        UsageError: there are not as many different labels, or a folder is no run folder.
+        UsageError: there are not as many different labels.
     """
     names = labels.split(",") if labels else [str(folder) for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
         raise errors.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
-    return [read(folder, name) for folder, name in zip(folders, names, strict=True)]
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON object; empty where there is none.
-
-    Raises:
-        UsageError: the file holds something else.
-    """
-    try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise errors.UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(contents, dict):
-        raise errors.UsageError(f"{path} is not what a run writes: no JSON object")
-    return contents
+    return list(zip(folders, names, strict=True))
 
 
 def members(view: View) -> list[View]:
     """Returns a view of each combination of a sweep, with its own seeds, scores and values; of another run itself."""
     if not view.settings.get("sweep"):
         return [view]
-    count, found = view.settings["num_seeds"], []
+    count, found = view.settings.get("num_seeds", 1), []
     for i, values in enumerate(sweep.read(view.settings["sweep"])):
         seeds = slice(i * count, (i + 1) * count)
         found.append(
@@ -205,11 +243,18 @@ def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: 
     """Lists failures, warnings and counts of what was dropped."""
     found = [f"a loss or gradient was not finite; the state before it is in {folder / 'failure'}"]
     found = found if any((folder / "failure").glob("*")) else []
-    if (folder / _LOG_NAME).is_file():
-        lines = (folder / _LOG_NAME).read_text(encoding="utf-8", errors="replace").splitlines()
-        found += dict.fromkeys(line.removeprefix(_COMPLAINT) for line in lines if line.startswith(_COMPLAINT))
-    trained = [record for record in records if record["kind"] == "train"]
+    try:
+        found += dict.fromkeys(_complaints(folder / _LOG_NAME))
+    except errors.UsageError as error:
+        found.append(str(error))
     for name, words in _COUNTS.items():
-        count = summary.get(name) or sum(record.get(name) or 0 for record in trained)
+        count = summary.get(name) or np.nansum(metrics.column(records, "train", name))
         found += [f"{count:,.0f} {words}"] if count else []
     return tuple(found)
+
+
+def _complaints(path: pathlib.Path) -> Iterator[str]:
+    """Yields what the trainer itself has complained of in its log."""
+    for line in files.lines(path):
+        if line.startswith(_COMPLAINT.encode()):
+            yield line.decode(errors="replace").strip().removeprefix(_COMPLAINT)

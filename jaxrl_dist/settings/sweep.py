@@ -4,6 +4,7 @@ A member of a sweep is a seed with one combination; all seeds of the first combi
 """
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -30,9 +31,17 @@ def combinations(settings: Resolved) -> list[dict[str, float]]:
 
 
 def read(sweep: str) -> list[dict[str, float]]:
-    """Returns the combinations of a sweep whose text was checked before; of "" a single empty one."""
-    parts = [part.strip().partition("=") for part in filter(None, sweep.split(";"))]
-    return _product({name: [float(value) for value in given.split(",")] for name, _, given in parts})
+    """Returns the combinations of values of a text, in the order of `combinations`; of "" a single empty one.
+
+    Raises:
+        ValueError: a value is no number.
+    """
+    return _product(_axes(sweep))
+
+
+def size(sweep: str) -> int:
+    """Returns how many combinations `read` gives, which may be too many to list; raises what it raises."""
+    return math.prod(map(len, _axes(sweep).values()))
 
 
 def check_once(settings: Resolved, flags: Collection[str]) -> None:
@@ -70,6 +79,11 @@ def by_combination(settings: Resolved, per_member: Sequence[Any]) -> list[tuple[
 def describe(values: Values) -> str:
     """Returns a combination as a label."""
     return " ".join(f"{name}={value:g}" for name, value in values.items())
+
+
+def _axes(sweep: str) -> dict[str, list[float]]:
+    parts = [part.strip().partition("=") for part in filter(None, sweep.split(";"))]
+    return {name: [float(value) for value in given.split(",")] for name, _, given in parts}
 
 
 def _product(axes: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
-from jaxrl_dist.runs import checkpoint, view
+from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import arguments, assemble, evaluation, records, resume, session
@@ -195,7 +195,7 @@ def assemble_run(
             f"jax.config.update('jax_num_cpu_devices', {num_devices}) before anything else"
         )
     with user_code.trusting({*trust, *map(str, flags.values())}):
-        saved = catalogue.restored(view.read_json(path), own)
+        saved = catalogue.restored(files.read_json(path), own)
         # Every value is given, so a preset that was changed since, or is gone, has no say.
         named = {**saved.settings, "system": own or saved["system"], "preset": ""}
         settings, environment = assemble.resolve({**named, **_devices(saved, num_devices), **flags})

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 import shutil
@@ -267,9 +266,8 @@ def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
     try:
-        old = json.loads((origin / "config.json").read_text(encoding="utf-8"))
-        found = settings.difference(old).identity
-    except (OSError, ValueError):
+        found = settings.difference(folders.config(origin)).identity
+    except errors.UsageError:
         return ""
     names, owners = ("system", "env", "num_seeds", "sweep"), ("network.", resolve.PARAMS)
     return resolve.describe([one for one in found if one.name in names or one.name.startswith(owners)])

@@ -1,5 +1,6 @@
 """Records of a run: what is written, read back, and cut on a resume."""
 
+import contextlib
 import json
 import math
 import pathlib
@@ -15,11 +16,9 @@ from hypothesis import strategies
 
 from jaxrl_dist.runs import metrics
 
-JSON_VALUES = strategies.recursive(
-    strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats() | strategies.text(),
-    lambda inner: strategies.lists(inner, max_size=4),
-    max_leaves=8,
-)
+PLAIN = strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats(-1e100, 1e100)
+PLAIN |= strategies.sampled_from([math.nan, math.inf, -math.inf]) | strategies.text()
+JSON_VALUES = PLAIN | strategies.lists(PLAIN, max_size=4)
 
 
 def write(folder: pathlib.Path, *records: dict[str, Any]) -> None:
@@ -79,7 +78,8 @@ def test_a_resume_cuts_what_is_past_its_step(tmp_path: pathlib.Path, half: bytes
     write(tmp_path, train(10), {"kind": "eval", "env_steps": 10}, train(20), train(30))
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(half)
-    assert len(metrics.read(tmp_path)) == 4
+    with pytest.warns(RuntimeWarning, match="line 5") if half.endswith(b"\n") else contextlib.nullcontext():
+        assert len(metrics.read(tmp_path)) == 4
     metrics.truncate_after(tmp_path, step)
     write(tmp_path, train(40))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

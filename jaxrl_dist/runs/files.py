@@ -1,0 +1,163 @@
+"""Reads the files of a run folder, which strangers or a broken disk may have written: plain files, checked JSON."""
+
+import errno
+import json
+import os
+import pathlib
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from jaxrl_dist import errors
+
+# What a run writes stays far below: one record, settings or a summary, all records.
+LONGEST_LINE, _LARGEST_OBJECT, _LARGEST_FILE = 1 << 24, 1 << 24, 1 << 30
+# Sums and products of many such numbers are finite too; what a run measures fits into 32 bits of a float.
+_LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 2**63
+_SHOWN = 60
+
+
+class Kind(NamedTuple):
+    """A kind of values: what it is in words, and whether a value of JSON is one."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    # Not a NaN, which compares as false.
+    return value is None or (type(value) in (int, float) and not abs(value) > _LARGEST_NUMBER)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | bool) or _is_number(value)
+
+
+def list_of(kind: Kind, length: int = 0) -> Kind:
+    """Returns the kind of lists of a kind; any length is right where it is 0."""
+    words = f"a list{f' of {length}' if length else ''}, each {kind.words}"
+    return Kind(words, lambda x: isinstance(x, list) and len(x) == (length or len(x)) and all(map(kind.holds, x)))
+
+
+ANY = Kind("anything", lambda x: True)
+TEXT = Kind("text", lambda x: isinstance(x, str))
+COUNT = Kind("a whole number from 0", lambda x: type(x) is int and 0 <= x < _LARGEST_COUNT)
+NUMBER = Kind(f"a number up to {_LARGEST_NUMBER:g} or null", _is_number)
+AMOUNT = Kind(
+    f"a number from 0 to {_LARGEST_NUMBER:g}", lambda x: type(x) in (int, float) and 0 <= x <= _LARGEST_NUMBER
+)
+VALUE = Kind(
+    "a number, a text, true, false, null or a list of these",
+    lambda x: all(map(_is_plain, x)) if isinstance(x, list) else _is_plain(x),
+)
+
+
+def check(
+    contents: Mapping[str, Any], kinds: Mapping[str, Kind], required: Collection[str] = (), other: Kind = ANY
+) -> None:
+    """Checks the values of an object.
+
+    Args:
+        contents: of the object.
+        kinds: by name.
+        required: names that it must have.
+        other: of all other names.
+
+    Raises:
+        ValueError: names one that is missing or of another kind.
+    """
+    for name in required:
+        if name not in contents:
+            raise ValueError(f"it has no {name}")
+    for name, value in contents.items():
+        kind = kinds.get(name, other)
+        if not kind.holds(value):
+            raise ValueError(f"{name} is {shown(value)}; expected {kind.words}")
+
+
+def shown(value: Any) -> str:
+    """Returns a value of JSON for a message, shortened."""
+    try:
+        text = json.dumps(value)
+    except (ValueError, RecursionError):
+        return "too long to be shown"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
+    """Opens a plain file of a folder for reading; never waits for a writer, and follows no link out of the folder.
+
+    Args:
+        path: of the file.
+        folder: that it must lie in, by default its own.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UsageError: it is something else, lies elsewhere, or cannot be read.
+    """
+    try:
+        real = os.path.realpath(path, strict=True)
+        if not pathlib.Path(real).is_relative_to(os.path.realpath(folder or path.parent)):
+            raise errors.UsageError(f"{path} is a link to {real}, out of its folder: put the file itself there")
+        if not stat.S_ISREG(os.stat(real).st_mode):
+            raise errors.UsageError(f"{path} is no plain file")
+        return open(real, "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = "it is a link to itself" if error.errno == errno.ELOOP else error.strerror or error
+        raise errors.UsageError(f"{path} cannot be read: {reason}") from None
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a JSON object; empty where there is no file.
+
+    Raises:
+        UsageError: the file is something else.
+    """
+    try:
+        with opened(path) as file:
+            text = file.read(_LARGEST_OBJECT + 1)
+    except FileNotFoundError:
+        return {}
+    if len(text) > _LARGEST_OBJECT:
+        raise errors.UsageError(f"{path} is not what a run writes: it is larger than {_LARGEST_OBJECT:,} bytes")
+    try:
+        contents = parsed(text)
+    except ValueError as error:
+        raise errors.UsageError(f"{path} cannot be read: {error}") from None
+    if not isinstance(contents, dict):
+        raise errors.UsageError(f"{path} is not what a run writes: no JSON object")
+    return contents
+
+
+def parsed(text: bytes) -> Any:
+    """Reads JSON.
+
+    Raises:
+        ValueError: it is none, in one line.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def lines(path: pathlib.Path) -> Iterator[bytes]:
+    """Yields the lines of a file with their ends; one that is far too long comes in pieces, all but the last without.
+
+    Raises:
+        UsageError: the file is no plain one, or far larger than what a run writes.
+    """
+    try:
+        file = opened(path)
+    except FileNotFoundError:
+        return
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _LARGEST_FILE:
+            raise errors.UsageError(f"{path} is not what a run writes: it has {size:,} bytes, over {_LARGEST_FILE:,}")
+        while line := file.readline(LONGEST_LINE):
+            yield line
