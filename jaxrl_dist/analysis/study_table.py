@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist.analysis import plots
-from jaxrl_dist.runs import aggregate, metrics, software
+from jaxrl_dist.runs import aggregate, metrics
+from jaxrl_dist.runs import view as run_view
 
 Row = dict[str, Any]
 
@@ -44,7 +45,7 @@ class Table(NamedTuple):
 def row(
     label: str,
     command: str,
-    finished: Sequence[pathlib.Path],
+    finished: Sequence[run_view.View],
     failed: Sequence[str],
     seeds_asked: int,
     means: Sequence[str] = (),
@@ -54,7 +55,7 @@ def row(
     Args:
         label: of the setting.
         command: that trains it, or its first seed.
-        finished: run folders of its finished cells.
+        finished: its finished cells.
         failed: why other cells of it failed.
         seeds_asked: number of seeds that the row is to have.
         means: names of training numbers to average over seeds and records.
@@ -62,16 +63,16 @@ def row(
     Returns:
         Numbers by name, None where there is nothing to compute them from.
     """
-    summaries = [_read(folder / "summary.json") for folder in finished]
-    origins = [origin for folder in finished for origin in software.recorded(_read(folder / "config.json"))]
-    scores = np.array([score for summary in summaries for score in summary["eval_return_per_seed"] or ()], np.float64)
-    records = [metrics.read(folder) for folder in finished]
+    summaries = [view.summary for view in finished]
+    origins = [origin for view in finished for origin in view.software]
+    scores = np.array([score for summary in summaries for score in summary.get("eval_return_per_seed", ())], np.float64)
+    records = [view.records for view in finished]
     curves = [plots.curve([one]) for one in records]
     windows = [aggregate.final_window_mean(curve.env_steps, curve.returns) for curve in curves if len(curve.env_steps)]
     incomplete = f"{len(scores)} of {seeds_asked} seeds"
     return {
         "setting": label,
-        "environments": sorted({summary["env"] for summary in summaries}),
+        "environments": sorted({view.settings["env"] for view in finished}),
         "state": "failed" if failed else "finished" if len(scores) == seeds_asked else incomplete,
         "failures": list(failed),
         "seeds": len(scores),
@@ -86,10 +87,10 @@ def row(
         "better_than_first": None,
         "better_than_first_ci95": None,
         "means": {name: _mean(name, records) for name in means},
-        "env_steps": max((summary["env_steps"] for summary in summaries), default=None),
-        "minutes": sum(summary["wall_s"] for summary in summaries) / 60 if summaries else None,
+        "env_steps": max((view.env_steps for view in finished), default=None),
+        "minutes": sum(summary.get("wall_s", 0.0) for summary in summaries) / 60 if summaries else None,
         "command": command,
-        "devices": sorted({f"{summary['num_devices']} × {summary['device']}" for summary in summaries}),
+        "devices": sorted({f"{one.get('num_devices', '?')} × {one['device']}" for one in summaries if "device" in one}),
         "commits": sorted({origin["commit"] for origin in origins}),
         "versions": sorted({version for origin in origins for version in origin["versions"]}),
     }
@@ -154,10 +155,6 @@ def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:
     values = [metrics.column(records, "train", name).ravel() for records in runs]
     known = [array[np.isfinite(array)] for array in values]
     return float(np.concatenate(known).mean()) if any(len(array) for array in known) else None
-
-
-def _read(path: pathlib.Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _number(value: float | None) -> str:

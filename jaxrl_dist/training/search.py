@@ -17,7 +17,7 @@ import numpy as np
 from jaxrl_dist import errors
 from jaxrl_dist.analysis import search_plots, study_table
 from jaxrl_dist.analysis.report import studies
-from jaxrl_dist.runs import folder, software
+from jaxrl_dist.runs import files, folder, software
 from jaxrl_dist.settings import fields, resolve
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import study
@@ -251,18 +251,18 @@ def _kept(search: Search) -> list[Drawn]:
     path = search.plan.out / "trials.json"
     if not path.exists():
         return []
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        asked, drawn = kept["asked"], kept["drawn"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise errors.UsageError(f"{path} cannot be read ({error}): give another --out") from None
-    if asked != _asked(search):
+    kept = files.read_json(path)
+    if kept.get("asked") != _asked(search):
         raise errors.UsageError(
             f"--out={search.plan.out} holds another search (other ranges, sampler or first seed): give another --out"
         )
-    if not all(_is_drawn(search, values) for values in drawn):
-        raise errors.UsageError(f"{path} holds trials that this search does not draw: give another --out")
-    return [dict(values) for values in drawn]
+    trial = files.Kind("trials that this search draws", lambda values: _is_drawn(search, values))
+    try:
+        files.check(kept, {"drawn": files.list_of(trial)}, ("drawn",))
+    except ValueError as error:
+        raise errors.UsageError(f"{path} is not what this search writes, give another --out: {error}") from None
+    drawn: list[Drawn] = kept["drawn"]
+    return drawn
 
 
 def _is_drawn(search: Search, values: Any) -> bool:

@@ -6,7 +6,7 @@ goes on.
 """
 
 import dataclasses
-import json
+import math
 import pathlib
 import re
 import shlex
@@ -19,6 +19,7 @@ from jaxrl_dist.analysis import plots, study_table
 from jaxrl_dist.analysis.report import studies
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
+from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import resume
 
@@ -111,14 +112,15 @@ def is_finished(cell: Cell) -> bool:
     """Says whether the run folder holds a run of exactly these settings that has come to its end."""
     assert cell.command.settings is not None
     try:
-        summary, contents = (json.loads((cell.folder / name).read_text()) for name in ("summary.json", "config.json"))
+        summary, contents = run_view.read_summary(cell.folder), run_folder.config(cell.folder)
+        if not summary or not contents:
+            return False
         settings = catalogue.resolved_as_in(contents, cell.command.flags, cell.command.settings)
         changed = settings.difference(contents).identity
-    except (OSError, ValueError, LookupError):
+    except errors.UsageError:
         return False
-    score = summary.get("eval_return_mean")
-    reached = score is not None and score >= settings["stop_at_return"]
-    return not changed and (reached or summary["env_steps"] >= settings["steps"])
+    reached = summary.get("eval_return_mean", -math.inf) >= settings["stop_at_return"]
+    return not changed and (reached or summary.get("env_steps", 0) >= settings["steps"])
 
 
 def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] = print) -> list[study_table.Row]:
@@ -175,11 +177,16 @@ def row(
 ) -> tuple[study_table.Row, plots.Curve]:
     """Returns the row of the table and the curve of one setting, from its finished cells."""
     members = [cell for cell in planned if cell.label == label]
-    finished = [cell.folder for cell in members if is_finished(cell)]
     failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
+    finished = []
+    for cell in filter(is_finished, members):
+        try:
+            finished.append(run_view.read(cell.folder))
+        except errors.UsageError as error:
+            failed.append(str(error))
     command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
     made = study_table.row(label, command, finished, failed, study.num_seeds, study.means)
-    return made, plots.curve([metrics.read(folder) for folder in finished])
+    return made, plots.curve([view.records for view in finished])
 
 
 def title(planned: Sequence[Cell]) -> str:

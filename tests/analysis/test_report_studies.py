@@ -10,7 +10,7 @@ from test_report import Page
 
 from jaxrl_dist.analysis import plots, search_plots, study_table
 from jaxrl_dist.analysis.report import charts, studies
-from jaxrl_dist.runs import metrics
+from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.training import study
 
 NUM_SEEDS = 3
@@ -19,8 +19,9 @@ NUM_SEEDS = 3
 def cell(folder: pathlib.Path, label: str, **changes: Any) -> tuple[study_table.Row, plots.Curve]:
     """Returns row and curve of a setting whose run ended."""
     run = written_runs.write(folder / label, written_runs.rising(NUM_SEEDS, **changes.pop("rising", {})), **changes)
-    row = study_table.row(label, f"python scripts/train.py --out={run}", [run], [], NUM_SEEDS, ("entropy",))
-    return row, plots.curve([metrics.read(run)])
+    view = run_view.read(run)
+    row = study_table.row(label, f"python scripts/train.py --out={run}", [view], [], NUM_SEEDS, ("entropy",))
+    return row, plots.curve([view.records])
 
 
 def failed(label: str, reason: str) -> tuple[study_table.Row, plots.Curve]:
