@@ -1,4 +1,7 @@
-"""Writes one HTML page about a set of runs, such as `report.py runs/a runs/b --out=report.html`."""
+"""Writes one HTML page about a set of runs, such as `report.py runs/a runs/b --out=report.html`.
+
+Exits with 1 where a run cannot be read; the page is then of the others, and says so.
+"""
 
 import dataclasses
 import pathlib
@@ -28,10 +31,19 @@ def main(arguments: Sequence[str]) -> int:
     runs, out = commands.folders(given.rest, "RUN"), pathlib.Path(options.out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise errors.UsageError(f"--out={out}: expected a name that ends in .html")
-    views = view.read_all(runs, options.labels or None)
+    views, refused = [], []
+    for run, label in view.named(runs, options.labels or None):
+        try:
+            views.append(view.read(run, label))
+        except errors.UsageError as error:
+            refused.append(str(error))
+    if not views:
+        raise errors.UsageError(refused[0])
     try:
-        report.write(views, out, options.title)
+        report.write(views, out, options.title, refused)
     except OSError as error:
         raise errors.UsageError(f"--out={out} cannot be written: {error.strerror or error}") from None
+    for line in refused:
+        commands.refuse(_NAME, f"left out: {line}")
     commands.say(str(out))
-    return 0
+    return 1 if refused else 0

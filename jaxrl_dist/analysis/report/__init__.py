@@ -16,21 +16,22 @@ from jaxrl_dist.runs import view as run_view
 _BAD = {"failed", "going"}
 
 
-def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "") -> None:
+def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "", refused: Sequence[str] = ()) -> None:
     """Writes the page, whole or not at all.
 
     Args:
         views: of the runs, in the order in which they get their colours.
         path: of the page.
         title: of the page.
+        refused: a line for each run that could not be read.
 
     Raises:
         OSError: it cannot be written.
     """
-    folders.write_text(path, page(views, path.parent, title))
+    folders.write_text(path, page(views, path.parent, title, refused))
 
 
-def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") -> str:
+def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "", refused: Sequence[str] = ()) -> str:
     """Makes the page; `folder` is where it will lie, for links to what is too large to embed."""
     title = title or (
         f"{views[0].settings['system']} on {views[0].settings['env']}" if len(views) == 1 else f"{len(views)} runs"
@@ -41,7 +42,7 @@ def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "") 
     first = np.cumsum([0, *map(len, members)])[:-1].tolist()
     sections = {
         "Runs": _overview(lines),
-        "Failures and warnings": _troubles(views),
+        "Failures and warnings": _troubles(views, refused),
         "Learning curves": curves.section(lines),
         "Final evaluation": curves.evaluation(lines),
         "Settings": settings.section(lines, views),
@@ -71,9 +72,9 @@ def _overview(views: Sequence[run_view.View]) -> Markup:
     return joined([table("What ran, and what came of it", head, rows, "cards"), note])
 
 
-def _troubles(views: Sequence[run_view.View]) -> Markup | None:
+def _troubles(views: Sequence[run_view.View], refused: Sequence[str]) -> Markup | None:
     """Lists what went wrong, run by run."""
-    lists = []
+    lists = [element("h3", "Left out"), element("ul", *(element("li", line) for line in refused))] if refused else []
     for view in views:
         lines = list(view.troubles)
         if view.state == "going":

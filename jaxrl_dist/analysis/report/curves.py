@@ -14,6 +14,8 @@ from jaxrl_dist.runs import view as run_view
 Numbered = tuple[int, run_view.View]
 
 _STEPS = "Environment steps per seed"
+# Behind a chart of a run; with all of very many runs the page would grow with their square.
+_MOST_OTHERS = 50
 
 
 class Drawn(NamedTuple):
@@ -129,7 +131,7 @@ def _apart(drawn: Sequence[Drawn], lines: Sequence[Sequence[charts.Line]]) -> li
     )
     ends = charts.padded(np.nanmin(values), np.nanmax(values)) if np.isfinite(values).any() else None
     return [
-        charts.chart(one.label, _STEPS, group, (), ends, [*means[:i], *means[i + 1 :]])
+        charts.chart(one.label, _STEPS, group, (), ends, [*means[:i], *means[i + 1 :]][:_MOST_OTHERS])
         for i, (one, group) in enumerate(zip(drawn, lines, strict=True))
     ]
 

@@ -71,9 +71,9 @@ def _throughput(view: run_view.View) -> tuple[str, ...]:
     """Makes the row of times and devices."""
     summary = view.summary
     training, compiling = summary.get("train_s"), summary.get("compile_s")
-    rest = summary["wall_s"] - training - compiling if training is not None and compiling is not None else None
-    times = (seconds(view), training, compiling, rest)
-    device = f"{summary['num_devices']} × {summary['device']}" if "device" in summary else "–"
+    is_known = training is not None and compiling is not None and "wall_s" in summary
+    times = (seconds(view), training, compiling, summary["wall_s"] - training - compiling if is_known else None)
+    device = f"{summary.get('num_devices', '?')} × {summary['device']}" if "device" in summary else "–"
     lines = summary.get("placement") or [
         "all of it on every device" if view.settings.get("layout") == "anakin" else "–"
     ]
@@ -120,7 +120,7 @@ def _charts(views: Sequence[curves.Numbered]) -> list[Markup]:
                 thin = "" if name == gauge.names[0] else "thin "
                 lines += [charts.Line(x, column, thin + charts.colour(i), f"{view.label}, {name}")] if len(x) else []
         if lines:
-            top = 1.05 * max(float(np.nanmax(line.y)) for line in lines) or 1.0
+            top = 1.05 * max(0.0, *(float(value) for line in lines for value in line.y[np.isfinite(line.y)])) or 1.0
             title = gauge.title + (f" ({gauge.note[0].lower()}{gauge.note[1:]})" if gauge.note else "")
             drawn.append(charts.chart(title, steps, lines, (), (0.0, top)))
     return drawn + [_time_chart(view) for _, view in views if plots.has_shares(view.records)]

@@ -6,7 +6,9 @@ import pathlib
 import urllib.parse
 from collections.abc import Sequence
 
+from jaxrl_dist import errors
 from jaxrl_dist.analysis.report.markup import Markup, element, joined
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import view as run_view
 
 FOLDER = "videos"
@@ -24,41 +26,53 @@ def section(views: Sequence[run_view.View], page_folder: pathlib.Path) -> Markup
     """
     parts, spent = [], 0
     for view in views:
-        found = sorted(path for path in (view.folder / FOLDER).glob("*") if path.suffix in {*_TYPES, *_LINKED_ONLY})
+        found, wrong = _own(view.folder)
         moving = {path.stem for path in found if path.suffix != ".png"}
         figures = []
         for path in found:
             if path.suffix == ".png" and path.stem in moving:
                 continue
-            size = path.stat().st_size
+            size, still = path.stat().st_size, path.with_suffix(".png")
             is_small = path.suffix in _TYPES and size <= _LARGEST_BYTES and spent + size <= _LARGEST_SUM
             spent += size if is_small else 0
-            figures.append(_embedded(path) if is_small else _linked(path, page_folder, size))
-        parts += [element("h3", view.label), element("div", *figures, class_="videos")] if figures else []
+            has_still = still in found and still.stat().st_size <= _LARGEST_BYTES
+            poster = _inline(still) if has_still else ""
+            figures.append(_embedded(path, poster) if is_small else _linked(path, page_folder, size, poster))
+        parts += [element("h3", view.label)] if figures or wrong else []
+        parts += [element("div", *figures, class_="videos")] if figures else []
+        parts += [element("p", f"{len(wrong)} left out: {wrong[0]}", class_="soft")] if wrong else []
     return joined(parts) if parts else None
 
 
-def _embedded(path: pathlib.Path) -> Markup:
+def _own(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
+    """Lists the videos and pictures of a run, and what is wrong with those that are files of others, or no files."""
+    found, wrong = [], []
+    for path in sorted((folder / FOLDER).glob("*")):
+        if path.suffix in {*_TYPES, *_LINKED_ONLY}:
+            try:
+                files.opened(path, folder).close()
+                found.append(path)
+            except (errors.UsageError, FileNotFoundError) as error:
+                wrong.append(str(error))
+    return found, wrong
+
+
+def _embedded(path: pathlib.Path, poster: str) -> Markup:
     """Puts a video or a picture into the page."""
     source = _inline(path)
     if path.suffix in (".mp4", ".webm"):
-        still = path.with_suffix(".png")
-        poster: str | bool = _inline(still) if still.is_file() and still.stat().st_size <= _LARGEST_BYTES else False
-        shown = element("video", src=source, controls=True, loop=True, muted=True, playsinline=True, poster=poster)
+        shown = element(
+            "video", src=source, controls=True, loop=True, muted=True, playsinline=True, poster=poster or False
+        )
     else:
         shown = element("img", src=source, alt=path.stem)
     return element("figure", shown, element("figcaption", path.name))
 
 
-def _linked(path: pathlib.Path, page_folder: pathlib.Path, size: int) -> Markup:
+def _linked(path: pathlib.Path, page_folder: pathlib.Path, size: int, poster: str) -> Markup:
     """Links a file from where the page will lie, with its still where there is one."""
     address = urllib.parse.quote(pathlib.Path(os.path.relpath(path, page_folder)).as_posix())
-    still = path.with_suffix(".png")
-    shown = (
-        element("img", src=_inline(still), alt=path.stem)
-        if still.is_file() and still.stat().st_size <= _LARGEST_BYTES
-        else ""
-    )
+    shown = element("img", src=poster, alt=path.stem) if poster else ""
     link = element("a", f"{path.name} ({size / 2**20:.1f} MiB)", href=address)
     return element("figure", shown, element("figcaption", link))
 
