@@ -218,3 +218,58 @@ def test_nothing_listens_for_functions() -> None:
     ) as environment:
         environment.reset()
         assert "waiting room" not in {thread.name for thread in threading.enumerate()} - before
+
+
+# A trainer that may open few files plays one environment, and then an evaluation.
+CROWDED = """
+import contextlib, os, resource, sys, threading
+import numpy as np
+from jaxrl_dist import envs as base
+from jaxrl_dist.envs.simulators import waiting_room
+most, port = int(sys.argv[1]), sys.argv[2]
+waiting_room._GIVES_WAY_S = 0.5
+task = base.make("external:game", {"listen": port, "observation": "float32[2]", "actions": "3"})
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+training = task.make(np.zeros(1, np.uint32), 1, 60.0)
+training.reset()
+print("begun", flush=True)
+sys.stdin.readline()
+for _ in range(5):
+    training.step(np.zeros(1, np.int32))
+evaluation, held = task.make_evaluation(np.zeros(1, np.uint32), 1, 60.0), []
+while sys.argv[3] == "files" and len(held) < most:
+    with contextlib.suppress(OSError):
+        held.append(os.dup(0))
+        continue
+    threading.Timer(1.0, lambda: [os.close(one) for one in held]).start()
+    break
+print("waits", flush=True)
+evaluation.reset()
+print("evaluated", flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["crowd", "files"])
+def test_neither_a_crowd_nor_too_many_open_files_keep_a_simulator_out(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(simulator, "_AGAIN_S", 0.5)
+    port, most = peers.free_port(), 100
+    command = [sys.executable, "-c", CROWDED, str(most), str(port), what]
+    with contextlib.ExitStack() as stack:
+        trainer = stack.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+        assert trainer.stdout is not None and trainer.stdin is not None and trainer.stderr is not None
+        peers.started(simulator.serve, simulators.episode, port, purpose="training", wait_s=conftest.SOON_S)
+        assert trainer.stdout.readline() == "begun\n"
+        for _ in range(2 * most if what == "crowd" else 0):
+            stack.enter_context(peers.connected(port, purpose="training"))
+        assert len(os.listdir(f"/proc/{trainer.pid}/fd")) < most
+        trainer.stdin.write("\n")
+        trainer.stdin.flush()
+        assert trainer.stdout.readline() == "waits\n"
+        time.sleep(0.5)
+        peers.started(simulator.serve, simulators.episode, port, purpose="evaluation", wait_s=5)
+        assert trainer.stdout.readline() == "evaluated\n", trainer.stderr.read()
+        assert trainer.wait(conftest.SOON_S) == 0

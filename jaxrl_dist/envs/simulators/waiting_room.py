@@ -6,6 +6,8 @@ refused, and is no fault of an environment.
 
 import contextlib
 import dataclasses
+import errno
+import resource
 import select
 import socket
 import threading
@@ -17,9 +19,12 @@ from typing import Any
 from jaxrl_dist import errors, simulator
 from jaxrl_dist.envs.simulators import sources
 
-# Seconds until a connection must have said hello, most candidates that may wait, and seconds until the user is told
-# that too few wait.
-_HELLO_S, _MOST_WAITING, _NOTICE_S = 5.0, 1024, 5.0
+# Seconds until a connection must have said hello, until the user is told that too few wait, and for which a candidate
+# may keep its place in a room that is full.
+_HELLO_S, _NOTICE_S, _GIVES_WAY_S = 5.0, 5.0, 2.0
+_MOST_WAITING = 1024
+# The process, or the machine, may open no more for now.
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _POLL_S, _CLOSE_S, _WAKE_BYTES = 0.5, 1.0, 1 << 16
 
 
@@ -59,6 +64,8 @@ class Listener:
         self._seats: list[_Seat] = []
         self._candidates: list[_Candidate] = []
         self._error: BaseException | None = None
+        # Why nobody more can connect for now, and when it is tried again.
+        self._exhausted, self._again_s, self._most = "", 0.0, _MOST_WAITING
         self._wake: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
@@ -72,21 +79,23 @@ class Listener:
             self._users += 1
             if self._users > 1:
                 return
-            listening = socket.socket()
             try:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                listening.bind((simulator.HOST, self._port))
-                listening.listen(_MOST_WAITING)
-                listening.setblocking(False)
+                with contextlib.ExitStack() as opened:
+                    self._wake, woken = map(opened.enter_context, socket.socketpair())
+                    listening = opened.enter_context(socket.socket())
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    listening.bind((simulator.HOST, self._port))
+                    listening.listen(_MOST_WAITING)
+                    opened.pop_all()
             except OSError as error:
-                self._users = 0
-                listening.close()
+                self._users, self._wake = 0, None
                 raise errors.EnvironmentFault(
                     errors.given("env.params.listen", self._port),
                     f": cannot listen on {simulator.HOST}:{self._port}: {error.strerror or error}",
                 ) from error
-            self._error = None
-            self._wake, woken = socket.socketpair()
+            listening.setblocking(False)
+            self._wake.setblocking(False)
+            self._error, self._exhausted = None, ""
             self._thread = threading.Thread(target=self._run, args=(listening, woken), name="waiting room", daemon=True)
             self._thread.start()
 
@@ -122,7 +131,7 @@ class Listener:
                     return peers
                 waited_s = time.monotonic() - since_s
                 came = f"{len(peers)} of {len(seats)} simulators for {purpose}"
-                where = f"{simulator.HOST}:{self._port}"
+                where = f"{simulator.HOST}:{self._port}{self._exhausted}"
                 if self._error is not None:
                     raise errors.EnvironmentFault(f"listening on {where} failed: {self._error}") from self._error
                 if is_closed():
@@ -149,8 +158,10 @@ class Listener:
             sources.dismiss(peer.connection, "end", reason)
 
     def _notify(self) -> None:
+        # Where the thread has ended, `wait_for` says why; where wake-ups are waiting already, one more is not needed.
         if self._wake is not None:
-            self._wake.send(b"\0")
+            with contextlib.suppress(OSError):
+                self._wake.send(b"\0")
 
     def _run(self, listening: socket.socket, woken: socket.socket) -> None:
         with listening, woken:
@@ -168,35 +179,60 @@ class Listener:
     def _serve(self, listening: socket.socket, woken: socket.socket) -> bool:
         """Waits for the next connection or message, and handles it; returns whether to go on."""
         waiting = {candidate.connection.fileno(): candidate for candidate in self._candidates}
-        poll = select.poll()
-        for descriptor in (listening.fileno(), woken.fileno(), *waiting):
+        poll, is_open = select.poll(), time.monotonic() >= self._again_s and self._has_place()
+        for descriptor in (woken.fileno(), *waiting, *([listening.fileno()] if is_open else [])):
             poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(_POLL_S * 1000)}
         if woken.fileno() in ready and not woken.recv(_WAKE_BYTES):
             return False
         with self._changed:
-            if listening.fileno() in ready:
-                self._accept(listening)
             now_s = time.monotonic()
             for descriptor, candidate in waiting.items():
                 if descriptor in ready:
                     self._hear(candidate)
                 elif not candidate.is_heard and now_s - candidate.since_s > _HELLO_S:
                     self._refuse(candidate, f"hello: expected within {_HELLO_S:g} s")
+            if listening.fileno() in ready:
+                self._accept(listening)
             self._seat_candidates()
         return True
 
+    def _has_place(self) -> bool:
+        """Says whether one more may come in: into a room that is full only when the longest wait has lasted a while.
+
+        Until then whoever connects waits outside, so a crowd cannot keep a simulator out that has a seat to take.
+        """
+        # The rest of the run needs files too.
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = min(_MOST_WAITING, max(1, limit // 2)) if limit > 0 else _MOST_WAITING
+        is_full = len(self._candidates) >= self._most
+        return not is_full or time.monotonic() - self._candidates[0].since_s > _GIVES_WAY_S
+
     def _accept(self, listening: socket.socket) -> None:
+        """Lets a connection in; the longest wait ends where there are too many."""
         try:
             connection, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
             return
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            self._exhausted, self._again_s = f" ({error.strerror})", time.monotonic() + _POLL_S
+            if self._candidates:
+                self._dismiss_oldest()
+            return
+        self._exhausted = ""
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = simulator.Reader(connection, simulator.ASKING_BYTES, 0)
         self._candidates.append(_Candidate(connection, reader, time.monotonic()))
-        if len(self._candidates) > _MOST_WAITING:
-            self._refuse(self._candidates[-1], f"{_MOST_WAITING} simulators wait already")
+        if len(self._candidates) > self._most:
+            self._dismiss_oldest()
+
+    def _dismiss_oldest(self) -> None:
+        """Ends the longest wait; a simulator that is told so comes again."""
+        sources.dismiss(self._candidates.pop(0).connection, "end", "others want to wait too")
 
     def _hear(self, candidate: _Candidate) -> None:
         """Reads a candidate's hello; any other word, or its end, removes it from the waiting room."""
