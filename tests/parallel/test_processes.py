@@ -14,7 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 CODE = """
-import json, sys
+import json, os, pathlib, sys
 import jax
 
 layout, num_actors, index, count, address = json.loads(sys.argv[1])
@@ -22,7 +22,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4 // count)
 if count > 1:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.distributed.initialize(address, count, index)
+    jax.distributed.initialize(address, count, index, coordinator_bind_address=address)
 import numpy as np
 from jaxrl_dist.training import assemble
 
@@ -41,7 +41,11 @@ with jax.thread_guard(count > 1):
     state, sums = parts.layout.run(state, 0, 3, 100)
 parts.layout.close()
 params = [np.asarray(leaf.addressable_data(0)) for leaf in jax.tree.leaves(state.learner.params)]
-print("RESULT" + json.dumps([x.tolist() for x in params]), flush=True)
+# The addresses that this process listens on, as the kernel writes them.
+links = {os.path.basename(os.path.realpath(f"/proc/self/fd/{name}")) for name in os.listdir("/proc/self/fd")}
+rows = [line.split() for name in ("tcp", "tcp6") for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()]
+listens = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
+print("RESULT" + json.dumps([[x.tolist() for x in params], listens]), flush=True)
 """
 
 
@@ -56,7 +60,8 @@ def start(layout: str, num_actors: int, index: int, count: int, address: str) ->
     )
 
 
-def params_of(process: subprocess.Popen[str]) -> list[Any]:
+def results_of(process: subprocess.Popen[str]) -> tuple[list[Any], list[str]]:
+    """Returns the parameters of a process, and the addresses that it listened on."""
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors[-3000:]
     (line,) = [line for line in output.splitlines() if line.startswith("RESULT")]
@@ -66,12 +71,14 @@ def params_of(process: subprocess.Popen[str]) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["anakin", "sebulba"])
 def test_two_processes_update_as_one(layout: str) -> None:
-    whole = params_of(start(layout, 2, 0, 1, ""))
+    whole, _ = results_of(start(layout, 2, 0, 1, ""))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     both = [start(layout, 1, index, 2, address) for index in range(2)]
-    first, second = map(params_of, both)
+    (first, listened), (second, also) = map(results_of, both)
     for one, other, expected in zip(first, second, whole, strict=True):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_allclose(one, expected, atol=2e-6)
+    # The coordinator asks nobody who he is, so it must not listen to every interface, whose address is zeros.
+    assert listened and not any(set(one) == {"0"} for one in (*listened, *also)), (listened, also)
