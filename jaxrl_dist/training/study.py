@@ -5,18 +5,23 @@ A study is a folder: one run folder per cell (a setting with all its seeds in on
 goes on.
 """
 
+import contextlib
 import dataclasses
+import fcntl
 import math
+import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_dist import errors
 from jaxrl_dist.analysis import plots, study_table
 from jaxrl_dist.analysis.report import studies
+from jaxrl_dist.envs.host import lifeline
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
@@ -162,6 +167,8 @@ def finish(
 ) -> None:
     """Trains one cell unless it is finished; why it failed goes to `failures`, by its folder."""
     name = f"{number} {cell.folder}"
+    if not is_finished(cell):
+        _wait_until_free(cell.folder, lambda text: say(f"{name}: {text}"))
     if is_finished(cell):
         say(f"{name}: finished before")
         return
@@ -242,15 +249,32 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
     return Cell(setting.label, folder, arguments, command)
 
 
+def _wait_until_free(folder: pathlib.Path, say: Callable[[str], None]) -> None:
+    """Waits for a trainer that holds the folder, such as one whose study was killed and that still saves."""
+    while True:
+        try:
+            with run_folder.lock(folder):
+                return
+        except errors.LockError as error:
+            say(f"waiting: {error}")
+        with contextlib.suppress(FileNotFoundError), (folder / run_folder.LOCK_NAME).open() as held:
+            fcntl.flock(held, fcntl.LOCK_SH)
+
+
 def _train(cell: Cell, train_command: Sequence[str]) -> str:
     """Runs one process to its end; returns why it failed, or ""."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     log_path = cell.folder / _LOG_NAME
-    with log_path.open("ab") as log:
+    with log_path.open("ab") as log, _pipe() as line:
         process = subprocess.Popen(
-            [*train_command, *cell.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            [*train_command, *cell.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(line,),
         )
         try:
+            lifeline.tie(line, process.pid, signal.SIGTERM)
             code = process.wait()
         except BaseException:
             # The process saves its state before it leaves, so that the same study goes on from there.
@@ -261,6 +285,17 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
         return ""
     last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     return f"exit code {code}: {last[0] if last else 'it printed nothing'}"
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[int]:
+    """Yields the end of a pipe from which a process can read until this one is gone."""
+    ends = os.pipe()
+    try:
+        yield ends[0]
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:

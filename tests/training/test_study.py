@@ -1,5 +1,6 @@
 """Studies with a stand-in for the training process: which cells run, what the table says, and how failures show."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import conftest
@@ -80,6 +81,13 @@ def starts(tmp_path: pathlib.Path) -> list[str]:
 
 def run(plan: study.Study, train_command: Sequence[str]) -> list[dict[str, Any]]:
     return study.run(plan, train_command, say=lambda text: None)
+
+
+def soon(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + conftest.SOON_S
+    while not happens() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert happens()
 
 
 def test_the_table_holds_the_numbers_of_every_setting(tmp_path: pathlib.Path, train_command: list[str]) -> None:
@@ -264,10 +272,38 @@ def test_a_stopped_study_stops_its_process_and_still_writes_the_table(
         f"study.run(plan, {train_command!r})"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=conftest.PACKAGE.parent)
-    deadline = time.monotonic() + conftest.SOON_S
-    while not (tmp_path / "hanging").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    soon(lambda: (tmp_path / "hanging").exists())
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=conftest.SOON_S) == 143
     assert (tmp_path / "stopped").exists()
     assert json.loads((tmp_path / "out" / "table.json").read_text())[0]["state"] == "0 of 10 seeds"
+
+
+def test_a_study_that_is_killed_stops_its_process(tmp_path: pathlib.Path, train_command: list[str]) -> None:
+    (tmp_path / "hang").touch()
+    code = (
+        "import pathlib; from jaxrl_dist.training import study;"
+        f"plan = study.Study(pathlib.Path({str(tmp_path / 'out')!r}), {COMMON!r}, (study.Setting('a', ()),));"
+        f"study.run(plan, {train_command!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=conftest.PACKAGE.parent)
+    soon(lambda: (tmp_path / "hanging").exists())
+    process.kill()
+    process.wait()
+    soon(lambda: (tmp_path / "stopped").exists())
+
+
+def test_a_cell_that_is_in_use_is_waited_for(tmp_path: pathlib.Path, train_command: list[str]) -> None:
+    said: list[str] = []
+    asked = plan(tmp_path, settings=SETTINGS[:1])
+    (cell,) = study.cells(asked)
+    with contextlib.ExitStack() as held:
+        held.enter_context(folder.lock(cell.folder))
+
+        def say(line: str) -> None:
+            said.append(line)
+            held.close()
+
+        (row,) = study.run(asked, train_command, say)
+    assert row["state"] == "finished" and starts(tmp_path) == ["high"]
+    assert f"process {os.getpid()} " in said[0] and str(cell.folder) in said[0] and len(said) == 3

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.envs.host import worker_process
+from jaxrl_dist.envs.host import lifeline, worker_process
 
 _CHECK_S = 0.1
 # Making environments imports libraries and compiles, which no step does.
@@ -347,9 +347,8 @@ class Process:
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu"}
         commands, self._commands = os.pipe()
         self.results, results = os.pipe()
-        # Nothing is ever written here: its end tells the worker that the owner is gone. The signal that the worker
-        # asks for belongs to the pipe, so each has one of its own.
-        lifeline, self._lifeline = os.pipe()
+        # The signal belongs to the pipe, so each worker has one of its own.
+        line, self._lifeline = os.pipe()
         os.set_blocking(self.results, False)
         try:
             # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill takes along what
@@ -357,20 +356,21 @@ class Process:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(path), worker_process.__file__],
                 stdin=subprocess.PIPE,
-                pass_fds=(commands, results, lifeline, block),
+                pass_fds=(commands, results, line, block),
                 env=environment,
                 process_group=0,
             )
+            lifeline.tie(line, -self._popen.pid, signal.SIGKILL)
         except BaseException:
             self.stop()
             self.release()
             raise
         finally:
-            for descriptor in (commands, results, lifeline):
+            for descriptor in (commands, results, line):
                 os.close(descriptor)
         stdin: Any = self._popen.stdin
         with contextlib.suppress(BrokenPipeError), stdin:
-            descriptors = {"commands": commands, "results": results, "lifeline": lifeline, "block": block}
+            descriptors = {"commands": commands, "results": results, "block": block}
             stdin.write(json.dumps({**job, **descriptors, "path": path}).encode())
 
     def command(self, message: bytes) -> None:

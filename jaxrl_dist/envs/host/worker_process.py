@@ -4,7 +4,6 @@ Imports NumPy and what makes the environments, never JAX: a process starts withi
 stays with the trainer.
 """
 
-import fcntl
 import functools
 import heapq
 import importlib
@@ -106,7 +105,6 @@ def main() -> None:
     # alone ends its processes: a signal to the whole job must let the trainer save first.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
-    _end_with(job["lifeline"])
     sys.path[:] = job["path"]
     arrays = views(
         mmap.mmap(job["block"], 0), [Field(name, tuple(shape), dtype) for name, shape, dtype in job["fields"]]
@@ -237,21 +235,6 @@ def described(error: BaseException) -> str:
         frames, place = [], ""
     summary = " ".join(f"{type(error).__name__}{place}: {error}{advice}".split())
     return "\n".join([summary, "".join(traceback.format_list(frames))]).rstrip()
-
-
-def _end_with(lifeline: int) -> None:
-    """Ends this process when the other end of a pipe is closed, however its owner dies.
-
-    The kernel does it, so that a step that never returns to the interpreter ends as well. `PR_SET_PDEATHSIG` would
-    fire when the thread that made the process ends.
-    """
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
-    if poll.poll(0):
-        os._exit(1)
 
 
 def _resolve(name: str) -> Any:
