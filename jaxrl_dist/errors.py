@@ -35,7 +35,7 @@ def as_typed(error: BaseException | str) -> str:
     """Returns the message of an error in the words of a command line: a setting is named by its flag."""
     parts = error.args if isinstance(error, UsageError | EnvironmentFault) else (error,)
     text = "".join(part.command if isinstance(part, Worded) else str(part) for part in parts)
-    return _printable(text) if isinstance(error, UsageError) else text
+    return printable(text) if isinstance(error, UsageError) else text
 
 
 def _as_called(parts: Iterable[str | Worded]) -> str:
@@ -43,9 +43,9 @@ def _as_called(parts: Iterable[str | Worded]) -> str:
     return "".join(part.python if isinstance(part, Worded) else str(part) for part in parts)
 
 
-def _printable(text: str) -> str:
-    """Returns one line for a terminal: what a file or a command gave may hold line ends and control codes."""
-    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+def printable(text: str) -> str:
+    """Returns what somebody else said in one line: what a terminal would obey is written as in Python."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class UsageError(ValueError):
@@ -59,7 +59,7 @@ class UsageError(ValueError):
         super().__init__(*parts)
 
     def __str__(self) -> str:
-        return _printable(_as_called(self.args))
+        return printable(_as_called(self.args))
 
 
 class UnfitError(UsageError):

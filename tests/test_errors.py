@@ -8,7 +8,7 @@ import conftest
 import pytest
 import test_packaging
 
-from jaxrl_dist import errors
+from jaxrl_dist import commands, errors
 
 DECLARED = [
     "numpy>=2.0",
@@ -89,3 +89,13 @@ def test_a_room_that_reads_no_command_line_names_no_flag(room: str) -> None:
 def test_what_a_file_or_a_command_gives_is_one_line_without_control_codes() -> None:
     error = errors.UsageError(errors.given("env", "a\nb\x1b[2J\ud800é"), ": no")
     assert str(error) == "env=a\\nb\\x1b[2J\\ud800é: no" and errors.as_typed(error) == f"--{error}"
+
+
+def test_what_others_say_is_shown_in_plain_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert errors.printable("ä 空 \x1b[2J\n\x7f\u2028\ud800") == r"ä 空 \x1b[2J\n\x7f\u2028\ud800"
+    # A line that begins like ours is ours.
+    commands.complain("train", "it raised:\n\x1b]0;\ntrain.py: all is well")
+    commands.refuse("train", "one\rtrain.py: two\x9b")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("train.py: ") for line in lines] == [True, False, False, True]
+    assert all(line.isprintable() for line in lines)

@@ -114,8 +114,8 @@ def say(text: str) -> int:
 
 
 def complain(name: str, text: str) -> None:
-    """Prints a line of a command to standard error, whose reader may have gone."""
-    _print(f"{program(name)}: {text}", sys.stderr)
+    """Prints a line of a command to standard error, whose reader may have gone; lines behind it are set in."""
+    _print(f"{program(name)}: " + "\n  ".join(map(errors.printable, text.splitlines())), sys.stderr)
 
 
 def refuse(name: str, error: BaseException | str, code: int = 2) -> int:

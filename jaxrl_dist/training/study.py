@@ -31,6 +31,7 @@ from jaxrl_dist.training import resume
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
 _LOG_NAME = "train.log"
+_LAST_BYTES = 1 << 14
 
 
 class Setting(NamedTuple):
@@ -283,8 +284,15 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
             raise
     if code == 0 and is_finished(cell):
         return ""
-    last = log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-    return f"exit code {code}: {last[0] if last else 'it printed nothing'}"
+    return f"exit code {code}: {_last_line(log_path) or 'it printed nothing'}"
+
+
+def _last_line(path: pathlib.Path) -> str:
+    """Returns the last line of a log, whatever an environment has printed into it."""
+    with path.open("rb") as log:
+        log.seek(-min(log.seek(0, os.SEEK_END), _LAST_BYTES), os.SEEK_END)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return errors.printable(lines[-1]) if lines else ""
 
 
 @contextlib.contextmanager

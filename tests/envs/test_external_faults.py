@@ -137,6 +137,19 @@ def test_what_a_function_raises_is_the_cause_of_the_fault() -> None:
     assert isinstance(e.value.__cause__, ZeroDivisionError)
 
 
+def test_what_a_simulator_says_is_one_line_of_plain_characters(make: Any) -> None:
+    port = peers.free_port()
+    environment = make(port, 1)
+    waiting, results = peers.started(environment.reset)
+    with contextlib.closing(peers.connected(port, pid=10**3000)) as peer:
+        assert peers.heard(peer)[0]["kind"] == "welcome"
+        peer.sendall(simulator.pack({"kind": "error", "reason": "\x1b[2Jfire\ntrain.py: all is well \u202e\ud800"}))
+        waiting.join(conftest.SOON_S)
+    text = str(results[0])
+    assert isinstance(results[0], errors.EnvironmentFault) and text.isprintable() and len(text) < 200
+    assert "\\x1b[2Jfire\\ntrain.py: all is well \\u202e\\ud800" in text
+
+
 def test_a_function_that_hangs_is_a_fault_and_is_left_behind() -> None:
     start = time.monotonic()
     with contextlib.closing(peers.task("fakes.simulators:silent").make(np.zeros(1, np.uint32), 1, 0.3)) as environment:

@@ -473,6 +473,7 @@ class Processes:
         process.release()
         at = self.block["env"][index]
         text = self.block["text"][index].tobytes().rstrip(b"\0").decode(errors="replace").rstrip()
+        text = "\n".join(map(errors.printable, text.splitlines()))
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         what = f"the worker of environments {share[0]} … {share[-1]} {hung or ('raised' if text else died)}"
         what += f" at environment {at}" if at in share else ""

@@ -287,7 +287,7 @@ class Conversations:
         header = frame.header
         if header.get("kind") == "error":
             peer = self._peers[env]
-            fault = self._failed(f"{peer.name} stopped with {header.get('reason')}")
+            fault = self._failed(f"{peer.name} stopped with {errors.printable(str(header.get('reason')))}")
             raise fault from (peer.errors[0] if peer.errors else None)
         expected = "begin" if self._episodes.ended[env] else "act"
         return messages.read(frame, expected, self._plan.observation, self.spec.reward_range)

@@ -266,7 +266,7 @@ class Listener:
         others += [(other.purpose or "", other.slot or 0) for other in self._candidates if other.slot is not None]
         if slot is not None and (purpose, slot) in others:
             raise ValueError(f"slot: {purpose} {slot} is taken by another simulator")
-        return purpose, slot, f" (pid {pid})" if type(pid) is int else ""
+        return purpose, slot, f" (pid {sources.shown(pid)})" if type(pid) is int else ""
 
     def _refuse(self, candidate: _Candidate, reason: str) -> None:
         self._candidates.remove(candidate)
