@@ -61,8 +61,10 @@ def held(folder: pathlib.Path) -> dict[str, Any] | None:
     Raises:
         UsageError: it is not what a run writes.
     """
+    if not left(folder):
+        return None
     try:
-        return (config(folder) or None) if left(folder) else None
+        return config(folder) or None
     except errors.UsageError as error:
         advice = "put it back or remove it: every checkpoint says whose it is"
         raise errors.UsageError(*error.args, f"; {advice}") from None

@@ -1,16 +1,18 @@
 """Tests of the suite Gymnasium: spaces, arguments, names, and steps as the library itself makes them."""
 
+import signal
 import subprocess
 import sys
 from typing import Any
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs.host import worker_process
+from jaxrl_dist.envs.host import hangs, worker_process
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -147,6 +149,16 @@ def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], nam
     with pytest.raises(errors.UsageError, match=named) as error:
         envs.make(f"gymnasium:{name}", params)
     assert "\n" not in str(error.value) and str(error.value).startswith("env")
+
+
+@pytest.mark.parametrize("when", ["making", "closing"])
+def test_one_that_hangs_as_it_is_looked_at_is_refused(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hangs, "MAKE_S", 0.2)
+    before = signal.getsignal(signal.SIGALRM)
+    with conftest.refused("--env=gymnasium:fakes.registered:Slow-v0: ", when, "0.2 s"):
+        envs.make("gymnasium:fakes.registered:Slow-v0", {"hangs": when})
+    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert envs.make("gymnasium:fakes.registered:Slow-v0", {"hangs": "never"})
 
 
 def test_an_environment_whose_package_is_missing_says_so() -> None:

@@ -1,6 +1,8 @@
 """Tests of workers that die, hang or return invalid values: each is replaced, and no sequence joins two lives."""
 
+import contextlib
 import os
+import pathlib
 import re
 import signal
 import time
@@ -31,6 +33,7 @@ def make() -> Iterator[Any]:
         ("hang", r"\b0\.5 s .*environment 1"),
         ("hold", r"\b0\.5 s .*environment 1"),
         ("shape", "raised .*environment 1"),
+        ("garbage", "wrote no message .*environment 1"),
     ],
 )
 def test_a_worker_that_fails_is_replaced_and_no_sequence_joins_two_lives(make: Any, fault: str, message: str) -> None:
@@ -48,6 +51,32 @@ def test_a_worker_that_fails_is_replaced_and_no_sequence_joins_two_lives(make: A
     assert seeds[2:] == [12, 13] and not {10, 11} & set(seeds) and len(set(seeds)) == 4
     # The others are as they would have been.
     assert [row.observation[2, lives.STEPS] for row in rows] == [t % 6 for t in range(15)]
+
+
+def left(processes: list[int], count: int) -> int:
+    """Returns how many are alive, once they are so many."""
+    until = time.monotonic() + 10
+    while sum(map(lives.is_alive, processes)) != count and time.monotonic() < until:
+        time.sleep(0.01)
+    return sum(map(lives.is_alive, processes))
+
+
+@pytest.mark.parametrize("fault", ["kill", "raise", "hold", ""])
+def test_what_an_environment_started_ends_with_its_worker(make: Any, tmp_path: pathlib.Path, fault: str) -> None:
+    pool = make(timeout_s=0.5, start=str(tmp_path / "started"), **({fault: [11, 3]} if fault else {}))
+
+    def started() -> list[int]:
+        return [int(line) for line in (tmp_path / "started").read_text().split()]
+
+    pool.reset()
+    first = started()
+    assert len(first) == 4 and all(map(lives.is_alive, first))
+    with pytest.warns(RuntimeWarning) if fault else contextlib.nullcontext():
+        lives.play(pool, 5)
+    # Two of them are of the worker that failed.
+    assert left(first, 2 if fault else 4) == (2 if fault else 4)
+    pool.close()
+    assert left(started(), 0) == 0
 
 
 def test_a_worker_that_dies_between_steps_cuts_its_environments_short(make: Any) -> None:

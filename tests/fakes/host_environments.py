@@ -1,8 +1,10 @@
 """Environments with Gymnasium's API whose numbers are known, for processes of a worker pool: imports NumPy only."""
 
+import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import time
 from typing import Any
 
@@ -38,14 +40,21 @@ class Lives:
     Args:
         length: of an episode.
         close: what `close` writes to, if anything.
+        start: where the number of a process is written which each starts, in a session of its own.
         **faults: name of a fault -> [seed, steps] of the environment where it happens; -1 for any seed.
     """
 
-    def __init__(self, length: int = 5, close: str = "", delay: float = 0.0, **faults: list[int]) -> None:
+    def __init__(
+        self, length: int = 5, close: str = "", delay: float = 0.0, start: str = "", **faults: list[int]
+    ) -> None:
         self._length, self._faults, self._close, self._delay = length, faults, close, delay
         self._seed, self._episodes, self._steps = -1, 0, 0
         if "build" in faults:
             raise RuntimeError("cannot be made")
+        if start:
+            process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            with open(start, "a") as file:
+                file.write(f"{process.pid}\n")
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._seed = self._seed if seed is None else seed
@@ -63,6 +72,12 @@ class Lives:
             time.sleep(3600)
         if "hold" in now:
             ctypes.PyDLL(None).sleep(3600)
+        if "garbage" in now:
+            for name in os.listdir("/proc/self/fd"):
+                if os.path.realpath(f"/proc/self/fd/{name}").startswith(f"/proc/{os.getpid()}/fd/pipe:"):
+                    with contextlib.suppress(OSError):
+                        os.write(int(name), b"\xff\x7f\x00\x00" * 4)
+            time.sleep(3600)
         if "raise" in now:
             raise ZeroDivisionError("the physics broke")
         observation, reward = self._observation(), 1.0

@@ -1,5 +1,6 @@
 """Environments that importing this module registers with Gymnasium, as a user's own module would."""
 
+import time
 from typing import Any
 
 import gymnasium
@@ -74,6 +75,27 @@ class Spaces(gymnasium.Env):
         }
 
 
+class Slow(gymnasium.Env):
+    """Never comes back where it is told to, whatever is thrown at it once."""
+
+    observation_space = action_space = spaces.Discrete(2)
+
+    def __init__(self, hangs: str) -> None:
+        self._hangs = hangs
+        self._wait("making")
+
+    def close(self) -> None:
+        self._wait("closing")
+
+    def _wait(self, here: str) -> None:
+        if here == self._hangs:
+            try:
+                time.sleep(3600)
+            except BaseException:
+                time.sleep(3600)
+
+
+gymnasium.register("Slow-v0", Slow)
 gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "episode"})
 gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})
 gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})

@@ -1,14 +1,18 @@
 """Notices environments that hang, from another thread, as one that waits inside native code cannot be interrupted."""
 
+import contextlib
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from jaxrl_dist import envs, errors, types
 
+# Making environments imports libraries and compiles, which no step does.
+MAKE_S = 120.0
 _POLL_S = 0.1
 # Work that looks for a stop itself, between the steps of environments, does so within this time.
 _STOP_WITHIN_S = 2.0
@@ -25,6 +29,48 @@ def check_waiting(environment: envs.HostEnvironment) -> None:
     since, limit = environment.waiting_since, environment.timeout_s
     if since and time.monotonic() - since > limit:
         raise overdue(environment.spec, environment.waiting_for, limit)
+
+
+@contextlib.contextmanager
+def limited(environment: str, doing: str) -> Iterator[None]:
+    """Limits how long code of an environment may take to make or close one in this very thread.
+
+    The alarm clock interrupts what waits, and what Python does; not native code that never comes back. It is the main
+    thread's, so elsewhere there is no limit.
+
+    Args:
+        environment: suite:name.
+        doing: what it does, such as "making it".
+
+    Raises:
+        errors.UsageError: it took longer than `MAKE_S`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise _Overdue
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        try:
+            # Again and again, where the environment takes the first for an error of its own.
+            signal.setitimer(signal.ITIMER_REAL, MAKE_S, _POLL_S)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _Overdue:
+        raise errors.UsageError(
+            errors.given("env", environment),
+            f": {doing} takes longer than {MAKE_S:g} s",
+        ) from None
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Overdue(BaseException):
+    """The alarm clock has rung; no error of an environment."""
 
 
 def watched(

@@ -9,6 +9,8 @@ import contextlib
 import json
 import mmap
 import os
+import pathlib
+import secrets
 import select
 import signal
 import subprocess
@@ -24,14 +26,15 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.envs.host import lifeline, worker_process
+from jaxrl_dist.envs.host import hangs, lifeline, worker_process
 
 _CHECK_S = 0.1
-# Making environments imports libraries and compiles, which no step does.
-_BUILD_S = 120.0
 _CLOSE_S = 1.0
 _POLL_S = 0.005
 _READ_BYTES = 1 << 16
+# Whatever a worker starts inherits it, in whatever session.
+_MARK = "JAXRL_DIST_WORKER"
+_PASSES = 3
 # Run by its path, since importing the package around it would import JAX.
 _BOOTSTRAP = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); runpy.run_path(sys.argv[2])['main']()"
 
@@ -253,13 +256,25 @@ class WorkerPool:
 
     def _take(self, index: int) -> None:
         """Takes what a worker has finished; replaces it where it has died."""
-        finished = self._processes[index].finished()
-        if finished is None:
-            self._replace(index, "")
-        else:
-            self._finish(finished)
+        try:
+            finished = self._processes[index].finished()
+            if finished is not None:
+                self._finish(finished)
+                return
+            what = ""
+        except (ValueError, IndexError):
+            what = "wrote no message of ours"
+        self._replace(index, what)
 
     def _finish(self, envs: np.ndarray) -> None:
+        """Notes environments u32 [N] that have been stepped.
+
+        Raises:
+            ValueError: one of them was not asked to, so something else has written into the worker's pipe.
+            IndexError: there is no such environment, for the same reason.
+        """
+        if not self._pending[envs].all():
+            raise ValueError(envs)
         self._pending[envs] = False
         self._ready.extend(envs.tolist())
 
@@ -271,20 +286,21 @@ class WorkerPool:
             # A process that an environment has started may hold the pipe of a dead worker open.
             if self._processes[index].has_died():
                 self._replace(index, "")
-            limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, _BUILD_S)
+            limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, hangs.MAKE_S)
             since = max(self._since[index], self._block["since"][index])
             if self._pending[share].any() and time.monotonic() > since + limit:
                 self._replace(index, f"did not answer within {limit:g} s")
 
-    def _replace(self, index: int, hung: str) -> None:
-        """Puts a new process in the place of one that has died or hangs.
+    def _replace(self, index: int, wrong: str) -> None:
+        """Puts a new process in the place of one that has died, or that does something wrong, which is named.
 
         Raises:
             EnvironmentFault: no more may be replaced.
         """
         share = self._shares[index]
-        fate, raised, finished = self._processes.end(index, hung)
-        self._finish(finished)
+        fate, raised, finished = self._processes.end(index, wrong)
+        with contextlib.suppress(ValueError, IndexError):
+            self._finish(finished)
         error, _, frames = raised.partition("\n")
         what, most = f"{self.spec.name}: {fate}{': ' * bool(error)}{error}", self._plan.max_restarts
         self._restarts += 1
@@ -335,16 +351,17 @@ class Process:
         results: descriptor that can be read when environments have finished, or the worker has died.
     """
 
-    def __init__(self, job: dict[str, Any], block: int) -> None:
+    def __init__(self, job: dict[str, Any], block: int, mark: str) -> None:
         """Starts a fresh interpreter, never a fork, which would copy the locks of JAX's threads.
 
         Args:
             job: for `worker_process.main`, what JSON can hold.
             block: descriptor of the shared memory.
+            mark: to know by what it has started, see `_end_marked`.
         """
         path = [os.path.abspath(entry) for entry in sys.path]
         # Several processes share the cores, and an accelerator is the trainer's.
-        environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu"}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu", _MARK: mark}
         commands, self._commands = os.pipe()
         self.results, results = os.pipe()
         # The signal belongs to the pipe, so each worker has one of its own.
@@ -379,12 +396,16 @@ class Process:
             os.write(self._commands, message)
 
     def finished(self) -> np.ndarray | None:
-        """Returns the environments i32 [N] that have finished since the last call, None once the worker has died."""
+        """Returns the environments u32 [N] that have finished since the last call, None once the worker has died.
+
+        Raises:
+            ValueError: something else was written.
+        """
         try:
             received = os.read(self.results, _READ_BYTES)
         except BlockingIOError:
-            return np.zeros(0, np.int32)
-        return np.frombuffer(received, np.int32) if received else None
+            return np.zeros(0, np.uint32)
+        return np.frombuffer(received, np.uint32) if received else None
 
     def has_died(self) -> bool:
         """Says whether the worker has ended; its number is not given to another process before `kill`."""
@@ -428,7 +449,7 @@ class Processes:
             shares: environments of each worker.
             job: for `worker_process.main`, what is the same for every worker.
         """
-        self._owner, self._shares = os.getpid(), shares
+        self._owner, self._shares, self._mark = os.getpid(), shares, secrets.token_hex(8)
         self._job = {**job, "fields": fields}
         self._memory = os.memfd_create("jaxrl_dist")
         os.ftruncate(self._memory, worker_process.size(fields))
@@ -439,7 +460,8 @@ class Processes:
     def start(self, index: int) -> None:
         """Starts a worker, in the place of an earlier one that was ended."""
         self.block["env"][index], self.block["built"][index], self.block["text"][index] = -1, 0, 0
-        process = Process({**self._job, "index": index, "envs": self._shares[index].tolist()}, self._memory)
+        job = {**self._job, "index": index, "envs": self._shares[index].tolist()}
+        process = Process(job, self._memory, f"{self._mark}.{index}.")
         self._running[index] = process
         self._index_of[process.results] = index
         self._poll.register(process.results, select.POLLIN)
@@ -452,30 +474,32 @@ class Processes:
         """Waits until workers have finished something or died, and returns their indices, none after the time."""
         return [self._index_of[results] for results, _ in self._poll.poll(1e3 * timeout_s)]
 
-    def end(self, index: int, hung: str) -> tuple[str, str, np.ndarray]:
+    def end(self, index: int, wrong: str) -> tuple[str, str, np.ndarray]:
         """Ends a worker by force.
 
         Args:
             index: of the worker.
-            hung: says that it hangs, or "" where it has died.
+            wrong: what it did wrong, or "" where it has died.
 
         Returns:
             What happened to it; `worker_process.described` of what it raised, "" where it did not; the environments
-            i32 [N] that it had finished and not yet reported.
+            u32 [N] that it had finished and not yet reported.
         """
         process, share = self._running.pop(index), self._shares[index]
         self._poll.unregister(process.results)
         del self._index_of[process.results]
         process.stop()
-        code, found = process.kill(), [np.zeros(0, np.int32)]
-        while (finished := process.finished()) is not None and finished.size:
-            found.append(finished)
+        code, found = process.kill(), [np.zeros(0, np.uint32)]
+        with contextlib.suppress(ValueError):
+            while (finished := process.finished()) is not None and finished.size:
+                found.append(finished)
         process.release()
+        _end_marked(f"{self._mark}.{index}.")
         at = self.block["env"][index]
         text = self.block["text"][index].tobytes().rstrip(b"\0").decode(errors="replace").rstrip()
         text = "\n".join(map(errors.printable, text.splitlines()))
         died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        what = f"the worker of environments {share[0]} … {share[-1]} {hung or ('raised' if text else died)}"
+        what = f"the worker of environments {share[0]} … {share[-1]} {wrong or ('raised' if text else died)}"
         what += f" at environment {at}" if at in share else ""
         return what, text, np.concatenate(found)
 
@@ -490,5 +514,17 @@ class Processes:
         for process in self._running.values():
             process.kill(max(0.0, deadline - time.monotonic()))
             process.release()
+        _end_marked(f"{self._mark}.")
         self._running.clear()
         os.close(self._memory)
+
+
+def _end_marked(mark: str) -> None:
+    """Ends what workers have left behind, in sessions of their own: in /proc it has marks that begin like this."""
+    wanted = f"{_MARK}={mark}".encode()
+    for _ in range(_PASSES):
+        for process in filter(str.isdecimal, os.listdir("/proc")):
+            # Of another user, or gone.
+            with contextlib.suppress(OSError):
+                if wanted in pathlib.Path("/proc", process, "environ").read_bytes():
+                    os.kill(int(process), signal.SIGKILL)

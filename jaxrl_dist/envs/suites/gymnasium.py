@@ -19,7 +19,7 @@ import numpy as np
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.film import rendered
-from jaxrl_dist.envs.host import episodes, worker_pool, worker_process
+from jaxrl_dist.envs.host import episodes, hangs, worker_pool, worker_process
 from jaxrl_dist.settings import user_code
 
 _NAME = "gymnasium"
@@ -56,11 +56,13 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     registered = _find(library, name)
     _check_arguments(registered, kwargs, full_name)
     make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
-    environment = _make(make_it, full_name, hint=_extra(registered.entry_point))
+    with hangs.limited(full_name, "making it"):
+        environment = _make(make_it, full_name, hint=_extra(registered.entry_point))
     leaves = tuple(_leaves(environment.observation_space, (), full_name))
     made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
     is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
-    environment.close()
+    with hangs.limited(full_name, "closing it"):
+        _make(environment.close, full_name, "close: ")
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
     action = episodes.plain_space(action_space, full_name)
     is_atari = made.id.startswith("ALE/")
