@@ -136,7 +136,7 @@ def _checked(contents: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """
     entries = contents.get("settings")
     if not isinstance(entries, dict):
-        raise ValueError("it lists no settings")
+        raise ValueError("there are none")
     files.check(entries, {}, ("system", "env"), _ENTRY)
     values = {name: entry["value"] for name, entry in entries.items()}
     files.check(values, _SETTINGS)

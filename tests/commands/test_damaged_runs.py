@@ -140,7 +140,7 @@ def test_what_is_far_from_records_is_refused_at_once(tmp_path: pathlib.Path, siz
 def test_a_damaged_folder_is_not_resumed_and_stays(tmp_path: pathlib.Path) -> None:
     run = runs(tmp_path)[0]
     (run / "config.json").write_text('{"family": "classic", "settings": ' + "[" * 200_000)
-    with conftest.refused(str(run / "config.json"), "--out"):
+    with conftest.refused(str(run / "config.json")):
         folder.held(run)
     before = sorted((path.name, path.stat().st_size) for path in run.iterdir())
     (run / "metrics.jsonl").rename(tmp_path / "aside")
