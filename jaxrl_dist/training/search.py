@@ -269,7 +269,7 @@ def _is_drawn(search: Search, values: Any) -> bool:
     """Says whether a search can have drawn a trial: a file may name other flags, such as an environment."""
     if not isinstance(values, dict) or values.keys() != {one.name for one in search.ranges}:
         return False
-    return all(
+    return all(map(files.VALUE.holds, values.values())) and all(
         _text(values[one.name]) in map(_text, one.choices)
         if one.choices
         else isinstance(values[one.name], int | float) and one.low <= values[one.name] <= one.high
