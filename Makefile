@@ -64,5 +64,5 @@ learn: setup
 	PYTHON=$(RUN) benchmarks/learn.sh
 
 docs: setup
-	$(RUN) -m mkdocs build --strict --quiet
-	@echo "site/index.html"
+	$(RUN) -m sphinx -q -W --keep-going -b html -c docs . site
+	@echo "site/docs/index.html"

@@ -3,18 +3,21 @@
 import ast
 import importlib
 import importlib.util
+import inspect
 import itertools
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 
 import conftest
 import pytest
-from markdown.extensions import toc
+from mdit_py_plugins.anchors import index
 
+import jaxrl_dist
 from jaxrl_dist import envs, networks, systems
 from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
@@ -25,9 +28,12 @@ from jaxrl_dist.training import study as studies
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_API = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
+REFERENCE = re.findall(r"automodule:: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
 COMING_FROM = ROOT / "docs" / "coming_from.md"
+WITH_SYSTEMS = [ROOT / "README.md", ROOT / "docs" / "systems.md"]
 
 
 def table() -> str:
@@ -167,8 +173,9 @@ def check_study(arguments: list[str]) -> None:
     assert studies.cells(studies.Study(pathlib.Path("runs/study"), common, parsed or (studies.Setting("all", ()),)))
 
 
-def test_the_table_of_systems_is_current() -> None:
-    text = DOCUMENTS[0].read_text(encoding="utf-8")
+@pytest.mark.parametrize("document", WITH_SYSTEMS, ids=lambda path: path.name)
+def test_the_table_of_systems_is_current(document: pathlib.Path) -> None:
+    text = document.read_text(encoding="utf-8")
     assert with_table(text, "systems", table()) == text, "python tests/test_docs.py rewrites it"
 
 
@@ -262,11 +269,9 @@ def test_links_point_to_files(document: pathlib.Path) -> None:
 
 
 def anchors(document: pathlib.Path) -> set[str]:
-    """Returns the anchors of a document's sections to which GitHub and MkDocs give the same name."""
+    """Returns the anchors of a document's sections, as GitHub and the site name them."""
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
-    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    on_github = {title: re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-    return {anchor for title, anchor in on_github.items() if anchor == toc.slugify(title, "-")}
+    return {index.slugify(title.replace("`", "")) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -293,14 +298,50 @@ def test_paths_of_the_design_exist(page: str) -> None:
             assert (ROOT / name).exists() or (conftest.PACKAGE / name).exists(), name
 
 
-def test_the_documents_make_a_site(tmp_path: pathlib.Path) -> None:
-    """Every page is reached from the navigation, and no link of one is broken."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", f"--site-dir={tmp_path}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The site, made as `make docs` makes it: a warning ends it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", "docs", ".", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    pages = {path.stem for path in tmp_path.glob("*.html")}
-    assert {document.stem for document in DOCUMENTS[1:]} <= pages
-    assert set(re.findall(r": (\w+)\.md", (ROOT / "mkdocs.yml").read_text())) == {d.stem for d in DOCUMENTS[1:]}
+    return folder
+
+
+def test_every_page_and_notebook_is_in_the_site_and_its_search(site: pathlib.Path) -> None:
+    searched = (site / "searchindex.js").read_text(encoding="utf-8")
+    pages = [f"docs/{page.stem}" for page in DOCUMENTS[1:]]
+    for name in (*pages, *(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))):
+        assert (site / f"{name}.html").exists() and f'"{name}"' in searched
+
+
+def test_no_page_of_the_site_fetches_anything_from_elsewhere(site: pathlib.Path) -> None:
+    """A link may lead away; what a page loads by itself is its own."""
+    loaded = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]+)"|<link\b[^>]*?\bhref="([^"]+)\"""")
+    found = {
+        (page.name, source or link)
+        for page in site.rglob("*.html")
+        for source, link in loaded.findall(page.read_text(encoding="utf-8"))
+    }
+    assert len(found) > len(DOCUMENTS)
+    assert not [one for one in found if re.match(r"(https?:)?//", one[1])]
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
+    assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", styles)
+
+
+def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
+    listed = (site / "objects.inv").read_bytes()
+    names = {line.split(" ")[0] for line in zlib.decompress(listed.split(b"zlib.\n", 1)[1]).decode().splitlines()}
+    for name in jaxrl_dist.__all__:
+        if not inspect.ismodule(getattr(jaxrl_dist, name)):
+            assert f"jaxrl_dist.{name}" in names
+    for module in REFERENCE:
+        public = [
+            f"{module}.{name}"
+            for name, value in vars(importlib.import_module(module)).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
+        ]
+        assert set(public) <= names, sorted(set(public) - names)
 
 
 def test_docstrings_do_not_open_with_a_question() -> None:
@@ -315,7 +356,7 @@ def test_docstrings_do_not_open_with_a_question() -> None:
 
 
 if __name__ == "__main__":
-    readme = DOCUMENTS[0].read_text(encoding="utf-8")
-    DOCUMENTS[0].write_text(with_table(readme, "systems", table()), encoding="utf-8")
+    for document in WITH_SYSTEMS:
+        document.write_text(with_table(document.read_text(encoding="utf-8"), "systems", table()), encoding="utf-8")
     COMING_FROM.write_text(with_names(COMING_FROM.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs" / "flags.md").write_text(flags_page(), encoding="utf-8")
