@@ -55,7 +55,7 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
     rising = written_runs.rising(2)
     written_runs.write(folder / "runs" / "finished", rising)
     written_runs.write(folder / "runs" / "empty", rising[:0], reason=None)
-    written_runs.write(folder / "runs" / "own", rising, env="custom:own_world:make")
+    written_runs.write(folder / "runs" / "own", rising, env="custom:shown_world:make")
     doom = {"layout": "sebulba", "env.params.vzd_path": "run/doom"}
     written_runs.write(folder / "runs" / "doom", rising[:, :1], env="envpool:Basic-v1", flags=doom)
     (folder / "runs" / "broken").mkdir()
@@ -67,7 +67,7 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
     (folder / "file").touch()
     (folder / "pinned_networks.py").write_text("import flax.linen as nn\n\n\nclass MyNet(nn.Module):\n    pass\n")
     (folder / "pinned_broken.py").write_text("raise ValueError('not today')\n")
-    (folder / "own_world.py").write_text(
+    (folder / "shown_world.py").write_text(
         "def make():\n    pass\n\n\ndef fails():\n    1 / 0\n\n\ndef nothing():\n    return 3\n"
     )
     patch.chdir(folder)
