@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
 # Of `golden`: two commits, the newer of which may be . for the working tree, and names of runs, quick or all.
-BASE ?= ebab5c6
+BASE ?= 61e039c
 HEAD ?= HEAD
 RUNS ?= all
 # Of `mutants`: how many random ones, and how many are judged at once.

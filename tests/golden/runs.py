@@ -59,9 +59,7 @@ class Run(NamedTuple):
     words: Words = Words()
 
 
-# Actors' states stand by player, not by field.
-_ACTORS = {f"^actors/{part}/{i}": f"actors/{i}/{part}" for part in ("environment", "timestep", "carry") for i in (0, 1)}
-CHANGED = Words(leaves={"server/accumulated": "server", "sent": "", **_ACTORS})
+CHANGED = Words()
 
 # Every iteration is a chunk and a record of its own: how many iterations the program sums up before the host does would
 # follow the clock, and with it the last bits of the sums.
