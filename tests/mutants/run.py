@@ -41,6 +41,16 @@ _KEPT = ROOT / ".mutants"
 _SLOWER, _START_S, _MIN_S = 4.0, 8.0, 60.0
 # Seconds of tests that run first; the others run only for a mutant that these leave alive.
 _FIRST_S = 30.0
+# Tests of these folders run little of the rooms; to leave them out can only leave a mutant alive.
+_FAR = (
+    "tests/analysis",
+    "tests/commands",
+    "tests/envs",
+    "tests/runs",
+    *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").glob("test_*.py")),
+)
+# Tests that may fail without a mutant.
+_MOST_FAILED = 5
 
 
 class Key(NamedTuple):
@@ -274,17 +284,22 @@ def _measure(tree: pathlib.Path) -> dict[str, object]:
     durations = tree / ".durations"
     sources = [f"--cov={tree / 'jaxrl_dist' / room}" for room in ROOMS]
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist=worksteal", "-m", "not slow", "--tb=short"]
+    command += [f"--ignore={path}" for path in _FAR]
     command += ["-p", "mutants.durations", *sources, "--cov-context=test", "--cov-report="]
     environment = _environment(tree) | {"MUTANTS_DURATIONS": str(durations)}
     ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-    if ended.returncode:
+    # What fails without a mutant says nothing of one; a test that waits may fail once where the machine is busy.
+    failed = {line.split()[1] for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))}
+    if ended.returncode > 1 or len(failed) > _MOST_FAILED:
         raise SystemExit(f"the short tests fail without a mutant:\n{ended.stdout[-3000:]}")
+    for test in sorted(failed):
+        print(f"left out, as it fails without a mutant: {test}", flush=True)
     data = coverage.CoverageData(str(tree / ".coverage"))
     data.read()
     seconds = json.loads(durations.read_text())
     found = {
         str(pathlib.Path(file).relative_to(tree / "jaxrl_dist")): {
-            line: sorted({test for name in names for test in _ran_by(name, seconds)})
+            line: sorted({test for name in names for test in _ran_by(name, seconds)} - failed)
             for line, names in data.contexts_by_lineno(file).items()
         }
         for file in data.measured_files()

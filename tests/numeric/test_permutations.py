@@ -21,6 +21,22 @@ def test_every_index_occurs_once_and_keys_differ(size):
         assert len({row.tobytes() for row in drawn}) == 16
 
 
+@pytest.mark.parametrize(("size", "bits"), [(257, 9), (512, 9), (600, 10), (1024, 10)])
+def test_a_large_permutation_is_that_of_the_rounds(size, bits):
+    """Of each item: multiply by an odd word, add a word, xor the high half into the low; none beyond the size."""
+    key = jax.random.key(5)
+    drawn = np.asarray(permutations.permutation(key, size))
+    words = [[int(word) for word in pair] for pair in jax.random.bits(key, (6, 2))]
+    expected = []
+    for item in range(2**bits):
+        for multiplier, addend in words:
+            item = (item * (multiplier | 1) + addend) % 2**bits
+            high = item // 2 ** (bits - bits // 2)
+            item ^= high
+        expected += [item] if item < size else []
+    assert drawn.tolist() == expected
+
+
 @pytest.mark.parametrize("size", [64, 512, 600, 1024])
 def test_places_are_uniform_and_pairs_independent(size):
     keys = jax.random.split(jax.random.key(1), DRAWS)

@@ -93,6 +93,23 @@ def test_rounding_never_leads_to_an_item_without_priority():
     assert int(item[1001]) == np.flatnonzero(leaves)[0]
 
 
+def test_no_share_at_the_border_of_two_items_leads_to_one_without_priority():
+    """What is left of a share after the subtractions on its way down may be as large as all of a node's items."""
+    items, rng = 4096, np.random.default_rng(0)
+    draw = jax.jit(sum_tree.draw)
+    for _ in range(24):
+        leaves = rng.random(items).astype(np.float32) ** 3
+        leaves[(np.arange(items) % 16 > 3) | (rng.random(items) < 0.5)] = 0
+        put = [(jnp.zeros(1, jnp.int32), jnp.asarray(leaves)[None])]
+        tree = sum_tree.put_blocks(sum_tree.init(1, items), items, jnp.zeros(1, jnp.int32), put)
+        border = np.cumsum(leaves, dtype=np.float64)
+        border = (border / border[-1]).astype(np.float32)
+        around = np.concatenate([np.nextafter(border, np.float32(-1)), border, np.nextafter(border, np.float32(2))])
+        share = np.clip(around, 0, np.float32(1 - 2**-24))
+        _, _, priority = draw(tree, jnp.asarray(share))
+        assert (np.asarray(priority) > 0).all()
+
+
 def test_a_tree_of_zeros_gives_priority_zero():
     _, _, priority = sum_tree.draw(sum_tree.init(3, 100), jnp.asarray([0.0, 0.5, 0.99]))
     np.testing.assert_array_equal(priority, 0)
