@@ -84,7 +84,7 @@ def test_a_loop_of_the_users_own_has_the_settings_of_a_run(
 
 
 def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module(block("docs/python.md", "class MyNet"), "my_module", monkeypatch)
+    module(block("docs/own_network.md", "class MyNet"), "my_module", monkeypatch)
     spec = envs.make("toy:episode").spec
     net = networks.make(networks.Config(torso="my_module:MyNet"), spec, (networks.Head("q", 3, 1.0),))
     outputs = networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)))
