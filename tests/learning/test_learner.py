@@ -376,6 +376,6 @@ def test_the_target_network_is_copied_every_period_and_not_between():
 
 
 def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
-    with conftest.refused("--learner.minibatches=5", "2, 4, 8"):
+    with conftest.refused("--learner.minibatches=5", ": 2, 4, 8"):
         learner.check_batch(learner.Config(minibatches=5), 512, 2)
     learner.check_batch(learner.Config(minibatches=4), 512, 2)
