@@ -264,6 +264,13 @@ def test_an_error_that_is_not_finite_changes_no_priority(error):
         np.testing.assert_array_equal(x, y)
 
 
+def test_errors_that_change_no_priority_leave_the_largest_as_it_was():
+    shard, (state,) = _prioritised([np.array([0.5, 0.2, 0.7, 0.1])])
+    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)
+    after = shard.update(state, drawn, jnp.full(4, jnp.nan))
+    np.testing.assert_array_equal(after.priorities.largest, state.priorities.largest)
+
+
 def test_a_first_error_that_is_not_finite_gives_the_largest_priority():
     def first_error(unroll):
         return jnp.where(unroll.steps.timestep.reward[0] == 5, jnp.nan, 4.0)

@@ -120,5 +120,7 @@ def test_stratified_shares_lie_one_in_each_part():
         share = np.asarray(sum_tree.stratified(jax.random.key(seed), 512))
         np.testing.assert_array_equal(np.floor(share * 512).astype(int), np.arange(512))
         assert share.max() < 1
+    # A last share that rounds to 1 would fall behind the last item.
+    assert float(sum_tree.stratified(jax.random.key(1), 2**21).max()) == 1 - 2.0**-24
     first = [float(sum_tree.stratified(jax.random.key(seed), 4)[0]) for seed in range(400)]
     assert 0.11 < np.mean(first) < 0.14
