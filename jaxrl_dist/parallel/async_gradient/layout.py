@@ -99,7 +99,7 @@ class Config:
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Returns the server's devices, of those there are.
+    """Chooses from the given devices those of the server.
 
     Raises:
         UsageError: a name is not that of a device.
@@ -211,7 +211,7 @@ class AsyncGradient(parallel.Layout):
         self._server.load(state.learner, state.server, state.versions, int(state.broken))
         if self._replay is not None:
             counts = np.asarray(state.counts)
-            # A replay that was not saved fills anew.
+            # A replay that was not saved is filled again from the start.
             was_saved = int(state.replay_began) != iteration
             self._replay.load(state.replay, counts if was_saved else np.zeros_like(counts))
         workers = [worker.Worker(self.plan, state, index) for index in range(self.plan.members)]
@@ -220,14 +220,14 @@ class AsyncGradient(parallel.Layout):
         return threads
 
     def _make_schedule(self, keys: Array) -> schedules.Schedule:
-        """Makes the order of events, at its beginning: that of the settings, or the one that was recorded."""
+        """Makes the schedule of the settings, or the recorded one, at its beginning."""
         if self._recorded is not None:
             return schedules.Recorded(self._recorded, self.plan.members)
         seed = int(jax.random.bits(run_keys.seed_keys(keys[0]).training, dtype=np.uint32))
         return schedules.make(self.plan.parts.config, self.plan.members, seed)
 
     def _metrics(self, threads: dispatcher.Dispatcher) -> tuple[parallel.Metrics, FloatingPointError | None]:
-        """Returns the sums of the events since the last call, and a fault among these; logs them."""
+        """Logs the events since the last call; returns their sums, and the fault among them or None."""
         events, rollbacks, fault = threads.take()
         for event in events:
             self._log += logs.encode(event.worker, int(event.verdict.age), [bool(flag) for flag in event.verdict[1:]])

@@ -78,7 +78,7 @@ class Config:
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Returns the learner's devices, of those there are.
+    """Chooses from the given devices those of the learner.
 
     Raises:
         UsageError: a name is not that of a device.
@@ -144,7 +144,7 @@ class Sebulba(parallel.Layout):
 
     def snapshot(self, state: tiers.State) -> tiers.State:
         if not state.pending and saved.is_exact(self._actors):
-            # Only a run that has not begun has neither threads nor pending unrolls.
+            # A run that has not begun has no threads, and its state no pending unrolls.
             state = saved.snapshot(self._playing(state, 0, 0.0))
         return state._replace(replay=self._tier.saved(state.replay))
 
@@ -236,7 +236,7 @@ class Sebulba(parallel.Layout):
 
 
 def _copy(learner: learners.LearnerState) -> Any:
-    """Returns parameters and number of updates, copies without the seeds axis that outlive the learner's own."""
+    """Copies parameters and number of updates, without the axis of seeds, since the learner donates its own."""
     return jax.tree.map(lambda x: x[0], (learner.params, learner.updates))
 
 
