@@ -174,11 +174,12 @@ def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pat
         labels: one per run, separated by commas; None takes the folders.
 
     Raises:
-        UsageError: there are not as many different labels.
+        UsageError: there are more or fewer labels, or two are equal.
     """
     names = labels.split(",") if labels else [str(folder) for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
-        raise errors.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
+        expected = f"expected {len(folders)} label(s), one per run and all different"
+        raise errors.UsageError(f"{expected}; given {', '.join(names)}")
     return list(zip(folders, names, strict=True))
 
 

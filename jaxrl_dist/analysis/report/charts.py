@@ -140,9 +140,9 @@ def swatch(class_: str) -> Markup:
     return element("svg", line, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Returns round numbers between two ends."""
-    rough = (high - low) / count
+def ticks(low: float, high: float) -> list[float]:
+    """Returns about five round numbers between two ends."""
+    rough = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

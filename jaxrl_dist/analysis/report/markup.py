@@ -57,6 +57,6 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], clas
     return element("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def details(summary: str, *children: str, is_open: bool = False) -> Markup:
+def details(summary: str, *children: str) -> Markup:
     """Makes a part that opens and closes."""
-    return element("details", element("summary", summary), *children, open=is_open)
+    return element("details", element("summary", summary), *children)
