@@ -2,8 +2,8 @@
 
 Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
 those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on past an action that was not the
-best one, without a correction. Differs from the released code: an episode that was cut short bootstraps from its last
-observation, and a recurrent network makes its targets once per update, as the others do, and not for each minibatch.
+best one, without a correction. Differs from the released code: a truncated episode bootstraps from its last
+observation, and a recurrent network makes its targets once per update, as other networks do, not for each minibatch.
 """
 
 import dataclasses

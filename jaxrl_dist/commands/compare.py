@@ -1,7 +1,7 @@
 """Says whether a run learns like the reference of its system and environment, such as `compare.py runs/a`.
 
 Several folders are one run with the seeds of all. Exits with 0 inside the reference's band, with 1 outside of it, and
-with 2 where there is no reference or the command is wrong.
+with 2 if there is no reference or the command is wrong.
 """
 
 import dataclasses

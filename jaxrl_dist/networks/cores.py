@@ -10,8 +10,8 @@ import jax.numpy as jnp
 class Lstm(nn.Module):
     """LSTM over time with resets; the input projection of all steps is one product.
 
-    T rows at once, one by one, or in pieces give the same result. Rows before a FIRST row have no influence on it. Maps
-    a memory, features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, size]).
+    Maps a memory, features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, size]). T rows at once, one by
+    one, or in pieces give the same result, and rows before a FIRST row have no influence on it.
 
     Source: Gers et al. 2000.
 
