@@ -54,7 +54,7 @@ class Config:
         source="Fujimoto et al. 2018, section 5.3 (.2)",
     )
     target_noise_clip: float = setting(
-        0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
+        0.5, "Bound of the target noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
     )
     policy_learning_rate: float = shared.policy_learning_rate(
         0.0, source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)"

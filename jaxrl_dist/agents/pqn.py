@@ -31,8 +31,8 @@ class Config:
     discount: float = shared.discount(0.99, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (GAMMA)")
     trace_decay: float = setting(
         0.65,
-        "Trace decay of the returns (λ). Above 0 rows must be the policy's own; 0 bootstraps after one step, from any "
-        "policy's rows.",
+        "Trace decay of the returns (λ). Above 0, rows must be of the policy itself; 0 bootstraps after one step, from "
+        "rows of any policy.",
         low=0.0,
         high=1.0,
         source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (LAMBDA)",

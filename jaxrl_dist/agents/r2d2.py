@@ -38,7 +38,7 @@ class Config:
     )
     stored_state: bool = setting(
         True,
-        "Begin a sequence from the state of the actor; off: from zeros.",
+        "Begin a sequence from the actor's stored state; off: from zeros.",
         source="Kapturowski et al. 2019, section 3 (stored state)",
     )
     double: bool = shared.double(True, source="van Hasselt et al. 2016, equation 4")
@@ -51,7 +51,7 @@ class Config:
     clip_rewards: float = shared.clip_rewards(0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)")
     max_error_share: float = setting(
         0.9,
-        "Share of the largest error in a sequence's priority, the rest is the mean's (η).",
+        "Weight of the largest error in a sequence's priority; the rest is the weight of the mean (η).",
         low=0.0,
         high=1.0,
         source="Kapturowski et al. 2019, section 2.3",

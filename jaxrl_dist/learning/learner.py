@@ -68,7 +68,7 @@ class Config:
         choices=("mean", "sum"),
         source="Schulman et al. 2017, equation 9",
     )
-    epochs: int = setting(1, "Times that each sample is gone over.", low=1, source="Mnih et al. 2015")
+    epochs: int = setting(1, "Passes over each sample.", low=1, source="Mnih et al. 2015")
     minibatches: int = setting(1, "Parts that a sample is shuffled into, per epoch.", low=1, source="Mnih et al. 2015")
     shuffle: bool = setting(
         True, "Shuffle items before cutting minibatches.", source="Schulman et al. 2017, algorithm 1"

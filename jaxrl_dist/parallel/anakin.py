@@ -38,7 +38,7 @@ class Config:
     )
     num_devices: int = setting(
         0,
-        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as measured faster.",
+        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as are faster.",
         low=0,
     )
 

@@ -40,7 +40,7 @@ class UniformConfig:
     )
     prefetch: int = setting(
         1,
-        "Batches drawn ahead where observations are on the host, so that they are read while the learner learns; "
+        "Batches drawn ahead if observations are on the host, so that they are read while the learner learns; "
         "priorities are then one update old.",
         low=0,
         high=1,
@@ -74,7 +74,7 @@ class PrioritisedConfig(UniformConfig):
     )
     smallest_error: float = setting(
         1e-6,
-        "Added to every error, so that no item is never drawn again (ε).",
+        "Added to every error, so that every item can be drawn again (ε).",
         above=0.0,
         source="Schaul et al. 2016, section 3.3 (a small positive constant)",
     )

@@ -49,8 +49,8 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's own, auto measures which of those "
-        "that learn the same is the fastest.",
+        "How data moves between environments and learners; empty takes the system's own; auto measures which layout is "
+        "fastest, among those with equal results.",
     )
     preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
@@ -70,7 +70,7 @@ class RunConfig:
     init_from: str = setting("", "Run folder whose final parameters this run starts from.")
     precision: str = setting(
         "default",
-        "Precision of matrix products; default is the platform's own; CPUs have float32 alone.",
+        "Precision of matrix products; default is the platform's own. CPUs have only float32.",
         choices=("default", "bfloat16", "tensorfloat32", "float32"),
     )
     profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
@@ -86,7 +86,7 @@ class EvaluationConfig:
     )
     max_steps: int = setting(
         27_000,
-        "Longest evaluated episode where the environment has no time limit of its own.",
+        "Longest evaluated episode if the environment has no time limit of its own.",
         low=1,
         tag="tunable",
         source="Mnih et al. 2015, methods (5 minutes at 18,000 frames; 30 minutes since Wang et al. 2016)",

@@ -45,7 +45,8 @@ class Config:
     keep: int = setting(2, "How many of the latest checkpoints are kept.", low=1, tag="tunable")
     interval_s: float = setting(60.0, "Least wall seconds between two checkpoints.", low=0.0, tag="tunable")
     replay: bool = setting(
-        True, "Save the replay too; off: a resumed run collects anew before it learns, and is not the same bit for bit."
+        True,
+        "Save the replay, too; off: a resumed run fills it anew before it learns, and differs from an unbroken one.",
     )
 
 
