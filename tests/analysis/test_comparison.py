@@ -14,8 +14,6 @@ from jaxrl_dist.commands import compare as compare_command
 from jaxrl_dist.runs import view
 
 STORED = conftest.PACKAGE.parent / "benchmarks" / "reference"
-
-
 COMPARE, WRITE = "scripts/compare.py", "benchmarks/write_reference.py"
 
 
