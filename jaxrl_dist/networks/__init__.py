@@ -219,7 +219,7 @@ class _Built(NamedTuple):
     """
 
     module: "_Model"
-    core: Any
+    core: cores.Core | None
     num_frames: int
     observation: jax.ShapeDtypeStruct
     extra: int
