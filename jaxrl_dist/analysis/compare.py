@@ -21,7 +21,7 @@ _MOST_GROUPS = 2_000
 
 
 class Number(NamedTuple):
-    """One number of a run beside that of its reference, and half the width of the band around that."""
+    """A number of a run, the same of its reference, and half the width of the band around the reference."""
 
     name: str
     run: float

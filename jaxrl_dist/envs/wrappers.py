@@ -226,7 +226,7 @@ def _within_bounds(space: types.DiscreteSpace | types.BoxSpace, action: Array) -
 
 
 def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
-    """Returns (state, observation) as structs whose dtypes hold what both reset and step return."""
+    """Returns (state, observation) as structs, with dtypes that can hold the results of both reset and step."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
     transition = jax.eval_shape(bare.step, key, from_reset[0], bare.spec.action.struct)

@@ -193,7 +193,7 @@ class Layout(abc.ABC):
         """Returns the arguments of `program`, of `jax.ShapeDtypeStruct` if the state is."""
 
     def snapshot(self, state: Any) -> Any:
-        """Returns what a checkpoint holds of a state."""
+        """Returns a state as a checkpoint holds it."""
         return state
 
     def start_from(self, state: Any, learner: learners.LearnerState) -> Any:
@@ -203,7 +203,7 @@ class Layout(abc.ABC):
     def report(
         self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
     ) -> dict[str, Any]:
-        """Returns what a training record says of the layout itself.
+        """Returns the layout's own part of a training record.
 
         Args:
             sums: of `Metrics.layout` by path, since the last record.
@@ -214,7 +214,7 @@ class Layout(abc.ABC):
         return {}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns what `summary.json` says of the layout, from the sums over the whole run."""
+        """Returns the layout's own part of `summary.json`, from the sums over the whole run."""
         del sums
         return {}
 

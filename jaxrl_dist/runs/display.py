@@ -165,7 +165,7 @@ class _Live:
 class _Overwritten:
     """One line that is written over itself, below the lines of `say`.
 
-    Notebooks know the carriage return, but no other control of a terminal; what `rich` shows there needs ipywidgets.
+    Notebooks know the carriage return, but no other control of a terminal, and `rich` needs ipywidgets there.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -243,7 +243,7 @@ class _TensorBoard:
         self._add(event_pb2.Event(file_version="brain.Event:2"))
         if is_resumed:
             kept = metrics.read(self._folder)
-            # Tells TensorBoard to forget what an earlier session wrote past the step at which this one took over.
+            # Tells TensorBoard to forget events of an earlier session after the step at which this one begins.
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._add(event_pb2.Event(step=kept[-1]["env_steps"] + 1 if kept else 0, session_log=start))
 

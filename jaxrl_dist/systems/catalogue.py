@@ -1,7 +1,7 @@
 """Lists the settings of a system, their values and origins, and writes the texts of `--help` and `--list`.
 
-A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
-family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's.
+The value of a setting comes from, in rising order: the default of its Config class, its system's paper, the task
+family, the needs of its layout, a preset, the choices of `--layout=auto`, a flag.
 """
 
 import dataclasses

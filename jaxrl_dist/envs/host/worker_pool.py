@@ -428,7 +428,7 @@ class Process:
         return self._popen.wait()
 
     def release(self) -> None:
-        """Closes what is left of its pipes."""
+        """Closes the pipes that are still open."""
         os.close(self.results)
         os.close(self._lifeline)
 

@@ -46,7 +46,7 @@ def gradients(events: Sequence[dispatcher.Event], rollbacks: int, names: Sequenc
 
 
 def report(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Says what a training record holds of asynchronous gradients.
+    """Makes the part of a training record about gradients.
 
     Args:
         sums: of the measurements that `gradients` makes, named `layout/...`.
@@ -69,6 +69,6 @@ def report(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def summary(sums: Mapping[str, np.ndarray], num_workers: int) -> dict[str, Any]:
-    """Says what the summary of a run holds of gradients; the first version precedes the first gradient."""
+    """Makes the part of a run's summary about gradients; the first version precedes the first gradient."""
     whole = report(sums)
     return whole | {"param_versions_published": whole["param_versions_published"] + 1, "workers": num_workers}

@@ -139,7 +139,7 @@ class Actor:
 
 
 class Threads:
-    """The actors of this process while they play, and what lies between them and the learner.
+    """The actors of this process while they play, with the channels between them and the learner.
 
     Attributes:
         actors: describes them.

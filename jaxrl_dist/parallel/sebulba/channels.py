@@ -68,7 +68,7 @@ class ParamStore:
         raise Closed
 
     def newest(self) -> int:
-        """Returns the newest version, -1 where there is none."""
+        """Returns the newest version, -1 without one."""
         with self._changed:
             return max(self._versions, default=-1)
 

@@ -195,7 +195,7 @@ class Sebulba(parallel.Layout):
         return threads.state
 
     def _playing(self, state: tiers.State, iteration: int, progress: float) -> actor.Threads:
-        """Returns the actors that go on from a state; starts them where there are none."""
+        """Returns the actors that go on from a state; starts them if there are none."""
         if self._threads is None or self._threads.state is not state:
             self.close()
             published = self._published(state.learner, progress)

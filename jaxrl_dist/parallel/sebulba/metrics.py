@@ -62,7 +62,7 @@ class Measured:
 
 
 def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-    """Says what a training record holds of the layout.
+    """Makes the part of a training record about the layout.
 
     Args:
         sums: of `Measured.metrics` under `layout/`.
@@ -93,7 +93,7 @@ def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], sec
 
 
 def summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Says what the summary of a run holds of the layout; versions are the first one and one per iteration."""
+    """Makes the part of a run's summary about the layout; versions are the first one and one per iteration."""
     values = own(sums)
     return {**_lag_and_drops(values), "param_versions_published": int(values.get("iterations", 0)) + 1}
 

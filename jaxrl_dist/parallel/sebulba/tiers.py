@@ -146,7 +146,7 @@ def keys_struct() -> Any:
 
 
 def learning_key(key: Array, iteration: Array) -> Array:
-    """Returns this device's key for what is learned in an iteration; call it inside `device_map`."""
+    """Returns this device's key for learning in an iteration; call it inside `device_map`."""
     device_key = jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
     return jax.random.split(jax.random.fold_in(device_key, iteration))[1]
 

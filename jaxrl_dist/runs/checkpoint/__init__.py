@@ -228,7 +228,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Finishes or undoes what a killed process left half done, and removes its temporary folders."""
+    """Finishes or undoes the half-done work of a killed process, and removes its temporary folders."""
     folder = pathlib.Path(folder)
     for old in folder.glob(_OLD + "*"):
         path = folder / old.name.removeprefix(_OLD)

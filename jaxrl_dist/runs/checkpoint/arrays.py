@@ -124,7 +124,7 @@ def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray
 
 
 def read_arrays(path: pathlib.Path, leaves: list[Leaf]) -> list[np.ndarray]:
-    """Reads what `write_arrays` wrote."""
+    """Reads the arrays that `write_arrays` wrote."""
     import orbax.checkpoint as orbax
 
     names = [_PACKED, *(str(index) for index, leaf in enumerate(leaves) if leaf.data_bytes > _PACKED_BYTES)]
