@@ -1,10 +1,10 @@
 # An image with the package and its suites gymnax, Brax, EnvPool and Gymnasium: docker build -t jaxrl-dist . && docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist train --list
 # For NVIDIA GPUs: docker build --build-arg JAX_EXTRA=cuda12 -t jaxrl-dist . && docker run --rm --gpus=all -v "$PWD/runs:/work/runs" jaxrl-dist train --list
 # The other commands: docker run --rm -v "$PWD/runs:/work/runs" jaxrl-dist evaluate --run=runs/x
-# There is no git inside, so config.json says of the commit that it is unknown.
+# There is no git inside, so the commit in config.json is unknown.
 FROM python:3.11-slim
 
-# Brax's and Gymnasium's renderers look for these.
+# Libraries for the renderers of Brax and Gymnasium.
 RUN apt-get update && apt-get install --yes --no-install-recommends libegl1 libgl1 libglib2.0-0 \
     && rm -rf /var/lib/apt/lists/*
 

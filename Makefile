@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
-# Of `golden`: two commits, the newer of which may be . for the working tree, and names of runs, quick or all.
+# For `golden`: two commits (HEAD=. is the working tree), and the runs: names, quick or all.
 BASE ?= 61e039c
 HEAD ?= HEAD
 RUNS ?= all
-# Of `mutants`: how many random ones, and how many are judged at once.
+# For `mutants`: the number of random mutants, and of those judged at once.
 COUNT ?= 300
 JOBS ?= 2
-# Of `test-newest`: its environment, what installs there, and the packages of pyproject.toml without their bounds.
+# For `test-newest`: its environment, the command that installs there, and pyproject.toml's packages without bounds.
 NEWEST = .venv-newest
 NEWEST_PIP = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --only-binary=:all:
 NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
@@ -36,7 +36,7 @@ test: setup lint
 test-all: setup lint
 	$(RUN) -m pytest -n 2 --dist=worksteal --durations=50
 
-# gymnax 1.0.1 asks for JAX < 0.12, so it is installed without what it asks for, and that is named beside it.
+# gymnax 1.0.1 asks for JAX < 0.12, so it is installed without its dependencies; seaborn and six are two of them.
 test-newest:
 	$(PYTHON) -m venv --clear $(NEWEST)
 	$(NEWEST_PIP) $$($(PYTHON) -c '$(NEWEST_NAMES)') seaborn six

@@ -1,7 +1,7 @@
 """Compares the choice of `--layout=auto` with the best of a small grid by hand: steps/s of both, measured in turns.
 
-`python benchmarks/auto.py [--rounds=7] [--tasks=NAME,NAME]` lets auto choose for each task, then trains what it chose
-and every setting of the grid in turns of a second, in one process, and prints a table. Wanted: ≥ .85 of the best.
+`python benchmarks/auto.py [--rounds=7] [--tasks=NAME,NAME]` lets auto choose for each task, then trains its choice and
+every setting of the grid in turns of a second, in one process, and prints a table. Wanted: ≥ .85 of the best.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _compare(task: dict[str, Any], axes: tuple[Axes, ...], rounds: int) -> str:
     grid = [dict(zip(one, values, strict=True)) for one in axes for values in itertools.product(*one.values())]
     with contextlib.ExitStack() as stack:
         probes: dict[str, probe.Probe] = {}
-        # What auto chose is often one of the grid, and then measured once, as any of them.
+        # The choice of auto is often a setting of the grid; it is then measured only once.
         names = {_key({**task, **flags}): _text(flags) for flags in [chosen, *grid]}
         for flags in [*grid, chosen]:
             key = _key({**task, **flags})
@@ -100,7 +100,7 @@ def _key(flags: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _probe(stack: contextlib.ExitStack, flags: Mapping[str, Any]) -> probe.Probe | None:
-    """Returns a warm probe, None of settings that cannot be here."""
+    """Returns a warm probe, None for settings that are not possible here."""
     try:
         settings, environment = assemble.resolve(flags)
         chosen = assemble.choose_devices(settings, jax.devices())

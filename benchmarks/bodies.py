@@ -1,9 +1,9 @@
 """Bodies that the accelerator simulates: training's speed, memory and share of raw stepping, by their number.
 
 `python benchmarks/bodies.py [--tasks=ant,humanoid] [--sizes=256,1024,…] [--rounds=5]` trains `gpu_sim` on each task by
-number of bodies, until memory ends, and steps as many with random actions alone. One line per size; what is in
-`bodies.jsonl` is not measured again. Without a GPU every row says so; `--device=any --sizes=64 --rounds=1 --updates=1`
-tries the command on a CPU.
+number of bodies, until memory is full, and steps as many with random actions alone. It prints one line per size; sizes
+in `bodies.jsonl` are not measured again. Without a GPU every row says so; `--device=any --sizes=64 --rounds=1
+--updates=1` tries the command on a CPU.
 """
 
 import argparse

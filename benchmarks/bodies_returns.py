@@ -1,8 +1,8 @@
 """Return against minutes on bodies that the accelerator simulates, ours and Brax's own PPO in turns on one machine.
 
 `python benchmarks/bodies_returns.py [--tasks=ant,humanoid] [--seeds=5] [--steps=50_000_000] --peers=.venv-peers`
-learns each task with `gpu_sim` and with Brax's trainer, seed by seed, and prints what each had after so many minutes of
-its process, compiling and evaluations included. Interrupted, it goes on where it was.
+learns each task with `gpu_sim` and with Brax's trainer, seed by seed, and prints the return of each after so many
+minutes of its process, with compiling and evaluations. After an interruption, the same command goes on.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     for task in options.tasks:
         curves: dict[str, list[list[dict[str, float]]]] = {side: [] for side in SIDES}
         for seed in range(options.seed, options.seed + options.seeds):
-            # Whoever is first meets the machine as the other leaves it, in turns.
+            # The sides take turns in going first, since each meets the machine as the other leaves it.
             for side in SIDES if seed % 2 == 0 else SIDES[::-1]:
                 folder = options.out / f"{task}_{options.steps}_{options.num_envs}" / f"{side}_{seed}"
                 learn = _learn_ours if side == "ours" else _learn_brax

@@ -1,7 +1,7 @@
 """Measures the cost of looking for numbers that are not finite: `python benchmarks/guard.py [--rounds=15] [flags]`.
 
-Two programs of the same run in one process take turns: one as it is, and one whose environments declare nothing and
-whose results are not looked at. Prints the extra time per step as a share.
+Two programs of the same run in one process take turns: one as it is, and one whose environments declare no ranges and
+whose results are not checked. Prints the extra time per step as a share.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Does Ape-X gain from more actors at equal minutes? `python benchmarks/more_actors.py [--seconds=60] [--seeds=3]`
 
-Every actor brings 8 environments with ε of their own, and the learner makes as many updates per iteration whatever
-their number, so rows are replayed less often as they come faster. Runs are stopped after so many seconds of training,
-as by Ctrl-C, and their last evaluation counts. A run that is in the folder is not run again.
+Every actor has 8 environments with ε of their own, and the learner makes equally many updates per iteration for any
+number of actors, so rows are replayed less often if they come faster. Runs are stopped after so many seconds of
+training, as by Ctrl-C, and their last evaluation counts. A run that is in the folder is not run again.
 """
 
 import argparse

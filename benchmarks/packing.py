@@ -1,7 +1,7 @@
 """Measures how small Atari frames get on the host tier of the replay, and how fast: `python benchmarks/packing.py`.
 
 Frames are of random play in EnvPool, cut into blocks [T, 84, 84] of one environment each. Speeds are of one thread and
-count uncompressed bytes; LZ4 and other levels of zstd stand beside the one that `blocks.py` takes.
+count uncompressed bytes; LZ4 and other levels of zstd stand beside the one that `packed_observations.py` uses.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def main() -> None:
                 ratio = size / sum(map(len, packed))
                 print(f"| {game} | {length} | {name} | {ratio:.0f} | {speeds[0]:.1f} | {speeds[1]:.1f} |", flush=True)
             row = f"{ours(frames, length):.1f} |"
-            print(f"| {game} | {length} | windows of {WINDOW} rows, read by `blocks.py` | – | – | {row}", flush=True)
+            print(f"| {game} | {length} | windows of {WINDOW} rows, read | – | – | {row}", flush=True)
 
 
 def ours(frames: np.ndarray, length: int) -> float:

@@ -1,4 +1,4 @@
-"""A benchmark worker that only steps EnvPool with random actions: what no trainer on it can exceed."""
+"""A benchmark worker that only steps EnvPool with random actions: an upper bound for any trainer on it."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""A benchmark worker that only steps Brax's bodies with random actions: what no trainer on them can exceed.
+"""A benchmark worker that only steps Brax's bodies with random actions: an upper bound for any trainer on them.
 
 Bodies begin anew where their episode ended, as every trainer has them do (`brax.envs.training.wrap`).
 """

@@ -1,4 +1,4 @@
-"""CartPole whose steps take longer while the pole is upright, so that what comes late is what is played well.
+"""CartPole whose steps take longer while the pole is upright, so that late unrolls are those that were played well.
 
 Named `--env=gymnasium:slow_cartpole:SlowCartPole-v0` with this folder on PYTHONPATH; for the study of dropped unrolls.
 """

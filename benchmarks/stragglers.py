@@ -1,8 +1,8 @@
 """One slow environment among sixteen: learned steps/s of waiting for all, and of two ways to go on without it.
 
 `python benchmarks/stragglers.py [--rounds=5] [--only=actors]` trains PPO on `straggler:Sleep-v0`, whose steps sleep,
-with healthy environments and with one ten times slower, and prints a table: the rate that is left is that with the slow
-one as a share of the healthy one. One actor waits for all of its environments or acts on the first that are ready; or
+with healthy environments and with one ten times slower, and prints a table; `left` is the rate with the slow one as a
+share of the healthy rate. One actor waits for all of its environments or acts on the first that are ready; or
 sixteen actors have one environment each, of longer steps, as sixteen threads hold Python's lock, and the learner waits
 for all of them or for a quorum. Modes take turns.
 """

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     full_name = f"{__name__}.{name}"
     if full_name in sys.modules:
-        # The room is being imported now, and one of its own files looks it up.
+        # One of the room's own files looks it up while the room is being imported.
         return sys.modules[full_name]
     room = importlib.import_module(full_name)
     for module in pkgutil.iter_modules(getattr(room, "__path__", ())):

@@ -1,4 +1,4 @@
-"""The errors that everybody may raise, and how a message names the nearest valid word. Imports no JAX."""
+"""The errors that every file may raise, and the parts of their messages. Imports no JAX."""
 
 import difflib
 import importlib.metadata
@@ -17,17 +17,17 @@ class Worded(NamedTuple):
 
 
 def given(name: str, value: Any = None) -> Worded:
-    """Names a setting as it is given: `name=value` to a function, `--name=value` to a command.
+    """Names a setting as the caller gave it: `name=value` to a function, `--name=value` to a command.
 
     Args:
-        name: of the setting, as `settings` of `train` takes it, or of an argument that has a flag of its name.
-        value: as in the message; None names the setting alone.
+        name: name of the setting, or of an argument that has a flag of its name.
+        value: value in the message; None names the setting alone.
     """
     text = name if value is None else f"{name}={value}"
     return Worded(text, f"--{text}")
 
 
-# Ends the message of a setting that there is none of.
+# End of the message for an unknown setting.
 LISTED = Worded(" (docs/flags.md lists them)", " (--help lists them)")
 
 
@@ -44,15 +44,15 @@ def _as_called(parts: Iterable[str | Worded]) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns what somebody else said in one line: what a terminal would obey is written as in Python."""
+    """Returns text of others with control characters escaped as in Python, so that no terminal obeys them."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class UsageError(ValueError):
-    """Refuses what the user asked for, in one line that names the valid values.
+    """Refuses a request of the user, in one line that names the valid values.
 
-    The message comes in parts, of which a `Worded` names a setting, since whoever calls a function typed no flag: `str`
-    is for Python, `as_typed` for a command. Another error repeats it with `*error.args`.
+    The message comes in parts; a `Worded` part names a setting, since the caller of a function has typed no flag. `str`
+    gives the message for Python, `as_typed` that for a command. Another error repeats it with `*error.args`.
     """
 
     def __init__(self, *parts: str | Worded) -> None:
@@ -66,7 +66,7 @@ class UnfitError(UsageError):
     """An agent cannot serve an environment.
 
     Attributes:
-        actions: kind of actions that an agent must take which can.
+        actions: kind of actions that an agent must take to serve it.
     """
 
     def __init__(self, *parts: str | Worded, actions: str) -> None:
@@ -75,9 +75,9 @@ class UnfitError(UsageError):
 
 
 class EnvironmentFault(RuntimeError):
-    """A CPU environment died, hung, or gave what cannot be; the message names suite, environment, field and step.
+    """A CPU environment died, hung, or returned an impossible value; the message names it, the field and the step.
 
-    It comes in parts, as that of a `UsageError`.
+    The message comes in parts, like that of a `UsageError`.
     """
 
     def __str__(self) -> str:
@@ -85,27 +85,28 @@ class EnvironmentFault(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint cannot be written, or is not what was written; the message names it."""
+    """A checkpoint cannot be written, or its bytes have changed; the message names it."""
 
 
 class LockError(RuntimeError):
-    """Another trainer holds the folder, whose process the message names, or it is no longer the one that was locked."""
+    """Another trainer, which the message names, holds the folder; or the folder is not the locked one any more."""
 
 
 def missing_package(what: str | Worded, package: str | None, extra: str) -> UsageError:
-    """Explains that something needs a package, and how the packages of that extra are installed."""
+    """Returns an error for a missing package, which says how the packages of that extra are installed."""
     return UsageError(what, f" needs the package {package}: {install(extra, package or extra)}")
 
 
 def install(extra: str, package: str) -> str:
-    """Returns the command that installs what an extra of this distribution needs, as its installed metadata says.
+    """Returns the command that installs the packages of an extra, read from this distribution's installed metadata.
 
-    Neither an index nor a checkout is needed to read it; so it is right after a wheel, in a checkout and in a notebook.
+    Reading it needs neither an index nor a checkout, so the command is right after a wheel, in a checkout and in a
+    notebook.
 
     Args:
-        extra: of the distribution.
-        package: to install where the metadata knows no such extra, because a suite is another distribution's, or
-            because this one lies on the path without being installed.
+        extra: extra of the distribution.
+        package: package to name if the metadata has no such extra, since the suite is another distribution's, or this
+            one is on the path without being installed.
     """
     try:
         declared = importlib.metadata.requires(_DISTRIBUTION) or []
@@ -125,7 +126,7 @@ def _root(package: str) -> str:
 
 
 def nearest(value: str, candidates: Iterable[str]) -> str:
-    """Returns "; did you mean …?" for the candidate most like `value`, or "" where none is."""
+    """Returns "; did you mean …?" for the candidate most like `value`, or "" if none is like it."""
     matches = most_like(value, candidates, 1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
@@ -134,7 +135,7 @@ def check_divided(name: str, value: int, num_devices: int) -> None:
     """Checks that devices divide the value of a setting.
 
     Raises:
-        UsageError: they do not; the message names the nearest that they do.
+        UsageError: they do not; the message names the nearest values that they divide.
     """
     if value % num_devices:
         multiples = nearest_multiples(value, num_devices)
@@ -142,19 +143,19 @@ def check_divided(name: str, value: int, num_devices: int) -> None:
 
 
 def nearest_multiples(value: int, of: int) -> str:
-    """Names the multiples below and above a value that is none."""
+    """Names the multiples of `of` below and above a value."""
     below = max(value // of, 1) * of
     return f"{below} or {below + of}"
 
 
 def nearest_flag(name: str, flags: Iterable[str]) -> tuple[str | Worded, ...]:
-    """Returns the parts "; did you mean …?" for the flag most like a name, none without one; dashes are no likeness."""
+    """Returns the parts "; did you mean …?" for the flag most like a name, none without one; ignores dashes."""
     matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)
     return ("; did you mean ", given(matches[0]), "?") if matches else ()
 
 
 def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
-    """Returns at most so many candidates that are like `value`, in whatever case, the most like first."""
+    """Returns at most `count` candidates that are like `value`, in any case, the most like first."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.5)
     return [by_folded[match] for match in matches]

@@ -20,7 +20,7 @@ import numpy as np
 HOST = "127.0.0.1"
 PROTOCOL = 1
 DTYPES = ("float32", "uint8", "int8", "uint16", "int16", "uint32", "int32", "bool")
-# Size of the largest header from a simulator, which asks, and from a trainer, which answers.
+# Bytes of the largest header from a simulator, which asks, and from a trainer, which answers.
 ASKING_BYTES, ANSWERING_BYTES = 4096, 1 << 20
 
 _SIZES = struct.Struct("<II")
@@ -50,7 +50,7 @@ class ArrayType(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of such an array."""
+        """The number of bytes of such an array."""
         size = np.dtype(self.dtype).itemsize
         for length in self.shape:
             size *= length
@@ -58,7 +58,7 @@ class ArrayType(NamedTuple):
 
     @property
     def little_endian(self) -> np.dtype[Any]:
-        """The dtype of the bytes that cross."""
+        """The dtype of the bytes that are sent."""
         return np.dtype(self.dtype).newbyteorder("<")
 
     def read(self, payload: bytes | memoryview) -> np.ndarray:
@@ -82,10 +82,10 @@ def parse_type(text: str) -> ArrayType:
 
 
 def checked(field: str, kind: ArrayType, value: Any) -> np.ndarray:
-    """Checks an array that is to be sent; real numbers and integers that fit are converted.
+    """Checks an array to send; converts real numbers and integers that fit the type.
 
     Raises:
-        ValueError: another shape, another kind of numbers, or one that is not finite or out of the type's range.
+        ValueError: it has another shape or kind of numbers, or a number is not finite or out of the type's range.
     """
     try:
         given = np.asarray(value)
@@ -103,7 +103,7 @@ def checked(field: str, kind: ArrayType, value: Any) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """A message as it was read; the payload is valid until the next is read."""
+    """A message that was read; its payload is valid until the next message is read."""
 
     header: dict[str, Any]
     payload: memoryview
@@ -131,7 +131,7 @@ class Reader:
         self._filled, self._wanted, self._body = 0, _SIZES.size, 0
 
     def read(self) -> Frame | None:
-        """Returns the next message; None where the socket does not block and part of the message is still to come.
+        """Returns the next message; None if the socket does not block and a part of the message is still to come.
 
         Raises:
             ValueError: the bytes are no message.
@@ -177,9 +177,9 @@ class Session:
     Attributes:
         purpose: "training" or "evaluation".
         slot: number of this environment among those of its purpose.
-        seed: of 31 bits, another for every environment and evaluation.
-        terms: all that the trainer said, among it `environment`, `observation`, `action`, `num_actions` (or `low` and
-            `high`, None where there are no bounds), `reward_range` and `time_limit`.
+        seed: 31 bits, different for every environment and evaluation.
+        terms: facts from the trainer: `environment`, `observation`, `action`, `num_actions` (or `low` and `high`, None
+            for no bounds), `reward_range`, `time_limit` and more.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -208,25 +208,26 @@ class Session:
         Raises:
             ValueError: the observation is not as the trainer expects it.
             Ended: the trainer has ended this session.
-            Refused: the trainer does not accept what was sent.
+            Refused: the trainer does not accept the message.
         """
         if self._is_begun:
             raise RuntimeError("begin within an episode: act with terminated=True or truncated=True ends one")
         return self._exchange({"kind": "begin"}, observation)
 
     def act(self, observation: Any, reward: float, terminated: bool = False, truncated: bool = False) -> Any:
-        """Tells what the last action led to, and returns the next one; None where the episode ends here.
+        """Reports the result of the last action, and returns the next one; None if the episode ends here.
 
         Args:
-            observation: the true last one where the episode ends.
-            reward: of the last action.
-            terminated: the task itself has ended.
-            truncated: a time limit, or whatever else cut the episode short; `terminated` wins where both are true.
+            observation: the next observation; at the end of an episode the true last one.
+            reward: reward of the last action.
+            terminated: whether the task itself has ended.
+            truncated: whether a time limit, or something else, cut the episode short; `terminated` wins if both are
+                true.
 
         Raises:
             ValueError: the observation or the reward is not as the trainer expects it.
             Ended: the trainer has ended this session.
-            Refused: the trainer does not accept what was sent.
+            Refused: the trainer does not accept the message.
         """
         if not self._is_begun:
             raise RuntimeError("act outside an episode: begin opens one with its first observation")
@@ -284,13 +285,13 @@ class Session:
 
 
 def connect(port: int, *, purpose: str | None = None, slot: int | None = None, wait_s: float = 60.0) -> Session:
-    """Connects to a trainer on this machine, and waits, however long, until it has an environment for this simulator.
+    """Connects to a trainer on this machine, and waits without limit until it has an environment for this simulator.
 
     Args:
-        port: that the trainer was told by `--env.params.listen`.
+        port: port of the trainer, from its `--env.params.listen`.
         purpose: "training" or "evaluation", to play nothing else.
-        slot: number of one environment of that purpose, to play no other.
-        wait_s: how long to wait for the trainer to listen.
+        slot: number of an environment of that purpose, to play no other.
+        wait_s: seconds to wait until the trainer listens.
 
     Raises:
         ConnectionRefusedError: nothing listens there.
@@ -322,11 +323,11 @@ def serve(
     slot: int | None = None,
     wait_s: float = 60.0,
 ) -> None:
-    """Plays one session after the other, as `connect` gives them, until no trainer listens any more, or `play` returns.
+    """Plays one session of `connect` after the other, until no trainer listens any more, or `play` returns.
 
     Raises:
-        ConnectionRefusedError: nothing listened from the beginning.
-        Refused: the trainer does not accept this simulator, or what it sent.
+        ConnectionRefusedError: no trainer listened from the beginning.
+        Refused: the trainer does not accept this simulator, or a message of it.
     """
     has_met_a_trainer = False
     while True:
@@ -346,15 +347,15 @@ def serve(
 
 
 def _dial(port: int) -> socket.socket | None:
-    """Opens a connection; None where nothing listens."""
+    """Opens a connection; returns None if nothing listens."""
     connection = socket.socket()
     try:
         connection.connect((HOST, port))
-        # A port that nothing listens on may be given to this very socket, which then talks to itself.
+        # If nothing listens on a port, the system may give the port to this very socket, which then talks to itself.
         if connection.getsockname() != connection.getpeername():
             return connection
     except OSError as error:
-        # Nothing listens, or what did has closed in this very moment.
+        # Nothing listens, or the listener has closed in this very moment.
         if not isinstance(error, ConnectionError) and error.errno != errno.ENOTCONN:
             connection.close()
             raise

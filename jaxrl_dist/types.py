@@ -1,4 +1,4 @@
-"""The records that every layer exchanges: timesteps, rows, unrolls, parameters, and what an environment offers.
+"""The records that all rooms exchange: timesteps, rows, unrolls, parameters, and facts about an environment.
 
 Arrays live in `NamedTuple`s, numbers that people choose in frozen dataclasses (see `settings/`). Experience is
 time-major: `T` rows of `B` environments have leaves `[T, B, ...]`.
@@ -17,10 +17,10 @@ FIRST, MID, LAST = 0, 1, 2
 
 
 def short_repr(record: Any) -> str:
-    """Writes a record of functions in one line: what is no function with its value, then the names of the functions.
+    """Writes a record of functions in one line: other fields with their values, then the names of the functions.
 
     Args:
-        record: `NamedTuple`; of a mapping in it, the keys are named.
+        record: `NamedTuple`; a mapping in it is written as its keys.
     """
     values, functions = [], []
     for name, value in record._asdict().items():
@@ -43,7 +43,7 @@ class EpisodeInfo(NamedTuple):
         episode_return: f32 [B], undiscounted sum of raw rewards of the episode up to and including this timestep.
         episode_length: i32 [B], actions executed in the episode so far (0 at FIRST).
         reward: f32 [B], raw reward for arriving here, before any clipping.
-        game_over: bool [B], the game itself has ended here (False at a time limit or a life loss).
+        game_over: bool [B], whether the game itself has ended here (False at a time limit or a life loss).
     """
 
     episode_return: Array
@@ -53,13 +53,12 @@ class EpisodeInfo(NamedTuple):
 
 
 class TimeStep(NamedTuple):
-    """One observation and how it was reached, in the names of dm_env.
+    """One observation, and the step that led to it, in the names of dm_env.
 
     Attributes:
         step_type: i8 [B], FIRST 0, MID 1, LAST 2.
         reward: f32 [B], for arriving here; 0 at FIRST.
-        discount: f32 [B], 0 where the environment terminated (or a life was lost), else 1; 1 at FIRST and at a
-            truncation.
+        discount: f32 [B], 0 if the environment terminated (or a life was lost), else 1; 1 at FIRST and at a truncation.
         observation: tree of [B, ...].
         info: `EpisodeInfo`; `()` once stored.
     """
@@ -77,7 +76,7 @@ class Step(NamedTuple):
     Attributes:
         timestep: `TimeStep` with `info=()`.
         action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
-        extras: tree of [B, ...], what the agent stores of acting (log-probability, value).
+        extras: tree of [B, ...], values that the agent stores in acting (log-probability, value).
         version: i32 [B], version of the policy that acted.
     """
 
@@ -112,12 +111,12 @@ class Params(NamedTuple):
 
 
 class ActInputs(NamedTuple):
-    """Holds the inputs of an agent that acts.
+    """The inputs of an agent that acts.
 
     Attributes:
         timestep: `TimeStep` [B] with `info=()`.
         carry: acting state, tree of [B, ...].
-        key: of this step.
+        key: key of this step.
         exploration: tree of [B, ...] from `Agent.exploration`, the same for a whole unroll; () in evaluation.
     """
 
@@ -136,12 +135,12 @@ class ActOutput(NamedTuple):
 
 
 class LossInputs(NamedTuple):
-    """Holds the inputs of an agent that learns; `prepare` and `loss` take the same record.
+    """The inputs of an agent that learns; `prepare` and `loss` take the same record.
 
     Attributes:
-        batch: for `prepare` the `Unroll` [L, N]; for `loss` what `prepare` made of it, leaves [N', ...].
+        batch: for `prepare` the `Unroll` [L, N]; for `loss` the result of `prepare`, leaves [N', ...].
         target: the target network, () without one.
-        key: of this call.
+        key: key of this call.
         progress: f32 [], share of training.
         axis: reductions over all devices.
     """
@@ -161,8 +160,8 @@ class LossOutput(NamedTuple):
         valid: f32 [N], number of taught steps in the item.
         priority: f32 [N].
         metrics: dict of f32 [N], each summed over the item's taught steps.
-        maxima: dict of f32 [N], each the largest of the item's taught steps; 0 where it has none.
-        unweighted: f32 [N], a part of the loss that importance weights leave as it is, such as a policy's.
+        maxima: dict of f32 [N], each the largest of the item's taught steps; 0 if it has none.
+        unweighted: f32 [N], the part of the loss that importance weights do not multiply, such as a policy's.
     """
 
     loss: Array
@@ -178,9 +177,9 @@ class Sample(NamedTuple):
 
     Attributes:
         sequences: `Unroll` with leaves [L, N, ...] and carry [N, ...].
-        indices: tree of [N], where the windows came from (`()` where nothing is ever updated).
+        indices: tree of [N], places of the windows in the replay (`()` if it has no priorities).
         weights: f32 [N], importance weights.
-        fresh: the unroll among them that is new, for running statistics; `()` where all or none of them is.
+        fresh: the new unroll among them, for running statistics; `()` if all windows are new, or none.
     """
 
     sequences: Unroll
@@ -232,7 +231,7 @@ class DiscreteSpace(NamedTuple):
 
 
 class BoxSpace(NamedTuple):
-    """Real arrays of one shape, with bounds (±inf where there is none) given per component or for all."""
+    """Real arrays of one shape, with bounds per component or for all, ±inf for none."""
 
     shape: tuple[int, ...]
     low: Any
@@ -257,8 +256,8 @@ class EnvironmentSpec(NamedTuple):
         observation: tree of `jax.ShapeDtypeStruct` of one observation, without a batch axis.
         action: `DiscreteSpace` or `BoxSpace`.
         family: `classic`, `minatar`, `atari`, `continuous` or `physics`; chooses a row of settings.
-        reward_range: (lowest, highest) reward of one step, ±inf where unknown.
-        time_limit: longest episode in steps, 0 where there is none.
+        reward_range: (lowest, highest) reward of one step, ±inf if unknown.
+        time_limit: longest episode in steps, 0 without a limit.
         frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.
     """
 

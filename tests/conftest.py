@@ -30,7 +30,7 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
 PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
-# What ends by itself has ended by then, on a busy machine too; what hangs takes longer.
+# Longest wait of a test: anything that ends by itself ends sooner, even on a busy machine.
 SOON_S = 45.0
 
 SMALL = {

@@ -56,6 +56,9 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
     written_runs.write(folder / "runs" / "finished", rising)
     written_runs.write(folder / "runs" / "empty", rising[:0], reason=None)
     written_runs.write(folder / "runs" / "own", rising, env="custom:shown_world:make")
+    written_runs.write(folder / "runs" / "sac", rising[:, :1], "sac")
+    swept = {"sweep": "agent.discount=0.9,0.99", "num_seeds": 2}
+    written_runs.write(folder / "runs" / "swept", written_runs.rising(4), flags=swept)
     doom = {"layout": "sebulba", "env.params.vzd_path": "run/doom"}
     written_runs.write(folder / "runs" / "doom", rising[:, :1], env="envpool:Basic-v1", flags=doom)
     (folder / "runs" / "broken").mkdir()

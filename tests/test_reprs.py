@@ -1,4 +1,4 @@
-"""What a notebook shows of the records that it holds: one line of names and numbers, without functions."""
+"""Records in a notebook: each is shown in one line of names and numbers, without functions."""
 
 import pathlib
 from typing import Any

@@ -29,7 +29,7 @@ def no_target(network: ArrayTree) -> ArrayTree:
 
 
 def take_other(params: types.Params, other: types.Params) -> types.Params:
-    """Returns the other run's parameters, for agents whose settings give no values to first parameters."""
+    """Returns the other run's parameters, for agents none of whose settings is the first value of a parameter."""
     del params
     return other
 
@@ -46,24 +46,24 @@ class Agent(NamedTuple):
         evaluate: likewise, greedy or mode.
         prepare: (params, `types.LossInputs` of an unroll) -> batch, leaves [N', ...].
         loss: (params, `types.LossInputs` of that batch) -> `types.LossOutput`, leaves f32 [N'].
-        staleness: how old the policy that acted may be; a layout that cannot keep to it is refused. `none`: the newest,
-            rows are learned from once; `own`: the newest, rows are learned from repeatedly by targets that are made
-            once; `corrected` or `any`: older ones.
+        staleness: age of the policy that acted; a layout that cannot guarantee it is refused. `none`: the newest
+            policy, whose rows are learned from once; `own`: the newest policy, whose rows are learned from repeatedly
+            with targets that are made once; `corrected` or `any`: also older policies.
         context: rows before a window's taught rows (k − 1 for a stack of k frames, the burn-in of a recurrent core).
         taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
         lookahead: rows after the taught ones that the targets need (n of n-step returns).
         keeps_sequences: whether `prepare` keeps whole sequences (a recurrent core): items are columns, not rows.
         exploration: (params, env_index i32 [B], num_envs, progress f32 []) -> tree of [B, ...], once per unroll.
-        epoch: (batch, order i32 [M, N' / M], axis) -> batch: computes once per epoch, over all devices, what depends on
-            the items of a minibatch; None where nothing does.
+        epoch: (batch, order i32 [M, N' / M], axis) -> batch: computes once per epoch, over all devices, values that
+            depend on which items are in a minibatch; None if there are none.
         adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
         target: (network) -> target network; `()` for an agent without one.
-        parts: key of the network's dict -> `types.Part`, for networks whose values have an optimiser each; empty where
-            one optimiser serves all. Keys have no meaning of their own.
+        parts: key of the network's dict -> `types.Part`, for networks whose values have an optimiser each; empty if one
+            optimiser serves all. Keys have no meaning of their own.
         first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows,
             computed from stored extras; None leaves it to the replay.
-        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; values that the
-            settings give to first parameters stay.
+        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; parameters whose
+            first value is a setting keep it.
     """
 
     init: Callable[[Array], types.Params]
@@ -105,5 +105,5 @@ def taught_rows(step_type: Array) -> Array:
 
 
 def clip(x: Array, bound: float) -> Array:
-    """Clips to ± `bound`; 0 leaves all as it is."""
+    """Clips to ± `bound`; a bound of 0 clips nothing."""
     return jnp.clip(x, -bound, bound) if bound else x

@@ -34,8 +34,8 @@ class Config:
     entropy_cost: float = shared.entropy_cost(0.01, source="Mnih et al. 2016, supplement (experimental setup)")
     correction_epsilon: float = setting(
         0.0,
-        "Added to the probability of an action before its logarithm (ε), which bounds the gradient of actions that the "
-        "policy no longer takes, so that rows may be an older policy's; 0 is off, and needs the policy's own rows.",
+        "Added to the probability of an action before its logarithm (ε): it bounds the gradient of actions that the "
+        "policy no longer takes, so that rows may be of an older policy; 0 is off, and needs the policy's own rows.",
         low=0.0,
         source="Babaeizadeh et al. 2017 (GA3C), section 5.2",
     )

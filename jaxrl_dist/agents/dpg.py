@@ -2,9 +2,9 @@
 
 Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning" (DDPG); Barth-Maron et al. 2018,
 "Distributed distributional deterministic policy gradients" (D4PG); Fujimoto et al. 2018, "Addressing function
-approximation error in actor-critic methods" (TD3). Prioritised replay (Horgan et al. 2018) is a matter of the replay,
-the steps of the parts one of the learner. Differs from TD3's released code: critics and policy move by one gradient, so
-the policy's goes through the critic as it was before its step of the same update, there through the one after it.
+approximation error in actor-critic methods" (TD3). The replay has the priorities (Horgan et al. 2018), and the learner
+the step sizes of the parts. Differs from TD3's released code: critics and policy move by one gradient, so the policy's
+gradient goes through the critic before its step in the same update; in TD3's code it goes through the critic after it.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Config:
         source="Fujimoto et al. 2018, section 5.3 (.2)",
     )
     target_noise_clip: float = setting(
-        0.5, "Bound of that noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
+        0.5, "Bound of the target noise.", low=0.0, source="Fujimoto et al. 2018, section 5.3 (c)"
     )
     policy_learning_rate: float = shared.policy_learning_rate(
         0.0, source="Lillicrap et al. 2016, section 7 (1e-4 beside 1e-3)"
@@ -128,7 +128,7 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 
 def _values(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
-    """Returns f32 [C, N], the values of all critics, which have no atoms where actors give errors."""
+    """Returns f32 [C, N], the values of all critics; called with `actor_errors`, so without atoms."""
     return bounded_actions.evaluate_critics(static.critic, network["critic"], observation, action)[..., 0]
 
 
@@ -180,7 +180,7 @@ def _critic_loss(
 
 
 def _mean(static: _Static, values: Array) -> Array:
-    """Returns f32 [...] of values [..., 1], or of a distribution's logits [..., atoms]."""
+    """Returns the mean f32 [...] of values [..., 1], or of a distribution's logits [..., atoms]."""
     return values[..., 0] if static.support is None else jax.nn.softmax(values) @ static.support
 
 

@@ -1,7 +1,7 @@
 """Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double, dueling, n-step, C51, noisy, ε ladder.
 
 Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; Hessel et al. 2018, "Rainbow";
-Horgan et al. 2018, "Distributed prioritized experience replay". Prioritised replay is a matter of the replay.
+Horgan et al. 2018, "Distributed prioritized experience replay". Priorities belong to the replay.
 """
 
 import dataclasses

@@ -37,8 +37,8 @@ class Config:
     )
     correction: str = setting(
         "vtrace",
-        "For rows of an older policy: V-trace; its weight on the policy gradient alone, with returns as they are "
-        "(one_step); a small number added to the probabilities of actions (epsilon); or none.",
+        "Correction for rows of an older policy: V-trace; its weight on the policy gradient alone, with uncorrected "
+        "returns (one_step); a small number added to the probabilities of actions (epsilon); or none.",
         choices=("vtrace", "one_step", "epsilon", "none"),
         source="Espeholt et al. 2018, section 5.2.2",
     )
@@ -65,7 +65,7 @@ class Config:
     )
     correction_epsilon: float = setting(
         1e-6,
-        "What the correction by epsilon adds (ε).",
+        "Number that the correction by epsilon adds (ε).",
         above=0.0,
         source="Espeholt et al. 2018, section 5.2.2",
         sweep=True,

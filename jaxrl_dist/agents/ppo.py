@@ -116,7 +116,7 @@ def _adapt(
 def _divergence_after(
     parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, axis: types.Axis
 ) -> Array:
-    """Returns the mean divergence f32 [] of a policy from that which acted, over the taught rows of all devices."""
+    """Returns the mean divergence f32 [] from the policy that acted, over the taught rows of all devices."""
     seen, is_first, _ = actor_critic.inputs(parts, params, sequences)
     outputs = parts.net.unroll(params.network, sequences.carry.core.memory, seen, is_first)[0]
     policy = parts.distribution(jax.tree.map(lambda x: x[:-1], outputs))
@@ -127,7 +127,7 @@ def _divergence_after(
 
 
 def _divergence(log_ratio: Array) -> tuple[Array, Array]:
-    """Returns probability ratios, and the term of the divergence that each gives.
+    """Returns probability ratios, and each row's term of the divergence.
 
     Over actions of the policy that acted, the mean of the terms is the divergence, and the mean of their gradients is
     its gradient (Schulman 2020).
@@ -139,7 +139,7 @@ def _divergence(log_ratio: Array) -> tuple[Array, Array]:
 
 
 def _adapted(config: Config, weight: Array, divergence: Array) -> Array:
-    """Returns the penalty's weight f32 [] after an update whose mean divergence was so large."""
+    """Returns the penalty's weight f32 [] after an update with this mean divergence."""
     grown = jnp.where(divergence > _HIGH * config.kl_target, weight * _FACTOR, weight)
     changed = jnp.where(divergence < _LOW * config.kl_target, weight / _FACTOR, grown)
     return jnp.clip(changed, _SMALLEST, _LARGEST)

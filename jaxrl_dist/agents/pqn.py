@@ -2,8 +2,8 @@
 
 Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
 those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on past an action that was not the
-best one, without a correction. Differs from the released code: an episode that was cut short bootstraps from its last
-observation, and a recurrent network makes its targets once per update, as the others do, and not for each minibatch.
+best one, without a correction. Differs from the released code: a truncated episode bootstraps from its last
+observation, and a recurrent network makes its targets once per update, as other networks do, not for each minibatch.
 """
 
 import dataclasses
@@ -31,8 +31,8 @@ class Config:
     discount: float = shared.discount(0.99, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (GAMMA)")
     trace_decay: float = setting(
         0.65,
-        "Trace decay of the returns (λ). Above 0 rows must be the policy's own; 0 bootstraps after one step, from any "
-        "policy's rows.",
+        "Trace decay of the returns (λ). Above 0, rows must be of the policy itself; 0 bootstraps after one step, from "
+        "rows of any policy.",
         low=0.0,
         high=1.0,
         source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (LAMBDA)",

@@ -38,7 +38,7 @@ class Config:
     )
     stored_state: bool = setting(
         True,
-        "Begin a sequence from the state of the actor; off: from zeros.",
+        "Begin a sequence from the actor's stored state; off: from zeros.",
         source="Kapturowski et al. 2019, section 3 (stored state)",
     )
     double: bool = shared.double(True, source="van Hasselt et al. 2016, equation 4")
@@ -51,7 +51,7 @@ class Config:
     clip_rewards: float = shared.clip_rewards(0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)")
     max_error_share: float = setting(
         0.9,
-        "Share of the largest error in a sequence's priority, the rest is the mean's (η).",
+        "Weight of the largest error in a sequence's priority; the rest is the weight of the mean (η).",
         low=0.0,
         high=1.0,
         source="Kapturowski et al. 2019, section 2.3",
@@ -70,7 +70,7 @@ class Carry(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """N sequences: inputs [N, L, ...], what their taught rows need, and the network's memory before row 0."""
+    """N sequences: inputs [N, L, ...], data of their taught rows, and the network's memory before row 0."""
 
     inputs: ArrayTree
     is_first: Array
@@ -117,7 +117,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 
 def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> ArrayTree:
-    """Returns the observation, and beside it the last action, one-hot, and the reward that it brought; 0 at FIRST."""
+    """Returns the observation, and the one-hot last action with its reward, which are 0 at FIRST."""
     last = jax.nn.one_hot(last_action, static.num_actions)
     extra = jnp.concatenate([last, agents.clip(timestep.reward, static.config.clip_rewards)[..., None]], -1)
     return timestep.observation, jnp.where(agents.is_first(timestep)[..., None], 0.0, extra)
@@ -142,7 +142,7 @@ def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) ->
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:
-    """Puts actions and rewards beside the observations that they led to, and the axis of sequences first."""
+    """Puts actions and rewards beside the next observations, and the axis of sequences first."""
     del params
     sequences: types.Unroll = inputs.batch
     steps, timestep = sequences.steps, sequences.steps.timestep
@@ -187,7 +187,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
 
 
 def _targets(static: _Static, timestep: types.TimeStep, value: Array) -> Array:
-    """Returns h(n-step returns) f32 [m, N] of the taught rows, from h-values f32 [m + n, N] of the rows arrived at."""
+    """Returns h(n-step returns) f32 [m, N] of the taught rows, from the h-values f32 [m + n, N] of later rows."""
     config = static.config
     if config.rescale_values:
         value = values.signed_parabolic(value)
@@ -206,7 +206,7 @@ def _priority(static: _Static, size: Array, taught: Array) -> Array:
 
 
 def _first_error(static: _Static, sequences: types.Unroll) -> Array:
-    """Returns the priorities that `_loss` would give if the values were those that the actors saw."""
+    """Returns the priorities that `_loss` would return with the values that the actors computed."""
     config = static.config
     timestep, (taken, best) = jax.tree.map(
         lambda x: x[config.burn_in :], (sequences.steps.timestep, sequences.steps.extras)

@@ -21,7 +21,7 @@ _MOST_GROUPS = 2_000
 
 
 class Number(NamedTuple):
-    """One number of a run beside that of its reference, and half the width of the band around that."""
+    """A number of a run, the same of its reference, and half the width of the band around the reference."""
 
     name: str
     run: float
@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
         env_steps: f64 [w], the end of each tenth that both were evaluated in.
         run: f64 [w], mean over the run's seeds.
         reference: f64 [w], mean over the reference's seeds.
-        numbers: that decide; the last tenth is among them if the run has come to it.
+        numbers: the numbers that decide; the last tenth is among them if the run has come to it.
     """
 
     env_steps: np.ndarray
@@ -59,10 +59,10 @@ class Verdict(NamedTuple):
     """A run beside a reference.
 
     Attributes:
-        reference: that it is compared with.
+        reference: the reference that it is compared with.
         changes: settings in which the run differs from it.
-        num_seeds: of the run.
-        result: of the comparison.
+        num_seeds: number of seeds of the run.
+        result: the comparison.
     """
 
     reference: reference_curves.Reference
@@ -72,11 +72,11 @@ class Verdict(NamedTuple):
 
 
 def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_view.View]) -> Verdict:
-    """Compares runs, whose seeds are taken together, with the reference that is nearest to their settings.
+    """Compares the seeds of all runs with the reference whose settings are nearest to theirs.
 
     Raises:
-        UsageError: there is no reference of this system and environment, the runs are not alike, or they were not
-            evaluated at the steps of the reference; or one is a sweep, or given twice.
+        UsageError: there is no reference of this system and environment, the runs are not alike or were not evaluated
+            at the steps of the reference, or a run is a sweep or given twice.
     """
     run_view.check_one_setting(views)
     chosen, changes = _nearest(references, views[0])
@@ -128,13 +128,13 @@ def compare(
     """Compares a run with a reference, over the steps that both were evaluated in.
 
     Args:
-        steps: f64 [n], of the run's evaluations, rising.
-        returns: f64 [n, S'], one mean return per seed of the run; between two evaluations it is put on a line.
+        steps: f64 [n], steps of the run's evaluations, rising.
+        returns: f64 [n, S'], mean return per seed of the run; interpolated linearly between two evaluations.
         reference_steps: f64 [m], rising.
         reference_returns: f64 [m, S], finite.
 
     Raises:
-        ValueError: the reference has too few seeds, or the run no evaluation at any of its steps.
+        ValueError: the reference has too few seeds, or the run has no evaluation at any of its steps.
     """
     if reference_returns.shape[1] < reference_curves.SMALLEST_SEEDS:
         raise ValueError(
@@ -165,7 +165,7 @@ def false_alarms(env_steps: np.ndarray, returns: np.ndarray) -> list[bool]:
         returns: f64 [m, S].
 
     Returns:
-        S verdicts; none where the others would be too few for a reference.
+        S verdicts; none if the others would be too few for a reference.
     """
     if returns.shape[1] <= reference_curves.SMALLEST_SEEDS:
         return []
@@ -194,7 +194,7 @@ def _nearest(
 
 
 def _changes(one: reference_curves.Reference, view: run_view.View) -> tuple[resolve.Change, ...]:
-    """Lists the settings in which a run differs, but for those that a resumed run may change; steps do count."""
+    """Lists the settings in which a run differs, with `steps`, but without others that a resumed run may change."""
     after = {name: entry for name, entry in view.entries.items() if name not in reference_curves.OF_EACH_RUN}
     return resolve.difference(one.facts["settings"], after, always=("steps",)).identity
 
@@ -231,7 +231,7 @@ def _deviations(values: np.ndarray, num_seeds: int) -> np.ndarray:
 
     Args:
         values: f64 [w, S].
-        num_seeds: of a group; half of S at most, whose deviations are larger than those of more.
+        num_seeds: size of a group; at most half of S is used, whose deviations are larger than those of more seeds.
 
     Returns:
         f64 [groups, w].
@@ -245,7 +245,7 @@ def _deviations(values: np.ndarray, num_seeds: int) -> np.ndarray:
 
 
 def _groups(count: int, size: int) -> list[list[int]]:
-    """Lists the groups of seeds; of very many, as many as are enough, drawn at random."""
+    """Lists the groups of seeds; if there are very many, enough of them, drawn at random."""
     if math.comb(count, size) <= _MOST_GROUPS:
         return [list(group) for group in itertools.combinations(range(count), size)]
     generator = np.random.default_rng(0)

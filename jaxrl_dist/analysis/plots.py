@@ -1,4 +1,4 @@
-"""Draws pictures of runs: returns, what runs measure of themselves, scores of many settings."""
+"""Draws pictures of runs: returns, measurements of speed and lag, scores of many settings."""
 
 import os
 import pathlib
@@ -13,7 +13,7 @@ from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve, sweep
 
 Records = Sequence[Mapping[str, Any]]
-# Okabe and Ito 2008: told apart by colour-blind readers; yellow is left out, being faint on white.
+# Okabe and Ito 2008: colour-blind readers can tell them apart; yellow is left out, since it is faint on white.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINE_STYLES = ("-", "--", "-.", ":")
 _INCHES_PER_LETTER = 0.075
@@ -26,9 +26,9 @@ class Gauge(NamedTuple):
     """Numbers of training records in one panel.
 
     Attributes:
-        title: what they are, with their unit.
-        names: of the records' numbers; the first is drawn thick, the others thin.
-        note: says what thick and thin lines are, "" where there is one only.
+        title: their meaning, with their unit.
+        names: names of the records' numbers; the first is drawn thick, the others thin.
+        note: explains thick and thin lines, "" if there is only one.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Curve(NamedTuple):
     Attributes:
         env_steps: f64 [n], rising.
         wall_s: f64 [n], mean over programs.
-        returns: f64 [n, S], one mean return per seed; NaN where a seed was not evaluated.
+        returns: f64 [n, S], mean return per seed; NaN where a seed was not evaluated.
     """
 
     env_steps: np.ndarray
@@ -76,9 +76,9 @@ def learning_curve(
     Args:
         runs: label -> records, as `metrics.read` returns them.
         path: PNG, PDF or SVG file to write.
-        title: above the panels.
-        names: of the panels, of `PANELS`; `shares` is one panel for each run that records them.
-        marks: what others have measured, in the panels of returns.
+        title: text above the panels.
+        names: names of panels, from `PANELS`; `shares` is one panel for each run that records them.
+        marks: published numbers, for the panels of returns.
     """
     draw({label: curve([records]) for label, records in runs.items()}, path, title, names, marks, runs)
 
@@ -118,13 +118,13 @@ def draw(
     """Draws curves with their intervals: the interquartile mean over seeds, its 95 % interval, and each seed thinly.
 
     Args:
-        curves: label -> curve; there is no interval for a single seed, nor a mean where a seed is missing, and of more
-            curves than there are colours the means alone are drawn.
+        curves: label -> curve. A single seed has no interval, and a point with a missing seed no mean; if there are
+            more curves than colours, only the means are drawn.
         path: PNG, PDF or SVG file to write.
-        title: above the panels.
-        names: of the panels.
-        marks: what others have measured.
-        runs: label -> records of the same runs, for the panels that are not of returns.
+        title: text above the panels.
+        names: names of the panels.
+        marks: published numbers.
+        runs: label -> records of the same runs, for the panels other than returns.
     """
     from matplotlib import figure
 
@@ -151,12 +151,12 @@ def draw(
     picture.suptitle(title, fontsize=11)
     _add_legend(picture, curves, styles, marks if returns else published.NO_MARKS)
     suffix = pathlib.PurePath(path).suffix.lower()
-    # A picture that is to replace another has a name of its own until it is whole.
+    # The format is given, since a picture that replaces another has a temporary name until it is whole.
     picture.savefig(str(path), format=suffix[1:] if suffix in FORMATS else "png")
 
 
 def style(number: int) -> tuple[str, Any]:
-    """Returns colour and line style of the run of a number."""
+    """Returns colour and line style of run number `number`."""
     return _COLOURS[number % len(_COLOURS)], _LINE_STYLES[number // len(_COLOURS) % len(_LINE_STYLES)]
 
 
@@ -174,13 +174,9 @@ def band(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return centre, low, high
 
 
-# Of what actors do, and of the learner's time.
+# Shares of the actors' time, and of the learner's.
 SHARES = {"share_environment": "environment", "share_inference": "inference", "share_transfer": "transfer"}
-
-
 LEARNING = "share_learning"
-
-
 SHARE_COLOURS = ("#56B4E9", "#E69F00", "#CC79A7")
 
 
@@ -197,12 +193,12 @@ def series(records: Records, names: Sequence[str]) -> tuple[np.ndarray, np.ndarr
 
 
 def has_shares(records: Records) -> bool:
-    """Says whether a run records where its time goes."""
+    """Says whether a run records shares of time."""
     return any(LEARNING in record for record in records)
 
 
 def is_recorded(name: str, records: Records) -> bool:
-    """Says whether a run records the numbers of a panel; those of returns need an evaluation only."""
+    """Says whether a run records the numbers of a panel; panels of returns need only an evaluation."""
     if name in GAUGES:
         return bool(len(series(records, GAUGES[name].names)[0]))
     return name != "shares" or has_shares(records)
@@ -234,7 +230,7 @@ def draw_gauge(axes: Any, name: str, runs: Mapping[str, Records], styles: Sequen
 
 
 def draw_shares(axes: Any, label: str, records: Records) -> None:
-    """Draws where the time of one run goes: what its actors do as areas, the learner's share as a line."""
+    """Draws the shares of time of one run: those of its actors as areas, the learner's as a line."""
     steps, values = series(records, (*SHARES, LEARNING))
     if len(steps):
         values = np.nan_to_num(values)
@@ -249,7 +245,7 @@ def draw_shares(axes: Any, label: str, records: Records) -> None:
 
 
 def finish(axes: Any, empty: str = "") -> None:
-    """Gives axes over environment steps their grid and labels, and says why there is nothing in them."""
+    """Gives axes over environment steps their grid and labels; `empty` says why nothing is drawn."""
     from matplotlib import ticker
 
     axes.set_xlabel("Environment steps per seed")
@@ -265,7 +261,7 @@ def finish(axes: Any, empty: str = "") -> None:
 
 
 class Score(NamedTuple):
-    """Returns f64 [S] of each seed, interquartile mean, and the ends of its 95 % interval; NaN where there is none."""
+    """Returns f64 [S] of the seeds, their interquartile mean, and the ends of its 95 % interval, NaN without one."""
 
     returns: np.ndarray
     centre: float
@@ -284,9 +280,9 @@ def at_seconds(curve: Curve, seconds: float) -> Score:
 
 
 def draw_scores(curves: Mapping[str, Curve], path: str | os.PathLike[str]) -> None:
-    """Draws a row for each setting and two columns: at the steps that all came to, and at the time that half took.
+    """Draws a row for each setting and two columns: scores at the steps that all reached, and at the median time.
 
-    What was done by then stands in the second column with its end.
+    A setting that had ended by then has its last score in the second column.
 
     Args:
         curves: label -> curve, from the top down.
@@ -325,7 +321,7 @@ def draw_run(folder: pathlib.Path, settings: resolve.Resolved) -> None:
 
 
 def _table(records: Records) -> Curve:
-    """Collects the evaluations of one program; of several at one step the last counts."""
+    """Collects the evaluations of one program; if there are several at one step, the last counts."""
     steps = metrics.column(records, "eval", "env_steps")
     wall_s = metrics.column(records, "eval", "wall_s")
     returns = metrics.column(records, "eval", "eval_return_per_seed")
@@ -344,7 +340,7 @@ def _draw_curve(
     line_style: str,
     is_mean_alone: bool,
 ) -> None:
-    """Draws one curve; points that have no neighbour to be joined with get a marker."""
+    """Draws one curve; points without a neighbour get a marker."""
     centre, low, high = interval
     order = np.argsort(x, kind="stable")
     x, returns, centre, low, high = x[order], returns[order], centre[order], low[order], high[order]
@@ -371,7 +367,7 @@ def _draw_returns(
     by_time: bool,
     is_first: bool,
 ) -> None:
-    """Draws returns of all runs against steps, or against wall time, with what others have measured."""
+    """Draws returns of all runs against steps or wall time, with published numbers."""
     from matplotlib import ticker
 
     longest_s = max((item.wall_s.max() for item in curves.values() if len(item.wall_s)), default=0.0)
@@ -397,7 +393,7 @@ def _draw_returns(
 
 
 def _draw_marks(axes: Any, marks: published.Marks, by_time: bool, unit_s: float) -> None:
-    """Draws levels as lines and published runs as points, without making room for what lies to the right."""
+    """Draws levels as lines and published runs as points, without making the panel wider."""
     right = axes.get_xlim()[1]
     for i, level in enumerate(marks.levels):
         axes.axhline(level.value, color="0.45", linestyle=_LINE_STYLES[1 + i % 3], linewidth=0.9, zorder=0)
@@ -414,7 +410,7 @@ def _draw_marks(axes: Any, marks: published.Marks, by_time: bool, unit_s: float)
 def _add_legend(
     picture: Any, curves: Mapping[str, Curve], styles: Sequence[tuple[str, Any]], marks: published.Marks
 ) -> None:
-    """Names the runs below the panels, and published ones with the last return that they came to."""
+    """Names the runs below the panels, and published runs with their last return."""
     from matplotlib import lines
 
     handles, labels = [], []

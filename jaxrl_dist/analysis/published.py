@@ -1,4 +1,4 @@
-"""Numbers that others have measured: random play, people, thresholds and published runs, with source and protocol.
+"""Published numbers: random play, people, thresholds and runs of others, with source and protocol.
 
 The numbers are in `facts/`; a score is shown beside a run only where task, system and protocol are the same.
 """
@@ -28,7 +28,7 @@ _HARMLESS = {"num_threads", "workers", "observe", "protocol"}
 
 
 class Level(NamedTuple):
-    """A return to compare with, such as that of random play; `name` says what it is, `source` where it is from."""
+    """A return to compare with, such as that of random play, with its name and its source."""
 
     name: str
     value: float
@@ -39,11 +39,11 @@ class Curve(NamedTuple):
     """A published run.
 
     Attributes:
-        name: of the work.
-        env_steps: f64 [n], of the agent, rising.
-        minutes: f64 [n], NaN where they were not published.
+        name: name of the work.
+        env_steps: f64 [n], steps of the agent, rising.
+        minutes: f64 [n], NaN if they were not published.
         returns: f64 [n].
-        source: where it is from, with its protocol.
+        source: its source, with the protocol.
     """
 
     name: str
@@ -72,12 +72,12 @@ NO_MARKS = Marks()
 
 
 def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
-    """Finds what was published of a system on a task.
+    """Finds the published numbers of a system on a task.
 
     Args:
-        system: row of the table of systems.
+        system: name of the system.
         env: suite:name.
-        params: the environment's own parameters, by name; changed ones make it another task, of which nothing is known.
+        params: the environment's own parameters, by name; changed ones make it another task, without published numbers.
     """
     if set(params) - _HARMLESS:
         return Marks()
@@ -97,7 +97,7 @@ def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
 
 
 def marks_of(views: Sequence[run_view.View]) -> Marks:
-    """Finds what was published of the systems of some runs, where all play one task; nothing otherwise."""
+    """Finds the published numbers of the systems of some runs, if all play the same task; nothing otherwise."""
     if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
         return NO_MARKS
     found = [marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
@@ -108,7 +108,7 @@ def marks_of(views: Sequence[run_view.View]) -> Marks:
 def _tasks(env: str) -> set[str]:
     """Returns the names under which a task may be known: envpool:Pong-v5 is Atari's Pong.
 
-    Gymnasium's own Atari has settings of its own, sticky actions among them, which are of no published protocol.
+    Gymnasium's own Atari has no other name: its settings, such as sticky actions, follow no published protocol.
     """
     suite, _, name = env.partition(":")
     if suite == "brax":

@@ -17,7 +17,7 @@ from jaxrl_dist.settings import resolve
 
 _NAME = re.compile(r"[\w.+-]+")
 _COLUMNS = ("seed", "env_steps", "minutes", "return")
-# Which seeds a run has does not make it another study.
+# Settings in which the runs of one study may differ.
 OF_EACH_RUN = {"seed", "num_seeds"}
 SMALLEST_SEEDS = 4
 
@@ -26,7 +26,7 @@ class Reference(NamedTuple):
     """The curves of a study.
 
     Attributes:
-        name: of its files.
+        name: name of its files.
         facts: `system`, `env`, `layout`, `settings` by name, `seeds`, `env_steps`, `device`, `software`.
         env_steps: f64 [n].
         returns: f64 [n, S].
@@ -39,19 +39,19 @@ class Reference(NamedTuple):
 
     @property
     def title(self) -> str:
-        """One line that says what it is of."""
+        """One line that names its system, environment, layout and steps."""
         params = "".join(f" {name}={value}" for name, value in sorted(env_params(self.facts["settings"]).items()))
         steps = f"{self.facts['env_steps']:,} steps, {len(self.facts['seeds'])} seeds"
         return f"{self.name}: {self.facts['system']} on {self.facts['env']}{params}, {self.facts['layout']}, {steps}"
 
 
 def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pathlib.Path:
-    """Writes the curves of finished runs of one study, which differ in their seeds only.
+    """Writes the curves of finished runs of one study, which differ only in their seeds.
 
     Args:
-        folder: of the references.
-        name: of the study.
-        views: of its runs, with one seed each or several.
+        folder: folder of the references.
+        name: name of the study.
+        views: its runs, with one seed each or several.
 
     Returns:
         The CSV.
@@ -121,7 +121,7 @@ def _plain(view: run_view.View) -> dict[str, Any]:
 
 
 def _facts(views: Sequence[run_view.View], seeds: Sequence[int]) -> dict[str, Any]:
-    """Collects what the JSON holds."""
+    """Collects the contents of the JSON file."""
     first = views[0]
     sessions = [session for view in views for session in view.software]
     return {

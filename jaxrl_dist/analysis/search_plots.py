@@ -19,10 +19,10 @@ class Setting(NamedTuple):
     """One setting of a search.
 
     Attributes:
-        name: of the setting.
+        name: name of the setting.
         values: one for each trial.
         is_log: whether its axis is logarithmic.
-        names: its choices, each with a place of its own, where values are no numbers.
+        names: its choices, each with a place of its own, if values are no numbers.
     """
 
     name: str
@@ -43,9 +43,9 @@ def draw(
 
     Args:
         settings: their values, one for each trial.
-        returns: of each trial, f64 [S], one of each seed; empty where it has none.
+        returns: for each trial f64 [S], the returns of its seeds; empty without any.
         path: PNG file to write.
-        title: above the panels.
+        title: text above the panels.
     """
     from matplotlib import figure
 
@@ -82,7 +82,7 @@ def _draw_setting(
         axes.set_xlim(-0.5, len(setting.names) - 0.5)
     elif setting.is_log:
         axes.set_xscale("log")
-        # Side by side they would lie on one another where a range is of few powers of ten.
+        # Rotated, since labels would overlap if the range has few powers of ten.
         axes.tick_params(axis="x", which="minor", labelsize=6, labelrotation=45)
     axes.set_xlabel(setting.name)
     axes.grid(alpha=0.25, linewidth=0.6)

@@ -27,8 +27,8 @@ class Table(NamedTuple):
 
     Attributes:
         head: a heading per column.
-        rows: of cells, the first of each being the label of what it is about.
-        note: lines of what the numbers are.
+        rows: rows of cells, the first of which is the row's label.
+        note: lines that explain the numbers.
     """
 
     head: list[str]
@@ -36,7 +36,7 @@ class Table(NamedTuple):
     note: tuple[str, ...]
 
     def markdown(self) -> list[str]:
-        """Returns the lines of it in Markdown."""
+        """Returns its lines in Markdown."""
         rule = "|" + " --- |" * len(self.head)
         return [f"| {' | '.join(self.head)} |", rule, *(f"| {' | '.join(row)} |" for row in self.rows),
                 "", *self.note, ""]  # fmt: skip
@@ -53,15 +53,15 @@ def row(
     """Computes the row of one setting.
 
     Args:
-        label: of the setting.
-        command: that trains it, or its first seed.
+        label: label of the setting.
+        command: command that trains it, or its first seed.
         finished: its finished cells.
-        failed: why other cells of it failed.
+        failed: reasons why its other cells failed.
         seeds_asked: number of seeds that the row is to have.
-        means: names of training numbers to average over seeds and records.
+        means: names of training metrics to average over seeds and records.
 
     Returns:
-        Numbers by name, None where there is nothing to compute them from.
+        Numbers by name, None for numbers that cannot be computed.
     """
     summaries = [view.summary for view in finished]
     origins = [origin for view in finished for origin in view.software]
@@ -99,7 +99,7 @@ def row(
 def compare_with_first(rows: Sequence[Row]) -> list[Row]:
     """Adds to each later row the probability that a seed of it scores higher than one of the first row.
 
-    Rows of another environment than the first stay as they are.
+    Rows of another environment than the first are not changed.
     """
     baseline = np.array(rows[0]["eval_return_per_seed"])
     compared = list(rows[:1])
@@ -120,7 +120,7 @@ def write(folder: pathlib.Path, rows: Sequence[Row]) -> None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Formats the table for a reader, with commands and versions below it."""
+    """Formats the table as Markdown, with commands and versions below it."""
     lines = table(rows).markdown()
     for item in rows:
         lines.append(f"- {item['setting']}: `{item['command']}`")
@@ -151,7 +151,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def _mean(name: str, runs: Sequence[Sequence[metrics.Record]]) -> float | None:
-    """Averages a training number over all records and seeds that have it, None where none has."""
+    """Averages a training metric over all records and seeds that have it, None if none has it."""
     values = [metrics.column(records, "train", name).ravel() for records in runs]
     known = [array[np.isfinite(array)] for array in values]
     return float(np.concatenate(known).mean()) if any(len(array) for array in known) else None

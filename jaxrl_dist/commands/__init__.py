@@ -33,17 +33,17 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
     """Runs a command with this process's arguments, as scripts do; returns the exit code."""
     _open_streams()
     if not sys.flags.safe_path:
-        # The folder of the script, or with `python -m` the current one, whose files would take the place of others.
+        # The folder of the script, or with `python -m` the current one: a file there could shadow another module.
         del sys.path[0]
-    # Modules of the user's own lie in the current folder: last, so that no file there takes another module's place, and
-    # only where a command may name one, so that none takes that of an optional package that is missing.
+    # Modules of the user lie in the current folder. It comes last, so that no file there shadows another module, and is
+    # added only if the command may name a module, so that no file stands for an optional package that is missing.
     if name in ("train", "study") or {"trust", "flagfile"} & {*command_line.names(sys.argv[1:])}:
         sys.path.append("")
     # Until a run listens to signals itself.
     stop.leave_on_signals()
 
     def warn(message: Warning | str, *place: Any, **more: Any) -> None:
-        # One line, without the place in the source.
+        # Printed as one line, without the place in the source.
         complain(name, f"warning: {message}")
 
     warnings.showwarning = warn
@@ -98,10 +98,10 @@ def check_run(folder: str, flag: str = "") -> None:
 
 
 def no_more(arguments: Sequence[str]) -> None:
-    """Checks that nothing is left of a command line.
+    """Checks that a command line has no further arguments.
 
     Raises:
-        UsageError: something is.
+        UsageError: it has one.
     """
     if arguments:
         raise errors.UsageError(f"unexpected argument {arguments[0]!r}: flags are given as --flag=value")
@@ -114,12 +114,12 @@ def say(text: str) -> int:
 
 
 def complain(name: str, text: str) -> None:
-    """Prints a line of a command to standard error, whose reader may have gone; lines behind it are set in."""
+    """Prints a command's message to standard error, whose reader may have gone; indents all lines but the first."""
     _print(f"{program(name)}: " + "\n  ".join(map(errors.printable, text.splitlines())), sys.stderr)
 
 
 def refuse(name: str, error: BaseException | str, code: int = 2) -> int:
-    """Prints an error and the notes beside it, a line each, but for the one that JAX adds on its own frames."""
+    """Prints an error and its notes, a line each, but for the note that JAX adds on its own frames."""
     notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("-----")]
     for line in (errors.as_typed(error), *notes):
         complain(name, " ".join(line.split()))
@@ -130,7 +130,7 @@ def _print(text: str, stream: TextIO) -> None:
     try:
         print(text, file=stream, flush=True)
     except OSError:
-        # What is left in the stream's buffer would fail once more when Python ends.
+        # The rest of the stream's buffer would fail once more when Python ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with contextlib.suppress(OSError, ValueError):
             os.dup2(nowhere, stream.fileno())
@@ -138,7 +138,7 @@ def _print(text: str, stream: TextIO) -> None:
 
 
 def _open_streams() -> None:
-    """Opens standard streams that the caller has closed, to nowhere: else the next files that open take their place."""
+    """Opens standard streams that the caller has closed: else the next files that open would get their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)

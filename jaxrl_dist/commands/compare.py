@@ -1,7 +1,7 @@
 """Says whether a run learns like the reference of its system and environment, such as `compare.py runs/a`.
 
 Several folders are one run with the seeds of all. Exits with 0 inside the reference's band, with 1 outside of it, and
-with 2 where there is no reference or the command is wrong.
+with 2 if there is no reference or the command is wrong.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxrl_dist.runs import view
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "compare"
-# Of a checkout; a wheel has no reference curves.
+# Reference curves of a checkout; a wheel has none.
 _REFERENCES = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "reference"
 
 
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     """Compares what the command line names; returns the exit code."""
     usage = f"{commands.usage(_NAME)} RUN [RUN ...] [--flag=value ...]"
     options, given = command_line.options(Config, arguments, usage, str(__doc__))
+    if not options.references and not _REFERENCES.is_dir():
+        raise errors.UsageError("--references: expected a folder, such as benchmarks/reference of a checkout")
     references = reference.read_all(pathlib.Path(options.references or _REFERENCES))
     if options.list:
         return commands.say("\n".join(one.title for one in references))

@@ -21,7 +21,7 @@ class Config:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints one JSON object; exit code 0 if it is the same run, 1 if not, 2 where there is none to repeat."""
+    """Prints one JSON object; exit code 0 if the repeated run is the same, 1 if not, 2 if there is none to repeat."""
     usage = f"{commands.usage(_NAME)} RUN [--flag=value ...]"
     options, given = command_line.options(Config, arguments, usage, str(__doc__))
     folder, *more = commands.folders(given.rest, "RUN")

@@ -1,6 +1,6 @@
 """Writes one HTML page about a set of runs, such as `report.py runs/a runs/b --out=report.html`.
 
-Exits with 1 where a run cannot be read; the page is then of the others, and says so.
+Exits with 1 if a run cannot be read; the page then shows the others, and says so.
 """
 
 import dataclasses

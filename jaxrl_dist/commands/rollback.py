@@ -19,7 +19,7 @@ class Config:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints one JSON object; exit code 2 where there is no such run or version, 1 where it cannot be saved."""
+    """Prints one JSON object; exit code 2 if there is no such run or version, 1 if it cannot be saved."""
     usage = f"{commands.usage(_NAME)} RUN UPDATES [--flag=value ...]"
     about = f"{__doc__} UPDATES names the version by the updates that it had had."
     options, given = command_line.options(Config, arguments, usage, about)

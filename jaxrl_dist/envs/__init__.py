@@ -1,4 +1,4 @@
-"""Environments: one file per suite, and what they share; each optional library is imported only in its own file."""
+"""The interface of environments; suites/ has one file per suite, which alone imports the suite's library."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from jaxrl_dist.envs import parameters
 from jaxrl_dist.settings import setting, synonyms, user_code
 from jaxrl_dist.types import Array, ArrayTree
 
-# A package that offers `NAME = "module:SUITE"` by this entry point adds the suite NAME.
+# An installed package adds the suite NAME by `NAME = "module:SUITE"` under this entry point.
 ENTRY_POINTS = "jaxrl_dist.envs"
 
 _LARGEST = 3e38
@@ -34,10 +34,10 @@ class Transition(NamedTuple):
 
     Attributes:
         state: tree, the environment's state after the step.
-        observation: tree, the true observation of that state, also where the episode ended.
+        observation: tree, the true observation of that state, also at the end of an episode.
         reward: number [], for arriving there.
-        terminated: bool [], the environment itself has ended.
-        truncated: bool [], a time limit was reached; `terminated` wins where both are true.
+        terminated: bool [], whether the environment itself ended.
+        truncated: bool [], whether a time limit was reached; `terminated` wins if both are true.
     """
 
     state: ArrayTree
@@ -67,7 +67,7 @@ class Picture(NamedTuple):
     Attributes:
         draw: (state of one environment, in NumPy) -> u8 [H, W, 3].
         frames_per_second: at the simulator's own speed.
-        page: (such states, frames per second) -> an HTML page that shows them; None where there is none.
+        page: (such states, frames per second) -> an HTML page that shows them; None if the suite makes none.
     """
 
     draw: Callable[[ArrayTree], np.ndarray]
@@ -83,9 +83,9 @@ class Environment(NamedTuple):
     Attributes:
         reset: (key) -> (state, timestep).
         step: (state, action) -> (state, timestep).
-        spec: what an agent may know of it.
-        make_picture: () -> `Picture`, called only where an episode is filmed, so that it may import what draws; None
-            where the suite draws nothing.
+        spec: facts that an agent may know of it.
+        make_picture: () -> `Picture`, called only to film an episode, so that it may import libraries that draw; None
+            if the suite draws nothing.
     """
 
     reset: Callable[[Array], tuple[ArrayTree, types.TimeStep]]
@@ -110,7 +110,7 @@ class Columns(NamedTuple):
 
 
 def columns(environment: Environment) -> Columns:
-    """Maps an environment over columns; equal ones of equal functions, so that these compile once."""
+    """Maps an environment over columns; returns equal functions for equal environments, so that they compile once."""
     return _columns(environment.reset, environment.step)
 
 
@@ -130,11 +130,11 @@ class HostEnvironment(Protocol):
     the three attributes below.
 
     Attributes:
-        spec: what an agent may know of one of them.
+        spec: facts that an agent may know of one of them.
         num_envs: B.
         timeout_s: a step that takes longer is a fault.
-        waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always
-            where the environments end a wait of `timeout_s` themselves.
+        waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always 0
+            if the environments end a wait of `timeout_s` themselves.
         waiting_for: i32 [N], environments that are being stepped.
     """
 
@@ -149,7 +149,7 @@ class HostEnvironment(Protocol):
     def waiting_for(self) -> np.ndarray: ...
 
     def reset(self) -> types.TimeStep:
-        """Starts every environment anew and returns its first timestep, leaves [B, ...]."""
+        """Starts every environment anew, and returns the first timesteps, leaves [B, ...]."""
 
     def step(self, action: np.ndarray) -> types.TimeStep:
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
@@ -174,20 +174,20 @@ class HostEnvironment(Protocol):
         """
 
     def close(self) -> None:
-        """Ends threads and processes of the environments and frees what they hold; more calls do nothing.
+        """Ends threads and processes of the environments and frees their memory; further calls do nothing.
 
-        It does not wait for an environment that hangs, and any thread may call it then.
+        If an environment hangs, it does not wait for that, and any thread may call it.
         """
 
 
 class Film(NamedTuple):
-    """One environment on the CPU that can be looked at while it is played.
+    """One environment on the CPU that can be drawn while it is played.
 
     Attributes:
         environment: with B = 1.
         frame: (its last observation, without the batch axis) -> u8 [H, W, 3].
         frames_per_second: at the simulator's own speed.
-        page: (frames per second) -> an HTML page of all frames so far; None where there is none.
+        page: (frames per second) -> an HTML page of all frames so far; None if the suite makes none.
     """
 
     environment: HostEnvironment
@@ -200,17 +200,17 @@ MakeHost = Callable[[np.ndarray, int, float], HostEnvironment]
 
 
 class HostTask(NamedTuple):
-    """A task of a suite on the CPU, before any environment of it is made.
+    """A task of a suite on the CPU, from which environments are made.
 
     Attributes:
-        spec: of one environment.
-        protocol: one line that names what scores depend on ("" where nothing does), printed with every result.
+        spec: facts that an agent may know of one environment.
+        protocol: one line on the rules on which scores depend, printed with every result; "" if there are none.
         make: (seeds u32 [B], batch_size, timeout_s) -> `HostEnvironment`. Environment i is seeded with `seeds[i]` (31
             bits); `recv` returns `batch_size` rows at a time, B waits for all; a step longer than `timeout_s` is a
             fault.
-        make_evaluation: as `make`, for environments whose episodes are scored; None where `make` serves both.
-        make_film: (seed of 31 bits, timeout_s) -> `Film`; None where the suite draws nothing.
-        steps_together: the environments of one `make` step all together, so `batch_size` must be B.
+        make_evaluation: as `make`, for environments whose episodes are scored; None if `make` serves both.
+        make_film: (seed of 31 bits, timeout_s) -> `Film`; None if the suite draws nothing.
+        steps_together: whether the environments of one `make` all step together, so that `batch_size` must be B.
     """
 
     spec: types.EnvironmentSpec
@@ -227,18 +227,19 @@ class HostTask(NamedTuple):
 class Suite(NamedTuple):
     """Describes a suite before its library is imported; the record `SUITE` of a file of `envs/suites`.
 
-    On the device, `make` builds a `BareEnvironment` (reset and step without resets, terminated and truncated apart) and
-    returns `wrappers.auto_reset` of it; `parameters.parse_params` reads its parameters. It alone imports the library,
-    which is an extra of `pyproject.toml` with the suite's name, so that the error for a missing package names what to
-    install. `tests/envs/test_conformance.py` checks the adapter: one known episode must come out alike. A suite that
-    draws gives its environments a `make_picture` or its tasks a `make_film`; a picture as observation needs neither.
+    For a device suite, `make` builds a `BareEnvironment` (reset and step without resets, terminated and truncated
+    apart) and returns `wrappers.auto_reset` of it; `parameters.parse_params` reads its parameters. Only `make` imports
+    the library. The library is an extra of `pyproject.toml` with the suite's name, so that the error for a missing
+    package names what to install. `tests/envs/test_conformance.py` plays a known episode through the adapter and
+    compares its rows. A suite that draws gives its environments a `make_picture` or its tasks a `make_film`; an
+    observation that is a picture needs neither.
 
     Attributes:
         name: before the colon of an environment's name.
         runs_on: `device` or `host`.
         make: (name of the task, its parameters as text) -> `Environment` or `HostTask`.
-        environments: names of its tasks, one of which `make` gets; () where it gets any name and checks it itself.
-        draws: its tasks that can be filmed, in words; "" where it draws nothing.
+        environments: names of its tasks; () if `make` checks the name itself.
+        draws: its tasks that can be filmed, in words; "" if it draws nothing.
     """
 
     name: str
@@ -253,7 +254,7 @@ def registry() -> Mapping[str, Suite]:
     """Returns the suites by name: those of this package, and those that installed packages offer.
 
     Raises:
-        errors.UsageError: a package offers something else than a `Suite`, or cannot be imported.
+        errors.UsageError: a package cannot be imported, or does not offer a `Suite`.
     """
     package = importlib.import_module("jaxrl_dist.envs.suites")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
@@ -300,7 +301,7 @@ def find_suite(name: str) -> Suite:
 
 
 def make(name: str, params: Mapping[str, str] | None = None) -> Environment | HostTask:
-    """Makes a device environment, or the task of which environments on the CPU are made.
+    """Makes a device environment, or the task from which environments on the CPU are made.
 
     Args:
         name: `suite:name`, such as `gymnax:CartPole-v1`.
@@ -308,7 +309,7 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
             components of a one-dimensional observation are shown to the agent.
 
     Raises:
-        errors.UsageError: the suite, its package, the name or a parameter does not exist, a value does not fit, or is
+        errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit or is
             not trusted.
     """
     suite, task = find_suite(name), name.partition(":")[2]
@@ -334,7 +335,7 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
     """Finds rows whose numbers are not finite, or outside the ranges that the environment declares.
 
     Args:
-        spec: of the environment.
+        spec: spec of the environment.
         timestep: leaves [..., B, ...], in NumPy or on the device.
 
     Returns:
@@ -342,7 +343,7 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
     """
     low, high = (bound + sign * 1e-5 * (1 + abs(bound)) for bound, sign in zip(spec.reward_range, (-1, 1), strict=True))
     reward, discount, lead = timestep.reward, timestep.discount, timestep.reward.ndim
-    # The reward of a FIRST row is 0 by rule, wherever the range lies; NaN compares as False with everything.
+    # The reward of a FIRST row is 0 by rule, even if the range excludes 0; NaN compares as False with everything.
     wrong = {
         "reward": ~((abs(reward) <= _LARGEST) & (reward >= min(low, 0.0)) & (reward <= max(high, 0.0))),
         "discount": ~((discount >= 0) & (discount <= 1)),

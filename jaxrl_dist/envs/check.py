@@ -31,7 +31,7 @@ class Config:
 
 
 class Fact(NamedTuple):
-    """One rule and the first place that breaks it, "" where none does."""
+    """One rule, and the first place that breaks it or ""."""
 
     rule: str
     broken: str
@@ -42,9 +42,9 @@ class Report(NamedTuple):
 
     Attributes:
         facts: one per rule.
-        episodes: number of those that ended.
-        mean_return: their mean return, NaN without any.
-        steps_per_s: of all environments together, not counting the time to draw actions.
+        episodes: number of episodes that ended.
+        mean_return: their mean return, NaN if none ended.
+        steps_per_s: steps per second of all environments together, without the time to draw actions.
     """
 
     facts: list[Fact]
@@ -86,15 +86,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -> Report:
-    """Plays random actions in fresh environments, and the first of them again in others of the same seeds.
+    """Plays random actions in fresh environments, and repeats the first of them in others with the same seeds.
 
     Args:
-        make: () -> B environments, equal ones every time.
-        steps: per environment.
-        seed: of the actions.
+        make: () -> B environments, equal ones at every call.
+        steps: number of steps per environment.
+        seed: seed of the actions.
 
     Raises:
-        errors.EnvironmentFault: from the environments.
+        errors.EnvironmentFault: an environment failed.
     """
     environment = make()
     try:
@@ -124,7 +124,7 @@ def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -
 def _play(
     environment: envs.HostEnvironment, steps: int, seed: int
 ) -> tuple[list[tuple[types.TimeStep, types.TimeStep]], float]:
-    """Returns every row as it was given, with a copy that was made at once, and the seconds that `step` took."""
+    """Returns every row as it was returned, a copy of each row made at once, and the seconds that `step` took."""
     rng, seconds = np.random.default_rng(seed), 0.0
     row = environment.reset()
     played = [(row, jax.tree.map(np.copy, row))]

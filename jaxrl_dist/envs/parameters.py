@@ -11,11 +11,11 @@ from jaxrl_dist import errors
 from jaxrl_dist.settings import fields, user_code
 
 OBSERVE = "observe"
-# A message names all environments up to the first number; of more, only as many as the second says, those most like the
-# given name.
+# A message names all environments up to the first number of them; if there are more, only the second number, namely
+# those most like the given name.
 _MOST_NAMES, _FEW_NAMES = 30, 5
-# Parameters of simulators that are files, programs or their arguments, such as EnvPool's vzd_path, which it starts; and
-# values that may be: a path, module:name, or a name with a dot.
+# Names of parameters that are files, programs or their arguments, such as EnvPool's vzd_path, a program that it starts;
+# and values that could be: a path, module:name, or a name with a dot.
 _FILES = re.compile(r"(path|dir|file|args|command|exe|module)$")
 _MAY_BE_CODE = re.compile(r"[/\\:]|[^\W\d]\w*\.\w")
 
@@ -24,13 +24,13 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
     """Checks that a suite offers a task.
 
     Args:
-        task: name without the suite's.
-        suite: its name.
+        task: name of the task, without that of the suite.
+        suite: name of the suite.
         environments: names that it offers.
         more: says where to find all names, for suites whose message names only a few.
 
     Raises:
-        errors.UsageError: it does not; the message names the valid ones and the nearest.
+        errors.UsageError: it does not; the message names valid tasks and the nearest.
     """
     if task in environments:
         return
@@ -43,10 +43,10 @@ def check_name(task: str, suite: str, environments: Collection[str], more: str =
 
 
 def check_trusted(params: Mapping[str, str]) -> None:
-    """Checks that no run folder alone names a file, a program or a module that a simulator is to use.
+    """Checks that a file, program or module that a simulator is to use is not named by a run folder alone.
 
     Raises:
-        errors.UsageError: one does.
+        errors.UsageError: one is.
     """
     for name, text in params.items():
         if _FILES.search(name) or _MAY_BE_CODE.search(text):
@@ -62,10 +62,10 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
         owner: full name of the environment, for errors.
 
     Returns:
-        The given parameters only, parsed.
+        The given parameters, parsed.
 
     Raises:
-        errors.UsageError: unknown name, or a text that is no value of the default's type.
+        errors.UsageError: a name is unknown, or a text is no value of the default's type.
     """
     for name in params:
         if name not in defaults:
@@ -77,7 +77,7 @@ def parse(name: str, text: str, default: Any) -> Any:
     """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list.
 
     Raises:
-        errors.UsageError: it is no such value, or a number that is not finite although the default is.
+        errors.UsageError: it is no such value, or it is not finite although the default is.
     """
     kind = next((kind for kind in (bool, int, float, str) if isinstance(default, kind)), None)
     field = fields.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
@@ -91,14 +91,14 @@ def parse(name: str, text: str, default: Any) -> Any:
 
 
 def unknown(name: str, owner: str, valid: Collection[str]) -> errors.UsageError:
-    """Explains that an environment has no such parameter, and names those that it takes and the nearest."""
+    """Returns an error for an unknown parameter of an environment, which names valid ones and the nearest."""
     return errors.UsageError(
         errors.given(f"env.params.{name}"), f": {owner} takes {', '.join(valid)}{errors.nearest(name, valid)}"
     )
 
 
 def refused(name: str, value: Any, why: str) -> errors.UsageError:
-    """Explains that a parameter cannot have a value."""
+    """Returns an error for an invalid value of a parameter."""
     return errors.UsageError(errors.given(f"env.params.{name}", value), f": {why}")
 
 
@@ -106,14 +106,14 @@ def check_choice(name: str, value: str, valid: Collection[str]) -> None:
     """Checks that a parameter has one of few values.
 
     Raises:
-        errors.UsageError: it has not; the message names them and the nearest.
+        errors.UsageError: it has another; the message names the valid ones and the nearest.
     """
     if value not in valid:
         raise refused(name, value, f"expected one of {', '.join(valid)}{errors.nearest(value, valid)}")
 
 
 def check_least(values: Mapping[str, Any], lowest: Mapping[str, int]) -> None:
-    """Checks that parameters, where they are given, are not below the lowest value of their name.
+    """Checks that given parameters are not below their lowest valid values.
 
     Raises:
         errors.UsageError: one is.
@@ -124,7 +124,7 @@ def check_least(values: Mapping[str, Any], lowest: Mapping[str, int]) -> None:
 
 
 def defaults_of(constructor: Callable[..., Any]) -> dict[str, Any]:
-    """Returns the arguments whose default is a number, a switch or a text, which a user may give as parameters."""
+    """Returns a constructor's arguments whose default is a number, switch or text: users may give these."""
     parameters = inspect.signature(constructor).parameters.values()
     return {p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)}
 

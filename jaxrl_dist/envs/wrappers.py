@@ -38,8 +38,8 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
 
     The step that ends an episode returns its true last observation with LAST; the next step ignores the action, resets
     and returns FIRST with reward 0 and discount 1. An episode that terminates and is truncated at the same step counts
-    as terminated. Real actions are clipped to their bounds. Every leaf is strongly typed and a step's outputs have the
-    types of `reset`'s, so that a scan can carry them.
+    as terminated. Real actions are clipped to their bounds. Every leaf is strongly typed, and a step's outputs have the
+    types of those of `reset`, so that a scan can carry them.
 
     Args:
         bare: one environment without resets.
@@ -86,11 +86,11 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
 
 
 def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Environment:
-    """Shows only some components of a one-dimensional observation, for tasks that need memory.
+    """Keeps only some components of a one-dimensional observation, for tasks that need memory.
 
     Args:
-        environment: its observation has shape [D].
-        indices: components that remain, in this order.
+        environment: an environment with observations [D].
+        indices: components that are kept, in this order.
 
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
@@ -112,11 +112,11 @@ def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Env
 
 
 def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostTask:
-    """Shows only some components of a one-dimensional observation, as `observe` does on the device.
+    """Keeps only some components of a one-dimensional observation, as `observe` does on the device.
 
     Args:
-        task: its observation has shape [D].
-        indices: components that remain, in this order.
+        task: a task with observations [D].
+        indices: components that are kept, in this order.
 
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
@@ -136,7 +136,7 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
 
 
 def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:
-    """Returns the spec of an environment of which only some components of its observation [D] are shown.
+    """Returns the spec of an environment that keeps only some components of its observation [D].
 
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
@@ -153,7 +153,7 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
 
 
 class _Observed:
-    """Environments on the CPU of which only some components of the observation are shown."""
+    """Environments on the CPU that keep only some components of their observations."""
 
     def __init__(
         self, environment: envs.HostEnvironment, spec: types.EnvironmentSpec, indices: tuple[int, ...]
@@ -193,13 +193,13 @@ def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., A
     """Makes (key, steps, ended, stepped) -> `fresh(child key)` where ended, else `stepped`.
 
     Random numbers cost more than a step of a small environment (CartPole, 64 environments on a CPU: 22 of 26 µs), and
-    most steps reset nothing. A batch on a CPU therefore branches on whether any of its rows ended. Accelerators always
-    select: a branch there makes the host wait for the predicate.
+    most steps reset nothing. So a batch on a CPU branches on whether any of its rows ended. Accelerators always select,
+    since a branch would make the host wait for the predicate.
     """
 
     @custom_batching.custom_vmap
     def restart(key: Array, steps: Array, ended: Array, stepped: ArrayTree) -> ArrayTree:
-        # The child key is derived here and not by the caller, so that the branch that resets nothing skips it.
+        # The child key is derived here, not by the caller, so that the branch that resets nothing skips it.
         reset = fresh(jax.random.fold_in(key, steps))
         return jax.tree.map(lambda new, old: jnp.where(ended, new, old), reset, stepped)
 
@@ -221,12 +221,12 @@ def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., A
 
 
 def _within_bounds(space: types.DiscreteSpace | types.BoxSpace, action: Array) -> Array:
-    """Clips a real action; an agent's distribution may reach beyond the bounds."""
+    """Clips a real action, since an agent's distribution may reach beyond the bounds."""
     return jnp.clip(action, space.low, space.high) if isinstance(space, types.BoxSpace) else action
 
 
 def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
-    """Returns (state, observation) as structs whose dtypes hold what both reset and step return."""
+    """Returns (state, observation) as structs, with dtypes that can hold the results of both reset and step."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
     transition = jax.eval_shape(bare.step, key, from_reset[0], bare.spec.action.struct)

@@ -1,1 +1,1 @@
-"""The gradient step: an agent's loss over batches and devices, and the batches that are drawn for it."""
+"""The gradient step: gradients of an agent's loss over batches and devices, and the draw of the batches."""

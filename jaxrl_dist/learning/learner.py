@@ -24,7 +24,7 @@ _PREPARE = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of the optimiser and of how often data is gone over."""
+    """Settings of the optimiser, of epochs and minibatches, and of the target network."""
 
     optimizer: str = setting(
         "adam",
@@ -68,7 +68,7 @@ class Config:
         choices=("mean", "sum"),
         source="Schulman et al. 2017, equation 9",
     )
-    epochs: int = setting(1, "Times that each sample is gone over.", low=1, source="Mnih et al. 2015")
+    epochs: int = setting(1, "Passes over each sample.", low=1, source="Mnih et al. 2015")
     minibatches: int = setting(1, "Parts that a sample is shuffled into, per epoch.", low=1, source="Mnih et al. 2015")
     shuffle: bool = setting(
         True, "Shuffle items before cutting minibatches.", source="Schulman et al. 2017, algorithm 1"
@@ -95,7 +95,7 @@ class LearnerState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient of the summed loss, that loss, the taught rows behind it, summed and largest metrics, priorities [N]."""
+    """Gradient of the summed loss, the loss, its number of taught rows, summed and largest metrics, priorities [N]."""
 
     sums: ArrayTree
     loss: Array
@@ -111,12 +111,12 @@ class Learner(NamedTuple):
     Attributes:
         init: (params) -> `LearnerState`.
         gradients: (params, `types.LossInputs`, weights [N]) -> `Gradient` of this device.
-        prepare: (params, `types.LossInputs` of an unroll) -> batch as its only minibatch, for layouts that take one
-            gradient of it.
+        prepare: (params, `types.LossInputs` of an unroll) -> batch that is one minibatch, for layouts that take one
+            gradient of an unroll.
         apply: (state, gradient of all devices, progress) -> (state, metrics).
         advance: (state) -> state; counts an update, and refreshes the target network when it is due.
         update: (state, sample, key, progress) -> (state, priorities [N], metrics), metrics f32 [] each: means over
-            the taught rows of all devices and minibatches, and the largest of the loss's `maxima`. Without any
+            the taught rows of all devices and minibatches, and the largest of the loss's `maxima`. Without taught rows
             no parameter moves.
     """
 
@@ -140,7 +140,7 @@ class _Measured(NamedTuple):
 
 
 class _Static(NamedTuple):
-    """The parts of a learner: its settings, its agent, how it reduces over devices, and the rule of its steps."""
+    """The parts of a learner: its settings, its agent, the reductions over devices, and its optimiser."""
 
     config: Config
     agent: agents.Agent
@@ -179,7 +179,7 @@ def _update(
         state, priorities, measured = _step(static, state, inputs, weights)
     else:
         state, measured = _epochs(static, state, inputs._replace(batch=batch), weights)
-        # No replay that keeps priorities is gone over more than once.
+        # With a replay that keeps priorities there is one epoch of one minibatch, so nobody reads these.
         priorities = jnp.zeros_like(weights)
     metrics = measured.metrics | static.axis.max(measured.maxima)
     params = static.agent.adapt(state.params, sample.fresh or sample.sequences, metrics, static.axis)
@@ -240,7 +240,7 @@ def _apply(
     valid = jnp.maximum(gradient.valid, 1.0)
     scale = 1 / valid if config.reduction == "mean" else 1.0
     grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
-    # Without taught rows the optimiser's momentum would move parameters all the same.
+    # A step size of 0 without taught rows, else the optimiser's momentum would still move parameters.
     rate = learning_rate(config, progress) * (gradient.valid > 0)
     if parts:
         moved = {name: _part_moved(static, part, name, grads, state, rate) for name, part in parts.items()}
@@ -255,7 +255,7 @@ def _apply(
 def _part_moved(
     static: _Static, part: types.Part, name: str, grads: ArrayTree, state: LearnerState, rate: Array
 ) -> Any:
-    """Moves a part by its own step size, in the updates that are its own."""
+    """Moves a part by its own step size, in each update that its period selects."""
     before = state.params.network[name], state.opt_state[name]
     if part.learning_rate:
         rate = rate * (part.learning_rate / static.config.learning_rate)
@@ -284,7 +284,7 @@ def _advance(static: _Static, state: LearnerState) -> LearnerState:
 
 
 def _prepare(agent: agents.Agent, params: types.Params, inputs: types.LossInputs) -> ArrayTree:
-    # A key of its own leaves those of the losses as they are.
+    # `prepare` has a key of its own, so that the keys of losses do not depend on it.
     return agent.prepare(params, inputs._replace(key=jax.random.fold_in(inputs.key, _PREPARE)))
 
 
@@ -293,7 +293,7 @@ def _prepare_whole(static: _Static, params: types.Params, inputs: types.LossInpu
 
 
 def _as_one(agent: agents.Agent, batch: ArrayTree, axis: types.Axis) -> ArrayTree:
-    """Returns a batch as its only minibatch, once all of its items are known to make one."""
+    """Returns a batch after `Agent.epoch`, with all items as the only minibatch."""
     return batch if agent.epoch is None else agent.epoch(batch, jnp.arange(_num_items(batch))[None], axis)
 
 
@@ -308,7 +308,7 @@ def learning_rate(config: Config, progress: Array) -> Array:
 
 
 def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
-    """Returns the weight f32 [N'] of each item that an agent prepared of a sample's N sequences."""
+    """Returns the weight f32 [N'] of each item that an agent made of a sample's N sequences."""
     # Items are rows of the sequences, time-major, or the sequences themselves.
     return jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
 
@@ -331,8 +331,8 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
 
     Args:
         name: adam, radam, rmsprop (ε under the root), rmsprop_centred, adagrad (likewise) or sgd.
-        momentum: decay of the mean gradient, of adam and radam.
-        decay: of the squared gradient.
+        momentum: decay of the mean gradient, for adam and radam.
+        decay: decay of the squared gradient.
         epsilon: keeps the denominator from 0.
     """
     if name == "adam":

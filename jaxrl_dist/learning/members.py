@@ -1,7 +1,7 @@
 """Makes an agent and a learner whose settings are arrays, one number per member of a sweep.
 
-The values travel as frozen statistics of the parameters, so layouts, checkpoints and evaluations know nothing of them:
-a function that gets parameters is built, while it is traced, from the values that lie in them.
+The values are frozen statistics in the parameters, so layouts, checkpoints and evaluations know nothing of them. A
+function that takes parameters builds agent and learner from these values while it is traced.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +29,13 @@ def over(names: Sequence[str], build: Build) -> tuple[agents.Agent, learners.Lea
     """Makes an agent and its learner of members that differ in some settings; `set_values` gives them their values.
 
     Args:
-        names: of the settings.
+        names: names of the settings.
         build: (name -> value) -> agent and learner with these values, numbers or arrays [].
     """
     agent, learner = build({})
 
     def built(params: types.Params) -> tuple[agents.Agent, learners.Learner]:
-        # As weakly typed as the Python numbers that they stand for.
+        # Weakly typed, like the Python numbers that they replace.
         values = params.statistics.values
         return build({name: jax.lax.convert_element_type(values[name], float) for name in names})
 
@@ -82,10 +82,10 @@ def set_values(params: types.Params, combinations: Sequence[Mapping[str, float]]
 
 
 def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:
-    """Says whether a setting can have several values in one program: an array in its place is enough to trace it.
+    """Says whether a setting can have several values in one program, that is, can be traced as an array.
 
     Args:
-        name: of a setting that is marked to be swept; in some configurations it decides what is compiled all the same.
+        name: name of a setting with `sweep=True`, which may still decide what is compiled in some configurations.
         build: as in `over`.
         trace: (name -> value) traces the training program with these values.
     """
@@ -97,8 +97,8 @@ def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:
 
 
 def is_apart(name: str, build: Build) -> bool:
-    """Says whether no function without parameters, and so without a member's values, depends on a setting."""
-    # `first_error`, which computes errors from stored extras, is such a function.
+    """Says whether every function that depends on a setting takes parameters, and so the member's value."""
+    # `first_error` takes none: it computes errors from stored extras.
     if name.startswith("agent.") and build({})[0].first_error is not None:
         return False
 

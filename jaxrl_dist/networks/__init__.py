@@ -1,7 +1,7 @@
 """Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
 
-A `Network` keeps no state but its carry: `inputs` turns observations into inputs (frame stacking), `unroll` maps inputs
-to head outputs and runs the core, clearing its memory at FIRST rows; `step` does both for one row.
+A `Network` keeps no state but its carry. `inputs` turns observations into inputs (frame stacking); `unroll` maps inputs
+to head outputs and runs the core, whose memory it clears at FIRST rows; `step` does both for one row.
 """
 
 import dataclasses
@@ -86,12 +86,12 @@ class Head(NamedTuple):
     """An output of the network.
 
     Attributes:
-        name: in the dict of outputs.
-        size: numbers.
-        gain: of the orthogonal initialisation of its last layer.
-        depends_on_input: else it is a free vector, 0 at first.
-        noise: of noisy layers, σ₀ in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
-            3.2); 0 makes plain ones.
+        name: key in the dict of outputs.
+        size: number of outputs.
+        gain: gain of the orthogonal initialisation of its last layer.
+        depends_on_input: whether it depends on the features; else it is a free vector, 0 at first.
+        noise: σ₀ of noisy layers, in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
+            3.2); 0 makes plain layers.
     """
 
     name: str
@@ -105,8 +105,8 @@ class Carry(NamedTuple):
     """Carries the last frames of a stack, and the memory of a recurrent core, from row to row.
 
     Attributes:
-        frames: [B, k − 1, ...], () where none are stacked.
-        memory: tree of [B, ...], () of a core without one.
+        frames: [B, k − 1, ...], () if none are stacked.
+        memory: tree of [B, ...], () for a core without one.
     """
 
     frames: Any
@@ -116,8 +116,8 @@ class Carry(NamedTuple):
 class Network(NamedTuple):
     """Pure functions of one network; `outputs` is a dict from head name to f32 [..., size].
 
-    Where the core takes more than observations (`make`'s `extra`), `observation` is a pair of both. Noisy layers take
-    `noise` from `draw_noise`: f32 [D] for all rows, or [N, D], each of N rows its own; None leaves the noise out.
+    If the core takes further numbers (`extra` of `make`), `observation` is a pair of observation and numbers. Noisy
+    layers take `noise` from `draw_noise`: f32 [D] for all rows, or [N, D] for each of N rows; None leaves it out.
 
     Attributes:
         recurrent: whether outputs depend on a learned memory, so that whole sequences must be kept.
@@ -130,7 +130,7 @@ class Network(NamedTuple):
         inputs: (frames, observation [T, B, ...], is_first [T, B]) -> inputs [T, B, ...] of `unroll`: stacks frames.
         step: (params, carry, observation [B, ...], is_first [B], noise=None) -> (outputs [B], carry).
         unroll: (params, memory, inputs [T, B, ...], is_first [T, B], noise=None) -> (outputs [T, B], memory), for every
-            core; one without a memory takes the rows as so many items.
+            core; one without a memory treats rows as independent items.
     """
 
     recurrent: bool
@@ -152,9 +152,9 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
 
     Args:
         config: settings.
-        spec: of the environment; its observation must be one array.
-        heads: outputs that the agent wants.
-        extra: numbers beside the features that a recurrent core takes, f32 [..., extra].
+        spec: spec of the environment; its observation must be one array.
+        heads: outputs that the agent needs.
+        extra: number of further inputs of a recurrent core beside the features, f32 [..., extra].
 
     Raises:
         UsageError: the torso does not fit the observation, or a module of the user's cannot be found or fails.
@@ -214,12 +214,12 @@ class _Built(NamedTuple):
         module: torso, core and heads.
         core: its core, None without one.
         num_frames: k of a stack; 1 without one.
-        observation: `jax.ShapeDtypeStruct` of one.
-        extra: numbers beside the features.
+        observation: `jax.ShapeDtypeStruct` of one observation.
+        extra: number of further inputs of the core.
     """
 
     module: "_Model"
-    core: Any
+    core: cores.Core | None
     num_frames: int
     observation: jax.ShapeDtypeStruct
     extra: int

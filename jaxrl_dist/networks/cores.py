@@ -1,17 +1,27 @@
 """Cores between torso and heads: an LSTM that is cleared at FIRST rows, and a stack of frames."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 
-class Lstm(nn.Module):
-    """LSTM over time with resets; the input projection of all steps is one product.
+class Core(Protocol):
+    """A core with a memory, a Flax module over time.
 
-    T rows at once, one by one, or in pieces give the same result. Rows before a FIRST row have no influence on it. Maps
-    a memory, features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, size]).
+    T rows at once, one by one, or in pieces give the same result, and rows before a FIRST row have no influence on it.
+    """
+
+    def initial(self, batch_size: int) -> Any:
+        """Returns the memory before any row, leaves [B, ...] of zeros."""
+
+    def __call__(self, carry: Any, features: jax.Array, is_first: jax.Array) -> Any:
+        """Maps a memory, features f32 [T, B, F] and bool [T, B] to (memory, features [T, B, F'])."""
+
+
+class Lstm(nn.Module):
+    """LSTM over time with resets, a `Core`; the input projection of all steps is one product.
 
     Source: Gers et al. 2000.
 

@@ -1,4 +1,4 @@
-"""Flax modules of the user's, as `--network=module:Class` names them: made, and tried by their shapes."""
+"""Makes Flax modules of the user, as in `--network=module:Class`, and tries them by their shapes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def make(name: str) -> Any:
         name: such as `my_module:MyNet`.
 
     Raises:
-        UsageError: there is no such class, or it fails; the message names the Flax modules that there are, or the line.
+        UsageError: there is no such class, or it fails; the message names the module's Flax classes, or the line.
     """
     found = user_code.load(given("network", name), name, "Flax module", callable, _is_flax_module)
     try:
@@ -37,7 +37,7 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
     Args:
         name: as in `make`.
         torso: from `make`.
-        observation: one of those that it will see, without a batch.
+        observation: shape and dtype of an observation, without a batch.
 
     Raises:
         UsageError: it fails, or does not map [B, ...] to [B, F]; the message names the line.
@@ -71,5 +71,5 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
 
 
 def _is_flax_module(value: Any) -> bool:
-    """Says whether it is a class of Flax modules, but not one of Flax itself."""
+    """Says whether it is a class of Flax modules, but not one of Flax's own."""
     return isinstance(value, type) and issubclass(value, nn.Module) and value.__module__.split(".")[0] != "flax"

@@ -23,7 +23,7 @@ def draw(key: jax.Array, shape: tuple[int, ...], *, count: int) -> jax.Array:
     """Draws f(ε) = sgn(ε)√|ε| for normal ε, from a word of random bits each.
 
     Sign and size come from different bits, so that the root is the last costly operation. XLA repeats the operations
-    after it for every weight; while those of the normal were among them, a gradient step took twice as long.
+    after it for every weight; when drawing the normal was one of these, a gradient step took twice as long.
     """
     bits = jax.random.bits(key, (*shape, count), jnp.uint32)
     size = jnp.sqrt(math.sqrt(2.0) * jax.lax.erf_inv((bits >> 9).astype(jnp.float32) * 2.0**-23))

@@ -33,9 +33,9 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
     """Makes a torso.
 
     Args:
-        config: settings; of a module of the user's, its name alone.
-        shape: of one observation.
-        last_layer: whether the last layer of units is part of it; else the heads bring their own.
+        config: settings; for a module of the user, only its name is used.
+        shape: shape of one observation.
+        last_layer: whether the last layer of units is part of it; else each head has its own.
 
     Raises:
         UsageError: the torso does not take such observations, or there is no such module.

@@ -1,7 +1,7 @@
 """Action distributions as pure functions of their parameters: categorical, Gaussian, and Gaussian squashed by tanh.
 
 Each offers `sample(key)`, `log_prob(sample)`, `entropy(key)`, `mode()` and `kl(other)`; one key serves a whole batch.
-`action(sample)` is what the environment takes. A squashed distribution keeps samples from before tanh: near ±1
+`action(sample)` is the environment's action. A squashed distribution keeps samples from before tanh: near ±1
 different samples have the same f32 action, from which no probability can be computed.
 """
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxrl_dist import types
 from jaxrl_dist.types import Array, ArrayTree
 
-# A deviation below this (plus this share of the mean, which is f32's rounding) is that of a constant.
+# A smaller deviation (plus this share of the mean, for f32's rounding) counts as that of a constant.
 _SMALLEST_STD = 1e-6
 
 
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
     drift apart. So the part that an addition rounds off is kept and added the next time (Kahan 1965).
 
     Attributes:
-        rows: f32 [], how many.
+        rows: f32 [], number of rows.
         mean: tree of f32 [...].
         m2: tree of f32 [...], summed squared deviations from the mean.
         lost: (rows, mean, m2) of f32, the part of each that rounding has left out so far.
@@ -52,7 +52,7 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
     """Adds rows.
 
     Args:
-        moments: of the rows so far.
+        moments: moments of the rows so far.
         batch: tree of [N, ...], this device's rows, of any real type.
         mask: bool or f32 [N], which rows count; the others may hold anything.
         axis: reductions over all devices, whose rows are merged as if they were one batch.
@@ -69,14 +69,14 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
         chosen = mask.reshape(-1, *(1,) * centre.ndim)
         return jnp.where(chosen, (x.astype(jnp.float32) - centre) ** power, 0.0).sum(0)
 
-    # Distances from the running mean keep their digits where the mean is far from 0.
+    # Distances from the running mean keep their digits even if the mean is far from 0.
     distance = jax.tree.map(lambda x, mean: summed(x, mean, 1), batch, moments.mean)
     rows, distance = axis.sum((mask.sum(dtype=jnp.float32), distance))
     offset = jax.tree.map(lambda d: d / jnp.maximum(rows, 1.0), distance)
     centre = jax.tree.map(jnp.add, moments.mean, offset)
     batch_m2 = axis.sum(jax.tree.map(lambda x, c: summed(x, c, 2), batch, centre))
 
-    # From the mean including the part that rounding has left out.
+    # Distances from the mean with the part that rounding has left out.
     delta = jax.tree.map(jnp.subtract, offset, moments.lost[1])
     weight = rows / jnp.maximum(moments.rows + rows, 1.0)
     step = (
@@ -95,8 +95,8 @@ def std(moments: Moments) -> ArrayTree:
     """Returns the standard deviation of every component, to divide by.
 
     Returns:
-        Tree of f32 [...]; 1 where no rows were seen or all were equal, so that a constant stays as it is, and the first
-        reward other than 0 is not blown up.
+        Tree of f32 [...]; 1 where there were no rows or all were equal, so that a constant is not scaled, and the first
+        reward other than 0 does not become huge.
     """
 
     def leaf(mean: Array, m2: Array) -> Array:
@@ -111,7 +111,7 @@ def normalise(x: ArrayTree, moments: Moments, clip: float = float("inf")) -> Arr
 
     Args:
         x: tree of [..., *row's shape], of any real type.
-        moments: of such rows.
+        moments: moments of such rows.
         clip: largest size of a result.
 
     Returns:

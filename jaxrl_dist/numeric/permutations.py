@@ -12,10 +12,11 @@ _SORTED_SIZE = 256
 def permutation(key: Array, size: int) -> Array:
     """Draws a permutation of 0 … size − 1.
 
-    Up to 256 items it is a sort by random words, which is uniform but for ties (odds size² / 2³³). Above, six rounds of
-    a keyed bijection of the next power of two (multiply by an odd word, add a word, xor the high half into the low),
-    with what lies beyond `size` left out: not every permutation can occur, but each item is as likely at each place,
-    and each pair of items in each pair of places. On two CPU cores a sort of 65,536 items took 19 ms, this 0.07.
+    Up to 256 items it is a sort by random words, which is uniform but for ties (odds size² / 2³³). Above, it is six
+    rounds of a keyed bijection of the next power of two (multiply by an odd word, add a word, xor the high half into
+    the low), without the numbers from `size` on. Not every permutation can occur, but each item is equally likely at
+    each place, and each pair of items in each pair of places. On two CPU cores a sort of 65,536 items took 19 ms, this
+    0.07.
 
     Args:
         key: typed key [].

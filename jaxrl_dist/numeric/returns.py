@@ -3,8 +3,8 @@
 A sequence has L rows. Row t holds `step_type[t]`, the reward for arriving there, the discount (0 where the environment
 terminated, else 1) and a value. Resets take a step of their own, so a sequence may hold the ends of several episodes:
 the last observation is an ordinary row, from which a truncated episode bootstraps, and the transition that leaves it
-(the reset) teaches nothing. Everywhere below, the estimate of such an untaught row is its own value and its advantage
-is 0, which is also what keeps one episode from leaking into the one before.
+(the reset) teaches nothing. All functions below return for such an untaught row its own value as the estimate and 0 as
+the advantage, which also keeps one episode from leaking into the one before.
 
 Gradients pass through; callers stop them.
 """
@@ -37,7 +37,7 @@ class VTrace(NamedTuple):
     """V-trace of the L − 1 transitions of a sequence.
 
     Attributes:
-        target: f32 [L − 1], v_s, what the value of row s should become.
+        target: f32 [L − 1], v_s, the target of the value of row s.
         advantage: f32 [L − 1], clipped ρ times (q_estimate − value), the factor of ∇log π; 0 where untaught.
         q_estimate: f32 [L − 1], estimate of the value of the action taken.
     """

@@ -25,10 +25,11 @@ class Metrics(NamedTuple):
     """Sums over iterations, per seed, leaves [S, ...].
 
     Attributes:
-        episodes: that ended, and rows.
-        updates: number of them.
+        episodes: of the episodes that ended, and of the rows.
+        updates: number of updates.
         learner: the updates' own metrics.
-        layout: the layout's own, by name; `unplayed_steps` are those of its iterations that no environment made.
+        layout: measurements of the layout itself, by name; `unplayed_steps` counts the steps of these iterations that
+            no environment made.
     """
 
     episodes: unroll.EpisodeSums
@@ -38,13 +39,13 @@ class Metrics(NamedTuple):
 
 
 class Interrupted(Exception):  # noqa: N818
-    """Iterations ended early, at a stop that was asked for or at a fault; what was finished is kept.
+    """Iterations ended early, since a stop was asked for or something failed; the finished iterations count.
 
     Attributes:
         state: after the last finished iteration.
-        metrics: of the finished ones.
-        iterations: how many of them.
-        fault: what went wrong, None at a stop.
+        metrics: sums over the finished iterations.
+        iterations: number of finished iterations.
+        fault: the exception, None at a stop.
     """
 
     def __init__(self, state: Any, metrics: Metrics, iterations: int, fault: BaseException | None) -> None:
@@ -53,7 +54,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class Stop(Exception):  # noqa: N818
-    """A stop was asked for: a layout that waits for others leaves off by it."""
+    """A stop was asked for; ends a layout's wait for its threads."""
 
 
 class BadRow(NamedTuple):
@@ -71,7 +72,7 @@ class Failure(NamedTuple):
     Attributes:
         iteration: its index.
         saved: tree from which it can be run again.
-        source: the row it came from, None where all rows were sound.
+        source: the row that caused it, None where all rows were sound.
     """
 
     iteration: int
@@ -85,9 +86,9 @@ class LayoutParts(NamedTuple):
     Attributes:
         config: the layout's settings.
         agent: acts and defines the loss.
-        replay: one shard of it.
-        learner: reduces by the layout's `LayoutSpec.axis`.
-        environment: `envs.Environment`, or `envs.HostTask` where the layout serves these.
+        replay: one shard of the replay.
+        learner: built with the layout's `LayoutSpec.axis`.
+        environment: `envs.Environment`, or `envs.HostTask` for a layout that plays on the host.
         num_envs: environments per seed, over all devices and threads.
         mesh: devices of the learner, from `mesh.make`.
     """
@@ -107,8 +108,8 @@ class Diagnosis(NamedTuple):
     Attributes:
         template: (keys [S]) -> `Failure.saved` of `jax.ShapeDtypeStruct`.
         run: (`Failure.saved`, iteration, total_iterations) -> (`LearnerState`, `Metrics`): runs it again.
-        kept: () -> the `Failure` that `Layout.run` kept of its last iterations, None where it kept none: then these
-            are run again from the last checkpoint to find it.
+        kept: () -> the `Failure` that `Layout.run` kept of its last iterations; None if it kept none, and the
+            iterations since the last checkpoint must be run again to find it.
         find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, or None.
     """
 
@@ -119,14 +120,14 @@ class Diagnosis(NamedTuple):
 
 
 class EventLog(NamedTuple):
-    """Records and repeats the order of events, of a layout where it is a matter of the clock.
+    """Records and repeats the order of events, for a layout where that order depends on the clock.
 
     Attributes:
         take: () -> the events since the last call, as `events.encode` writes them.
-        count: (saved state) -> events of the run up to it.
-        follow: (workers by event) makes the next run repeat this order.
-        roll_back: (saved state, updates) -> saved state with the learner's version of so many updates; raises a
-            `UsageError` that names the versions it keeps where this is none of them.
+        count: (saved state) -> number of the run's events before it.
+        follow: (worker of each event) makes the next run repeat this order.
+        roll_back: (saved state, updates) -> saved state whose learner is the kept version after so many updates;
+            raises a `UsageError` that names the kept versions if there is no such one.
     """
 
     take: Callable[[], bytes]
@@ -136,7 +137,7 @@ class EventLog(NamedTuple):
 
 
 class Layout(abc.ABC):
-    """A layout's programs over a mesh, and its threads where it has some; none starts before `run`.
+    """A layout's programs over a mesh, and its threads, if it has any, which start in `run`.
 
     Attributes:
         mesh: learner's devices.
@@ -144,7 +145,7 @@ class Layout(abc.ABC):
         program: the jitted program behind `run`, for lowering and counting; `run_arguments` returns its arguments.
         diagnosis: of an iteration that went wrong.
         placement: lines that say what runs where.
-        events: None where order is not a matter of the clock.
+        events: None where the order of events does not depend on the clock.
     """
 
     mesh: Mesh
@@ -169,11 +170,11 @@ class Layout(abc.ABC):
         """Runs iterations.
 
         Args:
-            state: of `init`, `snapshot` or the last call; it is used up.
-            iteration: the first.
-            count: of iterations; none only compile.
+            state: from `init`, `snapshot` or the last call; not to be used again.
+            iteration: index of the first iteration.
+            count: number of iterations; 0 only compiles.
             total: iterations of the whole run, for schedules.
-            stopped: polled where iterations can be interrupted.
+            stopped: called where iterations can be interrupted; True interrupts them.
 
         Returns:
             The state after them, and their sums.
@@ -189,10 +190,10 @@ class Layout(abc.ABC):
 
     @abc.abstractmethod
     def run_arguments(self, state: Any, iteration: int, count: int, total: int) -> tuple[Any, ...]:
-        """Returns the arguments of `program`; a state of `jax.ShapeDtypeStruct` gives such."""
+        """Returns the arguments of `program`, of `jax.ShapeDtypeStruct` if the state is."""
 
     def snapshot(self, state: Any) -> Any:
-        """Returns what a checkpoint holds of a state."""
+        """Returns a state as a checkpoint holds it."""
         return state
 
     def start_from(self, state: Any, learner: learners.LearnerState) -> Any:
@@ -202,18 +203,18 @@ class Layout(abc.ABC):
     def report(
         self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
     ) -> dict[str, Any]:
-        """Returns what a training record says of the layout itself.
+        """Returns the layout's own part of a training record.
 
         Args:
             sums: of `Metrics.layout` by path, since the last record.
-            recent: likewise, since so many seconds ago: what depends on the time is made of these.
-            seconds: of wall time.
+            recent: the same sums over the last `seconds`, of which rates are made.
+            seconds: wall time that `recent` covers.
         """
         del sums, recent, seconds
         return {}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Returns what `summary.json` says of the layout, from the sums over the whole run."""
+        """Returns the layout's own part of `summary.json`, from the sums over the whole run."""
         del sums
         return {}
 
@@ -229,9 +230,9 @@ class LayoutSpec(NamedTuple):
         summary: one line for `--list`.
         config: dataclass of its settings, `--layout.*`.
         make: (`LayoutParts`) -> `Layout`; raises a `UsageError` for parts that do not fit together.
-        serves: where environments may run, `device` or `host`; the first natively.
+        serves: where environments may run, `device` or `host`; the first is the layout's own.
         seeds_together: whether several seeds train in one program.
-        axis: by which its learner reduces over devices.
+        axis: reduces over the devices of its learner.
         choose_devices: (settings, devices, keeps_rows) -> devices to learn on; `keeps_rows` is that of the replay.
         replay_shards: (settings, learner's devices) -> shards of a replay.
     """

@@ -25,7 +25,7 @@ from jaxrl_dist.types import Array, ArrayTree
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
 _ROWS_PER_CORE = 1024
 _ROWS_PER_CORE_PHYSICS = 64
-# Of learner, actors and replay, which a run carries.
+# How the mesh holds learner, actors and replay, which a run carries.
 _CARRIED = (meshes.PER_SEED, meshes.COLUMNS, meshes.COLUMNS)
 
 
@@ -38,7 +38,7 @@ class Config:
     )
     num_devices: int = setting(
         0,
-        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as measured faster.",
+        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as are faster.",
         low=0,
     )
 
@@ -48,7 +48,7 @@ class State(NamedTuple):
 
     Attributes:
         learner: `LearnerState`, leaves [S, ...].
-        key: typed keys [S], constant; every use folds in what it is for and the iteration.
+        key: typed keys [S], constant; every use folds in its purpose and the iteration.
         actors: `ActorState`, leaves [S, B, ...].
         replay: leaves [S, B, ...].
         replay_began: i32 [] in NumPy, the iteration at which the replay was empty.
@@ -186,13 +186,13 @@ def _device_key(key: Array) -> Array:
 
 
 def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Returns the devices to train on, of those there are.
+    """Chooses from the given devices those to train on.
 
     All accelerators, or, of virtual devices of a CPU, as many as the work per update can keep busy: seeds never
     communicate and always gain; one seed gains only where a minibatch is long enough to pay for the reductions.
 
     Raises:
-        UsageError: more devices asked for than there are.
+        UsageError: the settings ask for more devices than there are.
     """
     asked = settings["layout.num_devices"]
     if asked > len(devices):
@@ -214,7 +214,7 @@ def replay_shards(settings: resolve.Resolved, num_devices: int) -> int:
 
 
 def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
-    """Says whether one seed divides over so many virtual devices of a CPU, and is faster for it."""
+    """Says whether one seed can be divided over so many virtual devices of a CPU, and is faster that way."""
     num_envs, minibatches = settings["env.num_envs"], settings["learner.minibatches"]
     rows = num_envs * settings["layout.unroll_length"]
     enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE

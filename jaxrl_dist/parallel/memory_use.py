@@ -1,4 +1,4 @@
-"""Memory: what a replay takes on its devices, known before anything is allocated, and a process that stays flat."""
+"""Memory: computes a replay's size on its devices before it is allocated, and keeps a process from growing."""
 
 import collections
 import contextlib
@@ -22,15 +22,15 @@ _LARGE, _ARENAS = 2**20, 2
 
 
 class OutOfMemoryError(MemoryError):
-    """Says in one line that a device, or the host, could not give the memory that was wanted."""
+    """A device, or the host, has not enough memory; said in one line."""
 
 
 @contextlib.contextmanager
 def named() -> Iterator[None]:
-    """Says in one line what JAX and NumPy say of missing memory in many.
+    """Turns errors of JAX and NumPy about missing memory, which are long, into one line.
 
     Raises:
-        OutOfMemoryError: instead of theirs.
+        OutOfMemoryError: in their place.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def keep_flat() -> bool:
     ever larger blocks: Pong's frames grew a process by 9 % in six minutes, and now by nothing.
 
     Returns:
-        Whether the C library is one that can be told so.
+        Whether the C library has these parameters.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -69,11 +69,11 @@ def keep_flat() -> bool:
 
 
 def replay_parts(state: Any) -> dict[str, int]:
-    """Returns the bytes per device of each part of a replay that has any.
+    """Returns the bytes per device of each part of a replay, without empty parts.
 
     Args:
-        state: a replay's, of `jax.ShapeDtypeStruct` with shardings, or of arrays; or a tuple of those of workers, of
-            which the device that holds the most counts.
+        state: state of a replay, of `jax.ShapeDtypeStruct` with shardings or of arrays; or a tuple of the states of
+            workers, of which the device that holds the most is taken.
     """
     if type(state) is tuple:
         by_device: dict[Any, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -96,7 +96,7 @@ def replay_parts(state: Any) -> dict[str, int]:
 
 
 def places(tree: Any) -> dict[str, int]:
-    """Returns the bytes of a tree on each of this process's devices by name; "host" has what is on none.
+    """Returns the bytes of a tree on each of this process's devices by name, and on the "host" those on no device.
 
     Args:
         tree: of arrays, or of `jax.ShapeDtypeStruct` with shardings.
@@ -105,7 +105,7 @@ def places(tree: Any) -> dict[str, int]:
     for leaf in jax.tree.leaves(tree):
         where = getattr(leaf, "sharding", None)
         if where is None:
-            # What only a checkpoint knows the length of has none yet.
+            # A leaf whose length only the checkpoint knows (-1) counts as empty.
             sizes["host"] += max(math.prod(leaf.shape), 0) * leaf.dtype.itemsize
             continue
         for device in where.addressable_devices:
@@ -114,7 +114,7 @@ def places(tree: Any) -> dict[str, int]:
 
 
 def describe(parts: Mapping[str, int]) -> str:
-    """Says in one line what a replay takes on each device, "" where there is none."""
+    """Says in one line how much memory a replay takes on each device; "" without a replay."""
     if not parts:
         return ""
     listed = ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
@@ -125,12 +125,12 @@ def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequenc
     """Refuses a replay that its devices cannot hold.
 
     Args:
-        settings: that chose its capacity.
+        settings: the settings that chose its capacity.
         parts: bytes per device, from `replay_parts`.
-        devices: of this process that hold a shard each.
+        devices: this process's devices that hold a shard each.
 
     Raises:
-        UsageError: with the bytes, those that are free, and the largest capacity that fits.
+        UsageError: it does not fit; the message has its bytes, the free ones, and the largest capacity that fits.
     """
     needed, free = sum(parts.values()), free_on_one(devices)
     if needed <= free:
@@ -145,7 +145,7 @@ def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequenc
 
 
 def _place_of(state: Any) -> Any:
-    """Returns where a worker's replay is, None of one that holds nothing."""
+    """Returns the device of a worker's replay, None for a replay that holds nothing."""
     return next((leaf.sharding for leaf in jax.tree.leaves(state)), None)
 
 
@@ -154,7 +154,7 @@ def _bytes_on_one(leaf: Any) -> int:
 
 
 def free_on_one(devices: Sequence[jax.Device]) -> float:
-    """Returns the bytes that are free on each of the devices; those of a CPU share its memory."""
+    """Returns the bytes that are free on each of the devices; virtual devices of a CPU share its memory."""
     if devices[0].platform == "cpu":
         return free_of_host() / len(devices)
     stats = [device.memory_stats() or {} for device in devices]

@@ -20,7 +20,7 @@ UNROLL: Any = types.Unroll._make((P(None, "devices"), P("devices")))
 
 
 def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> types.ArrayTree:
-    """Reduces a tree over the devices as one vector per dtype: on CPUs each array of a collective waits on its own."""
+    """Reduces a tree over the devices as one vector per dtype: on CPUs every array of a collective costs a wait."""
     if jax.lax.axis_size("devices") == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)
@@ -60,13 +60,13 @@ def device_map(
     Arguments of kind `SHARED` arrive as they are, `PER_SEED` leaves [S, ...] as [...], `COLUMNS` leaves [S, B, ...] as
     the device's own [B / D, ...]; an `UNROLL` [T + 1, B] of the only seed as its columns [T + 1, B / D]. The seeds of
     an accelerator run as one batch; those of a CPU one after the other, which is faster there (a batch of small
-    products leaves its fast path), and bit for bit what each would do alone.
+    products leaves its fast path), and gives each seed bit for bit the result that it has alone.
 
     Args:
         function: local program; it may use collectives over "devices".
         mesh: from `make`.
         in_specs: kind of each argument.
-        out_specs: kinds of the results, a tree prefix; `SHARED` is not possible for a result.
+        out_specs: kinds of the results, a tree prefix; no result can be `SHARED`.
     """
     vectorise_seeds = vectorises_seeds(mesh)
 
@@ -91,7 +91,7 @@ def device_map(
 
 
 def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequence[int] = ()) -> Any:
-    """Compiles a mapped function with the shardings of its results given, so that they can be fed back as they are."""
+    """Compiles a mapped function whose results have fixed shardings, so that they can be fed back as they are."""
     shardings = jax.tree.map(functools.partial(sharding, mesh), out_specs, is_leaf=_is_kind)
     return jax.jit(mapped, out_shardings=shardings, donate_argnums=tuple(donate))
 

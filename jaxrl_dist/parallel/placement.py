@@ -14,10 +14,10 @@ def parse(setting: str, text: str, devices: Sequence[jax.Device]) -> list[jax.De
     Args:
         setting: its name, for the message.
         text: names separated by commas; a number alone is one of `devices`.
-        devices: that the run has; those of the CPU can be named too where these are accelerators.
+        devices: devices of the run; if these are accelerators, those of the CPU can be named too.
 
     Raises:
-        UsageError: an empty name, no such device, or one twice.
+        UsageError: a name is empty or unknown, or a device is named twice.
     """
     asked, valid = errors.given(setting, text), list(_by_name(devices))
     named = {str(i): device for i, device in enumerate(devices)} | _by_name(devices)
@@ -39,8 +39,8 @@ def table(actors: Sequence[tuple[jax.Device, int]], learners: Sequence[jax.Devic
     """Says in lines which device serves which actors and learners.
 
     Args:
-        actors: device and number of environments of each.
-        learners: devices.
+        actors: device and number of environments of each actor.
+        learners: devices of the learner.
     """
     lines = []
     for device in dict.fromkeys([device for device, _ in actors] + list(learners)):

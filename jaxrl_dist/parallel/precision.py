@@ -8,6 +8,6 @@ import jax
 
 
 def of_this_thread() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Returns what makes a context, to be entered in another thread, with the precision that this thread has."""
+    """Returns a function that makes a context with this thread's precision, for another thread to enter."""
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     return functools.partial(jax.default_matmul_precision, precision)

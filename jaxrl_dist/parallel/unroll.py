@@ -23,7 +23,7 @@ class ActorState(NamedTuple):
 
 
 class EpisodeSums(NamedTuple):
-    """Sums over the episodes that ended, the taught rows, and those with numbers that cannot be: i32 [] or f32 []."""
+    """Sums over the episodes that ended, and the numbers of taught rows and of unsound rows: i32 [] or f32 []."""
 
     episodes: Array
     episode_return: Array
@@ -38,8 +38,8 @@ def device_unroll(
     """Makes the unroll of T rows on the device.
 
     Args:
-        agent: acts.
-        environment: one, of which B are stepped.
+        agent: chooses the actions.
+        environment: one environment, of which B are stepped.
         length: T.
 
     Returns:
@@ -69,7 +69,7 @@ def device_unroll(
         final, (rows, episode) = jax.lax.scan(body, state, keys[:-1])
         closing, _ = act(final.timestep, final.carry, keys[-1])
         steps = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows, closing)
-        # The same for every row, so it is not the loop's to write.
+        # The same for every row, so it is written once behind the loop.
         steps = steps._replace(version=jnp.broadcast_to(version, steps.timestep.step_type.shape))
         return final, types.Unroll(steps, state.carry), _episode_sums(environment.spec, rows.timestep, *episode)
 
@@ -83,8 +83,8 @@ class HostRows(NamedTuple):
         timestep: leaves [B, ...] in NumPy, the closing row's; `info` is ().
         carry: leaves [B, ...], the acting state before that row.
         episodes: sums in NumPy.
-        environment_s: spent in the environments.
-        inference_s: spent on choosing actions, with what crosses for it.
+        environment_s: seconds spent in the environments.
+        inference_s: seconds spent on choosing actions, with the copies to and from the device.
     """
 
     timestep: types.TimeStep
@@ -95,7 +95,7 @@ class HostRows(NamedTuple):
 
 
 def step_struct(steps: types.Step) -> types.Step:
-    """Returns shapes and dtypes of one row of one environment, as `Replay.init` takes them, of rows [T + 1, B]."""
+    """Returns shapes and dtypes of one row of one environment, as `Replay.init` takes them, from rows [T + 1, B]."""
     found: types.Step = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), steps)
     return found
 
@@ -104,8 +104,8 @@ class Published(NamedTuple):
     """Holds the parameters that environments on the host are played with.
 
     Attributes:
-        params: to act with, on the device that acts.
-        updates: i32 [], that the learner had made; the version that rows carry.
+        params: parameters, on the device that acts.
+        updates: i32 [], number of updates that made them, which rows carry as their version.
         progress: f32 [], share of training, for schedules.
     """
 
@@ -117,21 +117,22 @@ class Published(NamedTuple):
 class HostUnroll:
     """Plays unrolls of T rows in environments on the host, with one program per row.
 
-    Same environment, keys and parameters give the same rows as `device_unroll`. Programs run where the parameters are.
+    With the same environment, keys and parameters the rows are those of `device_unroll`. Programs run on the device of
+    the parameters.
     """
 
     def __init__(self, agent: agents.Agent, num_envs: int, length: int, parts: int) -> None:
         """Builds the programs; compiles none.
 
         Args:
-            agent: acts.
-            num_envs: of the whole run, for the agent's exploration.
+            agent: chooses the actions.
+            num_envs: environments of the whole run, for the agent's exploration.
             length: T.
-            parts: that the unroll's columns are cut into.
+            parts: number of parts into which the unroll's columns are cut.
         """
         self._agent, self._num_envs, self._length, self._parts = agent, num_envs, length, parts
         self._begin, self._act = jax.jit(self._buffers), jax.jit(self._acted, donate_argnums=2)
-        # What is cut cannot be written in place.
+        # An unroll that is cut into parts cannot reuse the buffers.
         self._finish = jax.jit(self._finished, donate_argnums=(0,) if parts == 1 else ())
 
     def run(
@@ -147,18 +148,18 @@ class HostUnroll:
         """Plays T rows.
 
         Args:
-            published: acts.
-            key: typed key of the actor; `index` makes that of this unroll of it, as `device_unroll` takes it.
-            index: of the unroll.
+            published: parameters to act with.
+            key: typed key of the actor; with `index` folded in, it is the key that `device_unroll` takes.
+            index: number of the unroll.
             env_ids: i32 [B], global indices of the environments.
-            environment: B of them.
-            timestep: leaves [B, ...] in NumPy that the unroll opens with.
-            carry: leaves [B, ...], the acting state before it.
+            environment: B environments.
+            timestep: leaves [B, ...] in NumPy, row 0 of the unroll.
+            carry: leaves [B, ...], the acting state before row 0.
 
         Returns:
             The parts of the unroll [T + 1, B / parts], and `HostRows`.
         """
-        # What is on the host goes to the device of the parameters with the call, in a quarter of `device_put`'s time.
+        # The call itself takes arrays from the host to the parameters' device, in a quarter of `device_put`'s time.
         opening, params = carry, published.params
         buffers, keys, exploration = self._begin(published, carry, timestep, key, np.int32(index), env_ids)
         sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
@@ -177,7 +178,7 @@ class HostUnroll:
         return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
 
     def warm_up(self, published: Published, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
-        """Compiles all for a device."""
+        """Compiles the programs for a device."""
         number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
         carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
         buffers, keys, exploration = self._begin(published, carry, timestep, key, number, ids)
@@ -187,7 +188,7 @@ class HostUnroll:
     def _buffers(
         self, published: Published, carry: ArrayTree, timestep: types.TimeStep, key: Array, index: Array, env_ids: Array
     ) -> tuple[types.Step, Array, ArrayTree]:
-        """Returns room for the rows [T + 1, B], their keys [T + 1], and exploration [B, ...]."""
+        """Returns buffers for the rows [T + 1, B], their keys [T + 1], and the exploration [B, ...]."""
         keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], self._length + 1)
         exploration = self._agent.exploration(published.params, env_ids, self._num_envs, published.progress)
         row = jax.eval_shape(self._row, published.params, carry, timestep, keys[0], exploration)[0]
@@ -221,7 +222,7 @@ class HostUnroll:
 
 
 class ResetOnFirstStep:
-    """New environments in the place of lost ones: their first step, which leaves a LAST row, resets."""
+    """New environments in the place of lost ones: the first step, which follows a LAST row, resets them."""
 
     def __init__(self, environment: envs.HostEnvironment) -> None:
         """Takes environments that have not begun."""
@@ -252,7 +253,7 @@ def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length:
 
 
 def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
-    """Returns a timestep [B] in NumPy that ends an episode at zeros: before anything was played."""
+    """Returns a LAST timestep [B] of zeros in NumPy, the one before anything is played."""
     zeros: Any = np.zeros(width, np.float32)
     last: Any = np.full(width, types.LAST, np.int8)
     observation = jax.tree.map(lambda x: np.zeros((width, *x.shape), x.dtype), spec.observation)
@@ -271,14 +272,14 @@ def no_episodes() -> EpisodeSums:
 
 
 def host_sums(episodes: float, episode_return: float, episode_length: float, valid: float) -> EpisodeSums:
-    """Returns sums as leaves [1] in NumPy; the adapter has looked at every row."""
+    """Returns sums as leaves [1] in NumPy; no row is counted as impossible, since the adapter checks every row."""
     numbers = (episodes, episode_return, episode_length, valid, 0)
     dtypes = (np.int32, np.float32, np.int32, np.int32, np.int32)
     return EpisodeSums._make(np.asarray([x], dtype) for x, dtype in zip(numbers, dtypes, strict=True))
 
 
 def add_episodes(sums: np.ndarray, timestep: types.TimeStep) -> None:
-    """Adds number, returns and lengths of the episodes that end in a timestep [N] in NumPy to the first three sums."""
+    """Adds to the first three sums the number, returns and lengths of episodes that end in a timestep [N] in NumPy."""
     # An episode that was cut short by a fault has length 0.
     played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
     if played.any():

@@ -1,4 +1,4 @@
-"""The interface of a replay, its settings, and `latest`, which returns the newest unroll whole."""
+"""The interface of a replay, and the settings of each kind."""
 
 import dataclasses
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class UniformConfig:
     )
     prefetch: int = setting(
         1,
-        "Batches drawn ahead where observations are on the host, so that they are read while the learner learns; "
+        "Batches drawn ahead if observations are on the host, so that they are read while the learner learns; "
         "priorities are then one update old.",
         low=0,
         high=1,
@@ -74,7 +74,7 @@ class PrioritisedConfig(UniformConfig):
     )
     smallest_error: float = setting(
         1e-6,
-        "Added to every error, so that no item is never drawn again (ε).",
+        "Added to every error, so that every item can be drawn again (ε).",
         above=0.0,
         source="Schaul et al. 2016, section 3.3 (a small positive constant)",
     )
@@ -112,17 +112,17 @@ class Replay(NamedTuple):
 
     Attributes:
         min_rows: rows that every column needs before `sample`; 0 samples at once.
-        updates: (numerator, denominator) of updates per inserted unroll.
+        updates: updates per inserted unroll, as (numerator, denominator).
         init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
-        add: (state, unroll [T + 1, N], columns i32 [N]) -> state; `columns` says which of the B each is, and a column
-            that comes twice brings the later rows second.
-        add_again: `add` for an update that is repeated from a state which already holds the rows of its unrolls.
+        add: (state, unroll [T + 1, N], columns i32 [N]) -> state. `columns` are the indices of the unroll's columns
+            among the B; if one comes twice, the second has the later rows.
+        add_again: `add` for an update that is repeated from a state that already holds the rows of its unrolls.
         sample: (state, key, progress f32 []) -> `types.Sample`.
-        update: (state, indices, errors [N]) -> state; `errors` are what the loss gives as priorities.
-        keeps_rows: whether rows outlive the iteration that brought them; then each column's unrolls must follow on one
-            another.
-        host: sizes where the layout keeps observations on the host, so that unrolls and samples have none; None where
-            the state holds them.
+        update: (state, indices, errors [N]) -> state; `errors` are the priorities that the loss returns.
+        keeps_rows: whether rows outlive the iteration that added them; then each unroll of a column must begin where
+            the one before ended.
+        host: sizes of the storage if the layout keeps observations on the host, so that unrolls and samples have none;
+            None if the state holds them.
     """
 
     min_rows: int
@@ -146,10 +146,10 @@ class Windows(NamedTuple):
         context: rows before the taught ones.
         taught: taught rows.
         lookahead: rows after them.
-        first_carry: (batch_size) -> the carry that every window starts from; None where each starts from the acting
-            state before its first row, and windows begin at unrolls only.
-        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error that new windows
-            have before they are learned from; None gives them the largest priority so far.
+        first_carry: (batch_size) -> the carry that every window starts from; None if each starts from the acting state
+            before its first row, so that windows begin only where unrolls do.
+        first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows that
+            were not learned from yet; None gives them the largest priority so far.
     """
 
     context: int
@@ -168,7 +168,7 @@ class Kind(NamedTuple):
     """Describes a replay before it is made.
 
     Attributes:
-        name: of the kind.
+        name: name of the kind.
         config: dataclass of its settings, `--replay.*`.
         make: (config, `Windows`, num_columns, num_devices, unroll_length, axis) -> `Replay`, one shard.
         keeps_rows: whether rows are kept for later updates.

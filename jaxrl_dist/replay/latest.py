@@ -24,7 +24,7 @@ def make() -> replay.Replay:
 
 
 def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -> types.Unroll:
-    """Returns an unroll, beside those of the same iteration that came before it."""
+    """Returns an unroll, beside the earlier ones of the same iteration."""
     del columns
     if not isinstance(state, types.Unroll):
         return unroll
@@ -32,19 +32,19 @@ def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -
 
 
 def beside(first: types.Unroll, second: types.Unroll) -> types.Unroll:
-    """Puts the columns of two unrolls of one length beside each other."""
+    """Puts the columns of two unrolls of equal length beside each other."""
     steps = jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), first.steps, second.steps)
     return types.Unroll(steps, jax.tree.map(lambda x, y: jnp.concatenate([x, y]), first.carry, second.carry))
 
 
 def sample(state: types.Unroll, key: Array, progress: Array) -> types.Sample:
-    """Returns all of it, once."""
+    """Returns the newest unrolls whole."""
     del key, progress
     return types.Sample(state, (), jnp.ones(state.steps.version.shape[1], jnp.float32))
 
 
 def _make_latest(config: replay.LatestConfig, windows: replay.Windows, **sizes: Any) -> replay.Replay:
-    """Makes `latest`, which has no settings, and whose windows are whole unrolls."""
+    """Makes `latest`, which has no settings and returns whole unrolls."""
     del config, windows, sizes
     return make()
 

@@ -1,4 +1,4 @@
-"""The mixed replay: the newest unroll whole, beside unrolls drawn uniformly from a ring of those before it."""
+"""The mixed replay: the newest unroll whole, beside unrolls drawn uniformly from a ring of earlier ones."""
 
 import functools
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ class Between(NamedTuple):
 
     Attributes:
         newest: unrolls [T + 1, N].
-        ring: already with these unrolls.
-        added: i32 [B], how many of them each column has.
+        ring: ring that already holds these unrolls.
+        added: i32 [B], the number of these unrolls in each column.
     """
 
     newest: types.Unroll
@@ -34,12 +34,11 @@ def make(
     unroll_length: int,
     axis: types.Axis,
 ) -> replay.Replay:
-    """Makes one device's shard, for an agent that takes unrolls whole and learns once from each batch.
+    """Makes one device's shard, for an agent that takes whole unrolls and learns once from each batch.
 
-    Unrolls of the ring begin where they were played, with their acting state, and close with the row that opened the
-    next one; so the newest is never drawn from the ring as well. While the ring holds none, LAST rows, which teach
-    nothing, take their place. A sample names the newest unroll as fresh, so that running statistics count each row
-    once.
+    An unroll from the ring starts with its own acting state, and is closed by the row that opened the next unroll; so
+    the newest unroll cannot be drawn from the ring as well. While the ring holds none, LAST rows, which teach nothing,
+    take their place. A sample marks the newest unroll as fresh, so that running statistics count each row once.
 
     Args:
         config: settings, over all devices.
@@ -49,7 +48,7 @@ def make(
         axis: reduces over the shards.
 
     Raises:
-        UsageError: sizes that do not divide.
+        UsageError: sizes do not divide each other.
 
     Source: Espeholt et al. 2018, section 5.2.2.
     """
@@ -92,7 +91,7 @@ def _sample(rows: replay.Replay, unroll_length: int, state: Between, key: Array,
 
 
 def _without_newest(state: Between, unroll_length: int) -> ring.RingState:
-    """Returns the ring without the newest unrolls; a column's last, being not yet closed, is not drawn anyway."""
+    """Returns the ring without the newest unrolls, but for each column's last, which is not closed and never drawn."""
     held, closed = state.ring, jnp.maximum(state.added - 1, 0) * unroll_length
     rows = jax.tree.leaves(held.rows)[0].shape[1]
     return held._replace(head=(held.head - closed) % rows, filled=jnp.maximum(held.filled - closed, 0))
@@ -104,14 +103,14 @@ def _holds_any(state: ring.RingState, unroll_length: int) -> Array:
 
 
 def _blank_unless(present: Array, unroll: types.Unroll) -> types.Unroll:
-    """Makes every row LAST, so that none is learned from, unless `present`."""
+    """Makes every row LAST unless `present`, so that none is learned from."""
     timestep = unroll.steps.timestep
     step_type = jnp.where(present, timestep.step_type, jnp.full_like(timestep.step_type, types.LAST))
     return unroll._replace(steps=unroll.steps._replace(timestep=timestep._replace(step_type=step_type)))
 
 
 def _replayed(fraction: float, columns: int) -> int:
-    """Returns the unrolls to draw beside `columns` new ones, so that they are that share of the batch."""
+    """Returns the number of unrolls to draw beside `columns` new ones, to make up a fraction of the batch."""
     exact = columns * fraction / (1.0 - fraction)
     if round(exact) < 1 or abs(exact - round(exact)) > 1e-6:
         valid = [n / (n + columns) for n in range(1, 15 * columns)]

@@ -1,7 +1,7 @@
-"""The host tier of a replay: observations in the CPU's memory, each unroll of an environment a compressed block.
+"""The host tier of a replay: observations in the host's memory, as a compressed block for each unroll of a column.
 
-All other fields of the ring stay on the devices. Blocks are compressed by zstd at level 1, whose window is as long as a
-block: an Atari frame differs from the one before in few places.
+All other fields of the ring stay on the devices. Blocks are compressed by zstd at level 1 with a window as long as the
+block, since an Atari frame differs from the one before in few places.
 """
 
 import threading
@@ -27,8 +27,8 @@ class Tiered(NamedTuple):
 
     Attributes:
         ring: `ring.RingState` without observations, on the devices.
-        drawn: `types.Sample` without observations, items first, that the next update learns from; zeros where none is.
-        blocks: `Blocks` while it runs, `Saved` in a checkpoint.
+        drawn: `types.Sample` of the next update, without observations, items first; zeros if none was drawn.
+        blocks: `Blocks` in a run, `Saved` in a checkpoint.
     """
 
     ring: ArrayTree
@@ -45,7 +45,7 @@ class Saved(NamedTuple):
 
 
 class Observations:
-    """Shapes of one row's observation, and how blocks of them are made and read."""
+    """Packs observations into blocks, and unpacks them."""
 
     def __init__(self, row: ArrayTree, length: int) -> None:
         """Takes a tree of one row's shapes and dtypes, and T, the rows of a block."""
@@ -71,11 +71,11 @@ class Observations:
 
 
 class Blocks:
-    """Rings of blocks, one for each column of each of this process's devices. JAX sees a tree without leaves.
+    """Rings of blocks, one for each column of each of this process's devices; for JAX a tree without leaves.
 
     Attributes:
-        packed_bytes: of all blocks that are kept.
-        added_bytes: of all that were ever added.
+        packed_bytes: bytes of all blocks that are kept.
+        added_bytes: bytes of all blocks that were ever added.
         added: number of blocks that were ever added.
     """
 
@@ -98,7 +98,7 @@ class Blocks:
         return self.packed_bytes / max(len(self._kept), 1) * int(np.prod(self._shape))
 
     def put(self, device: int, columns: Sequence[int], blocks: Sequence[Block]) -> None:
-        """Writes a block at the head of each column; a column that comes twice brings the later one second."""
+        """Writes a block at the head of each column; if a column comes twice, the second block is the later one."""
         for column, block in zip(columns, blocks, strict=True):
             place = (device, int(column), int(self._heads[device, column] % self._shape[2]))
             size = sum(map(len, block))
@@ -117,7 +117,7 @@ class Blocks:
             while at < length:
                 number, offset = divmod(row + at, per_block)
                 count = min(per_block - offset, length - at)
-                # A window of a ring that is not filled yet stays zeros; its weight is 0.
+                # A window in a part of the ring that is not filled yet stays zeros; its weight is 0.
                 block = self._kept.get((device, int(columns[item]), number % self._shape[2]))
                 for window, rows in zip(windows, self._observations.unpack(block) if block else (), strict=False):
                     window[item, at : at + count] = rows[offset : offset + count]
@@ -155,12 +155,12 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
     """Ends a run whose blocks will not fit, long before memory is exhausted.
 
     Args:
-        blocks: as filled so far.
-        free_bytes: of the host.
-        capacity: rows, as the settings ask for.
+        blocks: the blocks so far.
+        free_bytes: free memory of the host.
+        capacity: rows that the settings ask for.
 
     Raises:
-        UsageError: with the size that they will have, and a capacity that fits.
+        UsageError: they will not fit; the message has their final size, and a capacity that fits.
     """
     projected = blocks.projected_bytes()
     if projected - blocks.packed_bytes > free_bytes:
@@ -173,7 +173,7 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
 
 
 def _codecs() -> tuple[Any, Any]:
-    """Returns this thread's own compressor and decompressor, which threads may not share."""
+    """Returns this thread's own compressor and decompressor, since threads may not share them."""
     if not hasattr(_OF_THREAD, "codecs"):
         _OF_THREAD.codecs = zstandard.ZstdCompressor(level=_LEVEL), zstandard.ZstdDecompressor()
     return _OF_THREAD.codecs

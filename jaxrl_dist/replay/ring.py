@@ -1,8 +1,8 @@
-"""The ring in time: one device's shard of a replay that is sampled uniformly or by priority, in windows of rows.
+"""The ring: one device's shard of a replay that is sampled uniformly or by priority, in windows of rows.
 
-It is stored column by column, [B, C, ...], with a write head per column, so that actors that finish at different times
-never join different trajectories, and a window is one contiguous read. Windows begin at every row, or, where they need
-the acting state, at every unroll.
+It is stored column by column, [B, C, ...], with a write head per column. So a window is one contiguous read, and actors
+that finish at different times never mix their trajectories. Windows begin at every row or, if they need the acting
+state, at every unroll.
 """
 
 import fractions
@@ -28,11 +28,11 @@ class RingState(NamedTuple):
 
     Attributes:
         rows: [B, C, ...].
-        carry: the acting state before each unroll, [B, C / T, ...]; `()` where windows do without.
-        head: i32 [B], rows written so far, modulo a whole number of laps (`_Shard.span`): the next row to write is its
+        carry: the acting state before each unroll, [B, C / T, ...]; `()` if windows need none.
+        head: i32 [B], rows written so far, modulo `_Shard.span`, a whole number of laps; the next row is written at its
             remainder by C.
         filled: i32 [B], rows that have been written, at most C.
-        priorities: `Priorities`; `()` where windows are drawn uniformly.
+        priorities: `Priorities`; `()` if windows are drawn uniformly.
     """
 
     rows: types.Step
@@ -43,14 +43,14 @@ class RingState(NamedTuple):
 
 
 class Priorities(NamedTuple):
-    """Priority of each window by the place where it begins, 0 where none does; f32 [B], each the largest so far."""
+    """Trees of priorities, by the place where a window begins, 0 without a window; and f32 [B], the largest so far."""
 
     tree: sum_tree.Tree
     largest: Array
 
 
 class Drawn(NamedTuple):
-    """The windows that were drawn, i32 [N] each: column, first row, and the column's `RingState.head` at that time."""
+    """The windows of a sample, i32 [N] each: column, first row, and the column's `RingState.head` at that time."""
 
     column: Array
     start: Array
@@ -58,16 +58,16 @@ class Drawn(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """Sizes of a shard and how it is drawn from.
+    """Settings and sizes of a shard.
 
     Attributes:
         config: settings, over all devices.
-        windows: how they are cut.
+        windows: describes the windows.
         axis: reduces over the shards.
         columns: B.
         rows: C.
         unroll_length: T.
-        items: windows of a sample, N.
+        items: N, windows of a sample.
     """
 
     config: UniformConfig
@@ -80,17 +80,17 @@ class _Shard(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Rows from one place where a window may begin to the next."""
+        """The number of rows from one place where a window may begin to the next."""
         return 1 if self.windows.first_carry else self.unroll_length
 
     @property
     def places(self) -> int:
-        """Places of a column where a window may begin."""
+        """The number of places in a column where a window may begin."""
         return self.rows // self.stride
 
     @property
     def span(self) -> int:
-        """Rows after which a head begins again at 0: as many laps as fit an i32."""
+        """The number of rows after which a head begins again at 0: as many laps as fit an i32."""
         return self.rows * max(_MOST_ROWS // self.rows, 1)
 
     @property
@@ -112,14 +112,14 @@ def make(
 
     Args:
         config: settings, over all devices; a `PrioritisedConfig` keeps priorities.
-        windows: how they are cut.
+        windows: describes the windows.
         num_columns: environments over all devices.
         num_devices: shards.
         unroll_length: rows that one `add` writes per column.
         axis: reduces over the shards.
 
     Raises:
-        UsageError: sizes that do not divide, or a window longer than the ring.
+        UsageError: sizes do not divide each other, or a window is longer than the ring.
     """
     _check(config, num_columns, num_devices, unroll_length, windows.length)
     shard = _Shard(
@@ -157,7 +157,7 @@ def _init(shard: _Shard, step_spec: ArrayTree, carry_spec: ArrayTree) -> RingSta
 
 
 def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
-    """Writes rows 0 … T − 1; the closing row comes as row 0 of the next unroll."""
+    """Writes rows 0 … T − 1; the closing row is written as row 0 of the next unroll."""
     earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
     start = (state.head[chosen] + earlier * shard.unroll_length) % shard.rows
 
@@ -180,13 +180,13 @@ def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -
 
 
 def _enter(shard: _Shard, state: RingState, chosen: Array, start: Array) -> Priorities:
-    """Gives the windows that an unroll [T] completes their first priority, and those it overwrites none."""
+    """Sets the first priority of windows that an unroll [T] completes, and 0 for those that it overwrites."""
     (tree, largest), windows, stride = state.priorities, shard.windows, shard.stride
     count, overwritten = shard.unroll_length // stride, start // stride
     completed = (overwritten - (-(-windows.length // stride)) + 1) % shard.places
     began = (completed[:, None] + jnp.arange(count)) % shard.places * stride
     column = jnp.broadcast_to(chosen[:, None], began.shape)
-    # Rows since then: a window is whole if all of its rows are written and none is overwritten.
+    # Rows written since the window began: it is whole if all of its rows are written and none is overwritten.
     age = (state.head[chosen][:, None] - began - 1) % shard.rows + 1
     whole = (age >= windows.length) & (age <= state.filled[chosen][:, None])
     steps = state.rows._replace(timestep=state.rows.timestep._replace(observation=()))
@@ -229,7 +229,7 @@ def _draw_uniformly(shard: _Shard, state: RingState, key: Array) -> tuple[Array,
     counts = jnp.maximum((state.filled - shard.windows.length) // shard.stride + 1, 0)
     ends = jnp.cumsum(counts)
     number = permutations.integers(key, shard.items, jnp.maximum(ends[-1], 1))
-    # Loops of small steps cost more on a CPU than comparing with every column, while these are few.
+    # With few columns, comparing with each of them is faster on a CPU than a loop of small steps.
     method = "compare_all" if shard.columns <= _FEW_COLUMNS else "scan"
     column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
     offset = number - (ends - counts)[column]
@@ -242,8 +242,8 @@ def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> Rin
         return state
     (tree, largest), (column, start, head) = state.priorities, drawn
     item, rows = start // shard.stride, shard.rows
-    # Three kinds of items keep their priority: those drawn from a shard without any priority are no windows, those
-    # overwritten since are other windows, and a NaN would spoil every later draw.
+    # Three kinds of items keep their priority: an item from a shard without any priority is no window, an item that was
+    # overwritten since is another window, and a NaN would spoil every later draw.
     overwritten = (start - head) % rows < (state.head[column] - head) % shard.span
     present = sum_tree.get(tree, column, item)
     is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
@@ -254,10 +254,10 @@ def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> Rin
 
 
 def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:
-    """Weighs items that were drawn with unequal probability: w = (1 / P)^β over the largest of all shards.
+    """Weighs items that were drawn with unequal probability: w = (1 / P)^β, divided by the largest w of all shards.
 
-    Every shard draws the same number of items, so an item's probability is its share of its shard's priorities over the
-    number of shards; this number, and that of all items, cancel.
+    Every shard draws the same number of items, so P is the item's share of its shard's priorities, divided by the
+    number of shards; this number, and the number of all items, cancel.
 
     Args:
         config: `PrioritisedConfig`.
@@ -271,7 +271,7 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
     Source: Schaul et al. 2016, section 3.4.
     """
     beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
-    # The largest weight is that of the smallest share.
+    # The smallest share has the largest weight.
     smallest = -axis.max(-jnp.where(share > 0, share, jnp.inf).min())
     return jnp.where(share > 0, (smallest / jnp.maximum(share, _TINY)) ** beta, 0.0)
 

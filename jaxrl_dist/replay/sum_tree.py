@@ -1,7 +1,7 @@
-"""Sums of priorities in wide trees, one for each column of a ring: drawing in proportion to them and setting them.
+"""Sums of priorities in wide trees, one for each column of a ring: sets priorities, and draws in proportion to them.
 
 A tree is a tuple of levels f32 [B, P], leaves first; a node is the sum of its `FAN_OUT` children, and the last level is
-the column's total, [B, 1]. Nodes are always added up anew from their children, never changed by a difference, so that
+the column's total, [B, 1]. Nodes are always summed anew from their children, never changed by a difference, so that
 rounding errors do not accumulate. Source: Schaul et al. 2016, "Prioritized experience replay", appendix B.2.1 (a binary
 tree).
 """
@@ -44,7 +44,7 @@ def put(tree: Tree, column: Array, item: Array, value: Array) -> Tree:
     Args:
         tree: changed and returned.
         column: i32 [N].
-        item: i32 [N]; of an item that comes twice one value is kept.
+        item: i32 [N]; if an item comes twice, one of its values is kept.
         value: f32 [N], at least 0.
     """
     levels = [tree[0].at[column, item].set(value)]
@@ -55,13 +55,14 @@ def put(tree: Tree, column: Array, item: Array, value: Array) -> Tree:
 
 
 def put_blocks(tree: Tree, num_items: int, column: Array, blocks: Sequence[tuple[Array, Array]]) -> Tree:
-    """Sets the priorities of items that follow each other, and their sums once for all.
+    """Sets the priorities of consecutive items, and sums up once for all blocks.
 
     Args:
         tree: changed and returned.
-        num_items: after which a block goes on at item 0.
-        column: i32 [N], of each block.
-        blocks: pairs of the first item i32 [N] and values f32 [N, K], at least 0; a later pair overwrites an earlier.
+        num_items: number of items, after which a block goes on at item 0.
+        column: i32 [N], column of each block.
+        blocks: pairs of the first item i32 [N] and values f32 [N, K], at least 0; a later pair overwrites an earlier
+            one.
     """
     column, leaves = column[:, None], tree[0]
     spans = [(first, value.shape[1]) for first, value in blocks]
@@ -70,8 +71,8 @@ def put_blocks(tree: Tree, num_items: int, column: Array, blocks: Sequence[tuple
     levels = [leaves]
     for above in tree[1:]:
         nodes = levels[-1].shape[1] // FAN_OUT
-        # The parents of a block that passes the end follow each other too, as the last node is followed by node 0. Some
-        # more than needed are added up anew, which changes nothing.
+        # The parents of a block that passes the end are consecutive, too, since node 0 follows the last node. A few
+        # more than needed are summed anew, which changes nothing.
         spans = [(first // FAN_OUT, min(count // FAN_OUT + 3, nodes)) for first, count in spans]
         node = jnp.concatenate([(first[:, None] + jnp.arange(count)) % nodes for first, count in spans], axis=1)
         levels.append(above.at[column, node].set(_sums(levels[-1], column, node)))
@@ -82,12 +83,12 @@ def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
     """Finds the items at given shares of all priorities, in the order of columns and items.
 
     Args:
-        tree: some priority in it is positive; else what is returned has priority 0.
+        tree: at least one priority is positive, else the items that are returned have priority 0.
         share: f32 [N] in [0, 1); uniform shares draw items in proportion to their priorities.
 
     Returns:
-        (column i32 [N], item i32 [N], priority f32 [N]). The priority is positive wherever any is: rounding never leads
-        to an item of priority 0.
+        (column i32 [N], item i32 [N], priority f32 [N]). Rounding never leads to an item of priority 0 if any priority
+        is positive.
     """
     across = _levels(totals(tree)[None])
     total = across[-1][0, 0]
@@ -105,14 +106,14 @@ def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
     def nothing() -> tuple[Array, Array]:
         return jnp.zeros(share.shape, jnp.int32), jnp.zeros(share.shape, jnp.int32)
 
-    # The result of a branch is stored. Without the branch XLA's CPU compiler repeats the search for every number that
-    # is read at the places found.
+    # The result of a branch is stored. Without the branch, XLA's CPU compiler repeats the search for every number that
+    # is read at the items found.
     column, node = jax.lax.cond(total > 0, search, nothing)
     return column, node, get(tree, column, node)
 
 
 def _descend(level: Array, row: Array, node: Array, rest: Array) -> tuple[Array, Array]:
-    """Chooses the child of each node in which `rest` falls; returns it and what is left of `rest` within it."""
+    """Chooses the child of each node into which `rest` falls; returns the child, and the rest within it."""
     children = _children(level)[row, node]
     start, chosen, before = jnp.zeros_like(rest), jnp.zeros_like(node), jnp.zeros_like(rest)
     for i in range(FAN_OUT):

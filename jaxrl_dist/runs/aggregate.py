@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Of fewer seeds an interval says little: that of two is the two themselves.
+# With fewer seeds an interval says little: that of two seeds is the two scores.
 FEW = 5
 _ITEMS_PER_BATCH = 4_000_000
 
@@ -31,7 +31,7 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     flat = np.sort(scores.reshape(*scores.shape[:-2], scores.shape[-2] * scores.shape[-1]), axis=-1)
     cut = flat.shape[-1] // 4
     means = flat[..., cut : flat.shape[-1] - cut].mean(-1)
-    # Sorting puts NaN last, where it would be cut off.
+    # Sorting puts NaN last, among the scores that are cut off.
     return np.where(np.isnan(flat[..., -1]), np.nan, means)
 
 
@@ -75,10 +75,10 @@ def interval(
         statistic: maps arrays [R, S, K] to [R].
         confidence: probability that the interval is to cover.
         resamples: number of bootstrap resamples.
-        seed: of the resampling; equal arguments give equal intervals.
+        seed: seed of the resampling; equal arguments give equal intervals.
 
     Returns:
-        (low, high); both the score itself where there is one seed, both NaN where a score is.
+        (low, high); both are the score itself if there is one seed, and NaN if a score is.
 
     Raises:
         ValueError: there are no scores, or an array has more than two axes.

@@ -1,4 +1,4 @@
-"""Shows how far a run is: one live line in a terminal or notebook, or a plain line every few seconds in a log file."""
+"""Shows the progress of a run: a live line in a terminal or notebook, or a plain line every few seconds in a file."""
 
 import math
 import numbers
@@ -15,15 +15,15 @@ class Line(NamedTuple):
     """The live line.
 
     Attributes:
-        parts: texts from left to right, with their rank: the largest are left out first where there is no room.
-        share: of the run that is done, None where that is unknown.
+        parts: texts from left to right, each with a rank; without room for all, those of the largest rank are left out.
+        share: share of the run that is done, None if unknown.
     """
 
     parts: tuple[tuple[str, int], ...]
     share: float | None = None
 
     def text(self, width: float = math.inf) -> str:
-        """Returns as many parts as have room in so many columns, at least one."""
+        """Returns as many parts as fit into so many columns, at least one."""
         parts = list(self.parts)
         while len(parts) > 1 and len(_joined(parts)) > width:
             parts.remove(max(parts, key=lambda part: part[1]))
@@ -48,11 +48,11 @@ def make(stream: TextIO, *, is_live: bool) -> Display:
 
     Args:
         stream: terminal, output of a notebook's cell, file or pipe.
-        is_live: whether to show progress, beside what is said.
+        is_live: whether to show progress, beside the lines of `say`.
     """
     if not is_live:
         return _Plain(stream, seconds_between=math.inf)
-    # Before terminals, as a kernel may call its stream one.
+    # Checked before terminals, since a notebook's stream may call itself one.
     if type(stream).__module__.startswith("ipykernel."):
         return _Overwritten(stream)
     return _Live(stream) if stream.isatty() else _Plain(stream, _SECONDS_BETWEEN_PLAIN_LINES)
@@ -68,18 +68,18 @@ def progress_line(
     """Says in one line how far a run is.
 
     Args:
-        record: the newest value of each name; only `env_steps` must be there.
-        title: opens the line.
-        total_steps: where the run ends, 0 where that is unknown.
-        since: an earlier record of the session; the pace and the time left are those since then, by the wall clock.
-        members: seeds that train side by side.
+        record: the newest value of each name; only `env_steps` is required.
+        title: begin of the line.
+        total_steps: steps at which the run ends, 0 if unknown.
+        since: an earlier record of the session; pace and time left are computed from the wall time since then.
+        members: number of seeds that train side by side.
 
     Returns:
         Such as "ppo gymnax:CartPole-v1 · 250k/500k steps · 84k steps/s · return 312 · evaluated 475 · 0:03 left".
     """
     steps = record["env_steps"]
     done = f"{count(steps)}/{count(total_steps)} steps" if total_steps else f"{count(steps)} steps"
-    # In the order of the line; a narrow terminal keeps the last ones longest.
+    # In the order of the line; in a narrow terminal the last ones stay longest.
     parts = [(title, 7), (f"{members} × {done}" if members > 1 else done, 3)]
     if record.get("frames", steps) != steps:
         parts.append((f"{count(record['frames'])} frames", 6))
@@ -132,7 +132,7 @@ class _Plain:
 
 
 class _Live:
-    """One line, and a bar where it has room, that are drawn anew in place, below everything that is said."""
+    """One line, with a bar if it has room, that is redrawn in place, below the lines of `say`."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich import console, live
@@ -163,9 +163,9 @@ class _Live:
 
 
 class _Overwritten:
-    """One line that is written anew over itself, below everything that is said.
+    """One line that is written over itself, below the lines of `say`.
 
-    Notebooks know the carriage return, but no other control of a terminal; what `rich` shows there needs ipywidgets.
+    Notebooks know the carriage return, but no other control of a terminal, and `rich` needs ipywidgets there.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -192,7 +192,7 @@ class _Overwritten:
 
 
 def _pace(record: Mapping[str, Any], since: Mapping[str, Any]) -> float:
-    """Returns the steps per second since an earlier record, 0 where that is not known.
+    """Returns the steps per second since an earlier record, 0 if unknown.
 
     The pace of the whole run would count compiling, and sessions on other machines.
     """

@@ -1,8 +1,8 @@
-"""The event log of an asynchronous run, `events.bin`: whose gradient came when, its age, and what became of it.
+"""The event log of an asynchronous run, `events.bin`: the order of gradients, with their workers, ages and verdicts.
 
-Five bytes for each event, little-endian: worker u16, age in updates u16, and the verdict's flags u8 (bit 0 stale, 1
-outlier, 2 broken, 3 taken, 4 applied, 5 reverted; none of an actor's unroll). A resumed run cuts the log at the number
-of events that its checkpoint holds. A rollback on request is the event of no worker, its age the place of the version.
+An event has five bytes, little-endian: worker u16, age in updates u16, and the verdict's flags u8 (bit 0 stale, 1
+outlier, 2 broken, 3 taken, 4 applied, 5 reverted; none for an actor's unroll). A resumed run cuts the log at the number
+of events in its checkpoint. A rollback on request is an event of no worker, whose age is the index of the version.
 """
 
 import os
@@ -28,12 +28,12 @@ class Event(NamedTuple):
 
 
 def encode(worker: int, age: int, flags: Sequence[bool]) -> bytes:
-    """Returns an event's bytes; an age beyond 65,535 is written as that, one below 0 as 0."""
+    """Returns an event's bytes; ages are clipped to 0 to 65,535."""
     return _EVENT.pack(worker, min(max(age, 0), _LARGEST_AGE), sum(int(flag) << bit for bit, flag in enumerate(flags)))
 
 
 def append(folder: str | os.PathLike[str], data: bytes) -> None:
-    """Appends events to a run's log; none make no file."""
+    """Appends events to a run's log; without events it makes no file."""
     path = pathlib.Path(folder) / FILE_NAME
     if data:
         with run_folder.named(path), path.open("ab") as file:

@@ -10,22 +10,22 @@ from typing import Any, BinaryIO, NamedTuple
 
 from jaxrl_dist import errors
 
-# What a run writes stays far below: one record, settings or a summary, all records.
+# Limits in bytes of a record, of settings or a summary, and of all records; a run writes far less.
 LONGEST_LINE, _LARGEST_OBJECT, _LARGEST_FILE = 1 << 24, 1 << 24, 1 << 30
-# Sums and products of many such numbers are finite too; what a run measures fits into 32 bits of a float.
+# Limits of numbers: sums and products of many such numbers are finite, too; a run's measurements fit into a float32.
 _LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 2**63
 _SHOWN = 60
 
 
 class Kind(NamedTuple):
-    """A kind of values: what it is in words, and whether a value of JSON is one."""
+    """A kind of values: its name in words, and a test whether a value of JSON is of it."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def _is_number(value: Any) -> bool:
-    # Not a NaN, which compares as false.
+    # Written with `not`, so that NaN, which compares as False, is a number, too.
     return value is None or (type(value) in (int, float) and not abs(value) > _LARGEST_NUMBER)
 
 
@@ -34,7 +34,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def list_of(kind: Kind, length: int = 0) -> Kind:
-    """Returns the kind of lists of a kind; any length is right where it is 0."""
+    """Returns the kind of lists of a kind; a length of 0 admits any."""
     words = f"a list{f' of {length}' if length else ''}, each {kind.words}"
     return Kind(words, lambda x: isinstance(x, list) and len(x) == (length or len(x)) and all(map(kind.holds, x)))
 
@@ -58,13 +58,13 @@ def check(
     """Checks the values of an object.
 
     Args:
-        contents: of the object.
-        kinds: by name.
+        contents: contents of the object.
+        kinds: kind of each name.
         required: names that it must have.
-        other: of all other names.
+        other: kind of all other names.
 
     Raises:
-        ValueError: names one that is missing or of another kind.
+        ValueError: a value is missing or of another kind; the message names it.
     """
     for name in required:
         if name not in contents:
@@ -88,12 +88,12 @@ def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
     """Opens a plain file of a folder for reading; never waits for a writer, and follows no link out of the folder.
 
     Args:
-        path: of the file.
-        folder: that it must lie in, by default its own.
+        path: path of the file.
+        folder: folder in which it must lie, by default its own.
 
     Raises:
-        FileNotFoundError: there is none.
-        UsageError: it is something else, lies elsewhere, or cannot be read.
+        FileNotFoundError: there is no file.
+        UsageError: it is no plain file, lies elsewhere, or cannot be read.
     """
     try:
         real = os.path.realpath(path, strict=True)
@@ -110,10 +110,10 @@ def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a JSON object; empty where there is no file.
+    """Reads a JSON object; empty if there is no file.
 
     Raises:
-        UsageError: the file is something else.
+        UsageError: the file holds something else.
     """
     try:
         with opened(path) as file:
@@ -135,7 +135,7 @@ def parsed(text: bytes) -> Any:
     """Reads JSON.
 
     Raises:
-        ValueError: it is none, in one line.
+        ValueError: it is no JSON; the message is one line.
     """
     try:
         return json.loads(text)
@@ -146,10 +146,10 @@ def parsed(text: bytes) -> Any:
 
 
 def lines(path: pathlib.Path) -> Iterator[bytes]:
-    """Yields the lines of a file with their ends; one that is far too long comes in pieces, all but the last without.
+    """Yields the lines of a file with their ends; a line that is far too long comes in pieces without an end.
 
     Raises:
-        UsageError: the file is no plain one, or far larger than what a run writes.
+        UsageError: it is no plain file, or far larger than a run's own.
     """
     try:
         file = opened(path)

@@ -1,4 +1,4 @@
-"""A run's folder: who holds it, what is in it, and how its files are replaced."""
+"""A run's folder: its lock, its contents, and the replacement of its files."""
 
 import contextlib
 import fcntl
@@ -27,14 +27,14 @@ def of(settings: Resolved) -> pathlib.Path:
 
 
 def left(folder: pathlib.Path) -> list[str]:
-    """Lists what a run has recorded and saved in its folder, but for a failure; none where it has only begun."""
+    """Lists records and checkpoints in a run's folder, without a failure; none if the run has only begun."""
     saved = sorted(path.name for path in folder.glob("checkpoints/*") if not path.name.startswith("."))
     written = [name for name in ("metrics.jsonl", "summary.json") if _says_more_than_step_0(folder / name)]
     return [*written, *(f"checkpoints/{name}" for name in saved)]
 
 
 def config(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the `config.json` of a run folder, empty where there is none.
+    """Returns the `config.json` of a run folder, empty without one.
 
     Raises:
         UsageError: it is not what a run writes.
@@ -51,12 +51,12 @@ def config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _says_more_than_step_0(path: pathlib.Path) -> bool:
-    """Says whether a file has a line that is no record of step 0, when a run has only evaluated what it began with."""
+    """Says whether a file has records after step 0, at which a run has only evaluated its first parameters."""
     return path.is_file() and any(b'"env_steps": 0,' not in line for line in files.lines(path))
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:
-    """Returns the `config.json` of the run that a folder holds, None where nothing was saved or recorded of one.
+    """Returns the `config.json` of the run that a folder holds, None if no run was saved or recorded there.
 
     Raises:
         UsageError: it is not what a run writes.
@@ -74,7 +74,7 @@ def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[reso
     """Writes every setting with its origin, and the commit and versions of each session so far.
 
     Returns:
-        The settings that an earlier session in this folder had otherwise.
+        The settings that had other values in the session before.
     """
     earlier = held(folder)
     changes = () if earlier is None else settings.difference(earlier).tunable
@@ -86,14 +86,14 @@ def write_config(folder: pathlib.Path, settings: resolve.Resolved) -> tuple[reso
 
 @contextlib.contextmanager
 def named(path: str | os.PathLike[str], advice: str = "mend that, and the same command goes on") -> Iterator[None]:
-    """Names a file in an error of the system, which may leave it out, and says what to do.
+    """Adds to errors of the system the name of a file, which they may lack, and an advice.
 
     Args:
-        path: in which it is, or itself.
-        advice: ends the message.
+        path: the file, or a folder that contains it.
+        advice: end of the message.
 
     Raises:
-        OSError: as within the context.
+        OSError: one was raised within the context.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
-    """Replaces a file by what `write` puts into the path that it is given, whole or not at all, also if power fails.
+    """Replaces a file, whole or not at all, even if power fails; `write` gets the path to write to.
 
     Raises:
         OSError: it cannot be written.
@@ -140,10 +140,10 @@ def sync_entry(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def made(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes a folder where it is missing; folders that it made and that are still empty at the end are removed.
+    """Makes a folder if it is missing; removes the folders that it made if they are still empty at the end.
 
     Args:
-        folder: to make, with those above it.
+        folder: folder to make, with those above it.
 
     Raises:
         OSError: it cannot be made.
@@ -155,24 +155,24 @@ def made(folder: str | os.PathLike[str]) -> Iterator[None]:
         yield
     finally:
         for level in missing:
-            # One that holds something stays.
+            # A folder that is not empty stays.
             with contextlib.suppress(OSError):
                 level.rmdir()
 
 
 @contextlib.contextmanager
 def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
-    """Holds the folder for this process alone; the lock ends with the context or with the process, however it dies.
+    """Holds the folder for this process alone; the lock ends with the context, or if the process dies in any way.
 
     Args:
-        folder: run folder; made where it is missing.
+        folder: run folder; made if it is missing.
 
     Returns:
-        A check that the folder is still the one that was locked, which raises a LockError where it was moved, removed
-        or taken over meanwhile: then nothing may be written into what has its name now.
+        A check that the folder is still the locked one; it raises a LockError if the folder was moved, removed or taken
+        over meanwhile: nothing may then be written into the folder that has its name now.
 
     Raises:
-        LockError: another holder has it, in this process or in another.
+        LockError: another process, or another holder in this one, has it.
         OSError: the folder cannot be written.
     """
     path = pathlib.Path(folder) / LOCK_NAME
@@ -195,14 +195,14 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
         try:
             yield check
         finally:
-            # The file goes before the lock does, so that no later owner's is removed. A forked child that leaves
-            # through here has no handle and must not touch it.
+            # The file is removed before the lock is released, so that no later owner's file is removed. A forked child
+            # that gets here has no handle, and must not touch the file.
             if not handle.closed and _is_at(handle, path):
                 path.unlink()
 
 
 def _take(path: pathlib.Path) -> BinaryIO:
-    """Opens and locks a file, which is made where it is missing."""
+    """Opens and locks a file, which it makes if it is missing."""
     while True:
         handle = path.open("a+b", buffering=0)
         try:
@@ -219,7 +219,7 @@ def _take(path: pathlib.Path) -> BinaryIO:
 
 
 def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
-    """Says whether an open file is the one of that name."""
+    """Says whether an open file is the one at that path."""
     try:
         return os.path.samestat(os.fstat(handle.fileno()), path.stat())
     except (FileNotFoundError, NotADirectoryError):
@@ -227,7 +227,7 @@ def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
 
 
 def _owner(path: pathlib.Path) -> str:
-    """Reads who holds a lock; the owner writes its name right after it has taken it."""
+    """Reads who holds a lock: the owner writes its name into the file right after it has locked it."""
     time.sleep(_OWNER_WRITES_WITHIN_S)
     unknown = "its process is unknown"
     try:

@@ -1,6 +1,6 @@
-"""Shows and records what a run measures: `metrics.jsonl`, TensorBoard events, trackers and a live line.
+"""Shows and records a run's measurements: `metrics.jsonl`, TensorBoard events, trackers and a live line.
 
-A logger that fails alone, because the disk is full say, warns once and never stops the training.
+If one of these fails, for example since the disk is full, it warns once and never stops the training.
 """
 
 import collections
@@ -27,7 +27,7 @@ _EVENTS = "events.out.tfevents."
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of what a run records and shows."""
+    """Settings of a run's records and display."""
 
     interval_steps: int = setting(
         0, "Environment steps between two log lines; 0 is a hundredth of the run.", low=0, tag="tunable"
@@ -52,15 +52,15 @@ class Logger:
         display: bool = True,
         stream: TextIO | None = None,
     ) -> None:
-        """Writes nothing yet: files are made by the first record. Trackers begin to connect.
+        """Lets trackers begin to connect; files are made by the first record.
 
         Args:
             folder: run folder.
-            config: what to write and show.
-            title: opens the live line, such as "ppo gymnax:CartPole-v1"; the run's name in trackers.
+            config: settings of records and display.
+            title: begin of the live line, such as "ppo gymnax:CartPole-v1"; also the run's name in trackers.
             settings: flag name -> value, for trackers.
-            total_steps: environment steps per seed at which the run ends, 0 while unknown; may be set later, as may
-                the `members` that train side by side.
+            total_steps: environment steps per seed at which the run ends, 0 while unknown; it may be set later, and so
+                may `members`, the number of seeds that train side by side.
             display: whether to show anything at all.
             stream: terminal, or output of a notebook's cell; standard output by default.
         """
@@ -77,7 +77,7 @@ class Logger:
         if display:
             self._display = displays.make(stream or sys.stdout, is_live=config.progress)
         self._latest: metrics.Record = {}
-        # Moments of this session, of which the first is halfway to the newest: the pace is that since then.
+        # Records of this session, from about halfway to the newest: the pace is that since the first of them.
         self._moments: collections.deque[metrics.Record] = collections.deque()
         self._start_s = math.nan
         self._warned: set[str] = set()
@@ -103,9 +103,9 @@ class Logger:
         """Moves the live line without a record on disk.
 
         Args:
-            record: the names that changed, such as `env_steps` and `wall_s`.
+            record: the values that changed, such as `env_steps` and `wall_s`.
         """
-        # A return that is unknown, because no episode ended, leaves the last one on the line.
+        # If no episode ended, the last known return stays on the line.
         self._latest |= {name: value for name, value in record.items() if value is not None}
         now_s = self._latest.get("wall_s")
         if now_s is not None:
@@ -209,8 +209,8 @@ class _JsonLines:
 class _TensorBoard:
     """Writes scalars as TensorBoard events.
 
-    Uses the file writer below tensorboardX's `SummaryWriter`: that one hands events to a thread, and once the thread
-    has died of a full disk, the next calls wait forever.
+    It uses the file writer below tensorboardX's `SummaryWriter`, which hands events to a thread: once that thread has
+    died on a full disk, all further calls would wait for ever.
     """
 
     can_recover = False
@@ -243,7 +243,7 @@ class _TensorBoard:
         self._add(event_pb2.Event(file_version="brain.Event:2"))
         if is_resumed:
             kept = metrics.read(self._folder)
-            # Tells TensorBoard to forget what an earlier session wrote past the step at which this one took over.
+            # Tells TensorBoard to forget events of an earlier session after the step at which this one begins.
             start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
             self._add(event_pb2.Event(step=kept[-1]["env_steps"] + 1 if kept else 0, session_log=start))
 

@@ -25,7 +25,7 @@ Record = dict[str, Any]
 
 _REQUIRED = ("kind", "env_steps")
 _PER_SEED = ("eval_return_per_seed", "episode_return_per_seed")
-# What is computed with by its name; any other has any value that a record can have.
+# Kinds of the values with which code here computes; others may have any value that a record can have.
 _KINDS = {
     **dict.fromkeys(("kind", "bottleneck", "eval_interval_over"), files.TEXT),
     **dict.fromkeys(("env_steps", "eval_episodes"), files.COUNT),
@@ -33,17 +33,17 @@ _KINDS = {
     **dict.fromkeys(_PER_SEED, files.list_of(files.NUMBER)),
     **{"wall_s": files.AMOUNT, "eval_return_ci95": files.list_of(files.NUMBER, 2)},
 }
-# So many lines that are no records are no accident.
+# A file with more lines that are no records is refused: they are no accident.
 _MOST_BROKEN = 100
 
 
 def plain(record: Mapping[str, Any]) -> Record:
-    """Returns a record as JSON has it: arrays as lists, NaN and infinities as null."""
+    """Converts a record to JSON's types: arrays to lists, NaN and infinities to null."""
     return {name: _plain(value) for name, value in record.items()}
 
 
 def scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yields the numbers of a plain record but its steps, each as kind/name; those of lists as kind/name/index."""
+    """Yields the numbers of a plain record without its steps, as kind/name, or kind/name/index for those of lists."""
     for name, value in record.items():
         items = [(f"{name}/{i}", item) for i, item in enumerate(value)] if isinstance(value, list) else [(name, value)]
         numbers = [(tag, item) for tag, item in items if isinstance(item, int | float) and tag != "env_steps"]
@@ -57,7 +57,7 @@ def append(folder: pathlib.Path, record: Record) -> None:
         OSError: it cannot be written.
     """
     line = json.dumps(record, sort_keys=True, allow_nan=False).encode() + b"\n"
-    # Opened for each line, so that a cut or a replacement of the file in between is never overwritten.
+    # Opened for each line, so that it is appended also to a file that was cut or replaced in between.
     with (folder / FILE_NAME).open("ab", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -76,7 +76,7 @@ def truncate_after(folder: str | os.PathLike[str], env_steps: int) -> None:
     A run that resumes at this step then records no step twice. Needs no free space on the disk.
 
     Args:
-        folder: run folder; nothing happens where it has no records.
+        folder: run folder; nothing happens if it has no records.
         env_steps: last step to keep; -1 keeps none.
 
     Raises:
@@ -100,10 +100,10 @@ def read(folder: str | os.PathLike[str], members: int = 0, warn: Callable[[str],
     Args:
         folder: run folder.
         members: number of returns of an evaluation; 0 takes any.
-        warn: called with one line where lines were left out that are no records; a warning by default.
+        warn: called with one line if lines were left out that are no records; a warning by default.
 
     Returns:
-        The records in order, with NaN where the file has null; none where the run has recorded nothing yet.
+        The records in order, with NaN for null in the file; empty if the run has recorded nothing yet.
 
     Raises:
         UsageError: the file holds no records.
@@ -130,11 +130,11 @@ def column(
     Args:
         records: from `read`.
         kind: "train" or "eval".
-        name: of the number.
-        shape: () of a number, [S] of a list; that of the first by default.
+        name: name of the number.
+        shape: () for a number, [S] for a list; that of the first record by default.
 
     Returns:
-        f64 [n, *shape]; NaN where a record lacks it, or has something else.
+        f64 [n, *shape]; NaN for a record that lacks it or has something else.
     """
     values = [_numbers(record.get(name)) for record in records if record.get("kind") == kind]
     shape = next((value.shape for value in values if value is not None), ()) if shape is None else shape
@@ -168,7 +168,7 @@ def _restored(value: Any) -> Any:
 
 
 def _lines(path: pathlib.Path, members: int = 0) -> Iterator[tuple[int, Record | str]]:
-    """Yields of each line where it ends, and its record or what is wrong with it; a last half of a line is left out."""
+    """Yields for each line the position of its end, and its record or its fault; leaves out an unfinished last line."""
     position, broken = 0, 0
     for line in files.lines(path):
         position += len(line)
@@ -183,7 +183,7 @@ def _lines(path: pathlib.Path, members: int = 0) -> Iterator[tuple[int, Record |
 
 
 def _parse(line: bytes, members: int) -> Record | str:
-    """Reads one line; says what is wrong with it where it is no record."""
+    """Reads the record of one line, or returns its fault in words."""
     try:
         record = files.parsed(line)
         if not isinstance(record, dict):

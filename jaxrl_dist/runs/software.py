@@ -1,6 +1,6 @@
 """The commit and the versions that a result depends on, as `--version` prints them and a run folder records them.
 
-Imports no JAX: versions are read from the metadata of what is installed.
+Imports no JAX: versions are read from the metadata of installed packages.
 """
 
 import importlib.metadata
@@ -20,7 +20,7 @@ _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("gymnax", "brax", "envpool", "gymnasium", "ale-py", "craftax", "navix", "jumanji", "pgx", "playground"),
 )
-# What records may be sent to, by its package.
+# Services to which records may be sent, by package.
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 _KEY = "software"
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
@@ -46,7 +46,7 @@ def versions() -> list[str]:
 
 
 def is_installed(package: str) -> bool:
-    """Says whether a package can be imported; a folder of its name that some program left here is none."""
+    """Says whether a package can be imported; a mere folder of its name, left by some program, is none."""
     if package in sys.modules:
         return sys.modules[package] is not None
     spec = importlib.util.find_spec(package)
@@ -54,7 +54,7 @@ def is_installed(package: str) -> bool:
 
 
 def check_trackers(settings: Mapping[str, Any] | resolve.Resolved) -> None:
-    """Checks that the packages of the trackers that the settings name are there, without importing them.
+    """Checks that the packages of the settings' trackers are installed, without importing them.
 
     Raises:
         UsageError: one is missing; the message names the extra to install.
@@ -67,20 +67,20 @@ def check_trackers(settings: Mapping[str, Any] | resolve.Resolved) -> None:
 
 def commit() -> str:
     """Returns the commit of the package's checkout, marked where tracked files differ from it, or "unknown"."""
-    # An installed package may lie in another project's repository, whose commit says nothing of it.
+    # An installed package may lie in another project's repository, whose commit says nothing about it.
     if not _git("ls-files", "__init__.py"):
         return _UNKNOWN["commit"]
     return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") or _UNKNOWN["commit"]
 
 
 def recorded(contents: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns commit and versions of a run's sessions, from its `config.json`; unknown where it has none."""
+    """Returns commit and versions of a run's sessions, from its `config.json`; unknown if it has none."""
     sessions = contents.get(_KEY)
     return sessions if sessions and _SESSIONS.holds(sessions) else [_UNKNOWN]
 
 
 def other_version(contents: Mapping[str, Any]) -> str:
-    """Returns this package's version that last wrote a run, of its `config.json`, "" where it is the one at hand."""
+    """Returns the version of this package that last wrote a run's `config.json`, "" if it is the present one."""
     ours = f"{_DISTRIBUTIONS[0]} "
     then, now = (
         next((one.removeprefix(ours) for one in listed if one.startswith(ours)), "")
@@ -90,11 +90,11 @@ def other_version(contents: Mapping[str, Any]) -> str:
 
 
 def record(contents: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Adds commit and versions of this process to what a `config.json` is to hold.
+    """Adds commit and versions of this process to the contents of a `config.json`.
 
     Args:
-        contents: to write.
-        earlier: that the file holds, whose sessions are kept; None where there is none.
+        contents: contents to write.
+        earlier: present contents of the file, whose sessions are kept; None without a file.
     """
     now = {"commit": commit(), "versions": versions()}
     before = [] if earlier is None else recorded(earlier)
@@ -102,7 +102,7 @@ def record(contents: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> di
 
 
 def _git(*arguments: str) -> str:
-    """Returns what git prints in the folder of the package, "" where it fails."""
+    """Returns the output of git in the folder of the package, "" if it fails."""
     try:
         result = subprocess.run(
             ["git", "-C", str(_PACKAGE), *arguments],

@@ -28,9 +28,9 @@ class Session(NamedTuple):
     """Facts about the run that a tracker gets when a session begins.
 
     Attributes:
-        destination: project, or experiment.
+        destination: project or experiment.
         folder: run folder.
-        title: of the run.
+        title: title of the run.
         settings: flag name -> value.
     """
 
@@ -47,7 +47,7 @@ class Tracker:
     consequence = f"without further records there; {metrics.FILE_NAME} has them all"
 
     def __init__(self, name: str, session: Session) -> None:
-        """Begins to connect, to `wandb` or `mlflow`; a failure shows at a later record, or at the end."""
+        """Begins to connect to `wandb` or `mlflow`; a failure is raised at a later record, or at the end."""
         self._records: queue.Queue[metrics.Record] = queue.Queue(_LONGEST_QUEUE)
         self._error: Exception | None = None
         self._is_over = threading.Event()
@@ -58,7 +58,7 @@ class Tracker:
         """Hands a record to the thread.
 
         Raises:
-            Exception: of the tracker, in its thread.
+            Exception: the tracker raised it in its thread.
             TimeoutError: too many records wait.
         """
         if self._error is not None:
@@ -70,10 +70,10 @@ class Tracker:
             raise self._error from None
 
     def close(self) -> None:
-        """Waits until all is sent, but not for ever.
+        """Waits until all records are sent, but not for ever.
 
         Raises:
-            Exception: of the tracker, in its thread.
+            Exception: the tracker raised it in its thread.
             TimeoutError: it does not answer.
         """
         self._is_over.set()
@@ -111,7 +111,7 @@ class Tracker:
 
 
 class _Connection(NamedTuple):
-    """An open run of a tracker: its id there, and how it gets a record and its end."""
+    """An open run of a tracker: its id there, a function that sends a record, and one that ends the run."""
 
     id: str
     send: Callable[[metrics.Record], None]
@@ -145,7 +145,7 @@ def _wandb(session: Session, known_id: str | None) -> _Connection:
 
 
 def _mlflow(session: Session, known_id: str | None) -> _Connection:
-    """Opens a run of MLflow, where its own `MLFLOW_TRACKING_URI` says."""
+    """Opens a run of MLflow, at the place of its own `MLFLOW_TRACKING_URI`."""
     from mlflow import entities, tracking
 
     client = tracking.MlflowClient()
@@ -172,7 +172,7 @@ _CONNECT: Mapping[str, Callable[[Session, str | None], _Connection]] = {"wandb":
 
 
 def _kept(path: pathlib.Path, destination: str) -> dict[str, Any]:
-    """Reads what an earlier session kept of its run; nothing where there is none, or it went elsewhere."""
+    """Reads the file of an earlier session; empty if there is none, or its records went elsewhere."""
     try:
         kept = files.read_json(path)
     except errors.UsageError:

@@ -42,23 +42,23 @@ _SUMMARY = {
     **dict.fromkeys(("eval_return_mean", "policy_lag_p50", "policy_lag_p99"), files.NUMBER),
     **{"placement": files.list_of(files.TEXT), "eval_return_per_seed": files.list_of(files.NUMBER)},
 }
-# A page or picture of more would show nothing.
+# A page or picture of more combinations would be unreadable.
 _MOST_COMBINATIONS = 1_000
 
 
 class View(NamedTuple):
-    """A run as its folder has it.
+    """The contents of a run's folder.
 
     Attributes:
-        folder: of the run.
-        label: to call it by.
+        folder: folder of the run.
+        label: name of the run in tables and pictures.
         settings: value by flag name.
-        origins: where each value comes from.
-        entries: of `config.json`, name -> value with origin, tag, and the default where the value is another.
+        origins: origin of each value.
+        entries: name -> entry of `config.json`: value with origin, tag, and the default if the value differs from it.
         software: commit and versions of each session.
-        records: of `metrics.jsonl`.
-        summary: of the last session that came to an end; empty before.
-        state: `finished`, `return reached`, `stopped`, `failed`; `going` (or killed) where a session has not ended.
+        records: records of `metrics.jsonl`.
+        summary: summary of the last session that has ended; empty before.
+        state: `finished`, `return reached`, `stopped`, `failed`; `going` (or killed) if a session has not ended.
         troubles: a line for everything that went wrong.
     """
 
@@ -75,7 +75,7 @@ class View(NamedTuple):
 
     @property
     def env_steps(self) -> int:
-        """Steps per seed so far."""
+        """The steps per seed so far."""
         return max((record["env_steps"] for record in self.records), default=self.summary.get("env_steps", 0))
 
     @property
@@ -93,11 +93,11 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     """Reads a run folder.
 
     Args:
-        folder: of the run.
-        label: to call it by; the folder's path by default.
+        folder: folder of the run.
+        label: name of the run; the folder's path by default.
 
     Raises:
-        UsageError: it holds no run, or files of it cannot be read.
+        UsageError: it holds no run, or its files cannot be read.
     """
     if not folder.is_dir():
         raise errors.UsageError(f"{folder} is no run folder: there is no such folder")
@@ -129,7 +129,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
 
 
 def _checked(contents: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Returns the settings in a `config.json`, and how many returns an evaluation of them has.
+    """Returns the settings in a `config.json`, and the number of returns that an evaluation of such a run has.
 
     Raises:
         ValueError: they are not what a run writes.
@@ -147,7 +147,7 @@ def _checked(contents: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
 
 
 def read_summary(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads what `summary.json` says, but for what it does not know; empty where no session has come to its end.
+    """Reads `summary.json`, without values that are null; empty if no session has ended.
 
     Raises:
         UsageError: the file is not what a run writes.
@@ -170,20 +170,21 @@ def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pat
     """Gives the run folders that a command line names their labels.
 
     Args:
-        folders: of the runs.
+        folders: folders of the runs.
         labels: one per run, separated by commas; None takes the folders.
 
     Raises:
-        UsageError: there are not as many different labels.
+        UsageError: there are more or fewer labels, or two are equal.
     """
     names = labels.split(",") if labels else [str(folder) for folder in folders]
     if len(names) != len(folders) or len(set(names)) < len(names):
-        raise errors.UsageError(f"{len(folders)} runs need as many different labels, not {', '.join(names)}")
+        expected = f"expected {len(folders)} label(s), one per run and all different"
+        raise errors.UsageError(f"{expected}; given {', '.join(names)}")
     return list(zip(folders, names, strict=True))
 
 
 def members(view: View) -> list[View]:
-    """Returns a view of each combination of a sweep, with its own seeds, scores and values; of another run itself."""
+    """Returns a view of each combination of a sweep, with its own seeds, scores and values; else the view itself."""
     if not view.settings.get("sweep"):
         return [view]
     count, found = view.settings.get("num_seeds", 1), []
@@ -215,7 +216,7 @@ def check_one_setting(views: Sequence[View]) -> None:
 
 
 def _of_seeds(record: metrics.Record, seeds: slice) -> metrics.Record:
-    """Returns a record with the returns of some of its seeds; there is an interval only where these are several."""
+    """Returns a record with the returns of some of its seeds, and an interval if these are several."""
     name = "eval_return" if record["kind"] == "eval" else "episode_return"
     scores = np.asarray(record.get(f"{name}_per_seed", ()), np.float64)[seeds]
     known = scores[np.isfinite(scores)]
@@ -231,7 +232,7 @@ def _of_seeds(record: metrics.Record, seeds: slice) -> metrics.Record:
 
 
 def _state(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> str:
-    """Says how a run is; a later session than the summary's may still be going."""
+    """Returns the state of a run; a session after that of the summary may still be going."""
     if any((folder / "failure").glob("*")):
         return "failed"
     last = max((record["env_steps"] for record in records), default=0)
@@ -240,7 +241,7 @@ def _state(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dic
 
 
 def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> tuple[str, ...]:
-    """Lists failures, warnings and counts of what was dropped."""
+    """Lists failures, warnings, and counts of dropped unrolls and gradients."""
     found = [f"a loss or gradient was not finite; the state before it is in {folder / 'failure'}"]
     found = found if any((folder / "failure").glob("*")) else []
     try:
@@ -254,7 +255,7 @@ def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: 
 
 
 def _complaints(path: pathlib.Path) -> Iterator[str]:
-    """Yields what the trainer itself has complained of in its log."""
+    """Yields the trainer's own warnings and errors in its log."""
     for line in files.lines(path):
         if line.startswith(_COMPLAINT.encode()):
             yield line.decode(errors="replace").strip().removeprefix(_COMPLAINT)

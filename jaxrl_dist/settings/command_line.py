@@ -1,4 +1,4 @@
-"""Reads command lines in one grammar: absl's flags, made from the fields of dataclasses, and what follows them."""
+"""Reads command lines in one grammar: absl's flags, made from the fields of dataclasses, and other arguments."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _HELP = fields.Field("help", "bool", False, "Print this, and exit.")
 
 
 class Given(NamedTuple):
-    """Holds what a command line gives: flag name -> value of the flags that it names, and the other arguments."""
+    """The contents of a command line: flag name -> value of the flags that it names, and the other arguments."""
 
     values: dict[str, Any]
     rest: list[str]
@@ -25,20 +25,19 @@ class Help(Exception):  # noqa: N818
 
 
 class _Parser(absl_flags.ArgumentParser):
-    """Passes text to the parser of a field, whose message absl puts behind the flag's name."""
+    """Passes text to the parser of a field; absl puts its error message behind the flag's name."""
 
     def __init__(self, field: fields.Field) -> None:
         super().__init__()
         self.field = field
 
     def parse(self, argument: Any) -> Any:
-        """Returns the value."""
-        # absl itself collects the texts of a flag that may repeat.
+        """Returns the value of a flag's text; absl itself collects the texts of a flag that may repeat."""
         return argument if self.field.repeats else fields.parse(self.field, argument)
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
-    """Puts the flags of every --flagfile=FILE in its place, and --help in that of -h.
+    """Replaces every --flagfile=FILE by the flags in the file, and -h by --help.
 
     Raises:
         UsageError: a file cannot be read.
@@ -102,15 +101,15 @@ def options(
     """Reads the command line of a command whose flags are the fields of one dataclass.
 
     Args:
-        config: with a default for each.
+        config: the dataclass, in which every field has a default.
         arguments: without the program's name.
         usage: how the command is called.
         about: sentences for `--help`.
-        others: further flags, name -> declaration, that are no fields.
-        advice: ends the message of an unknown flag.
+        others: declarations, by name, of flags that are not fields.
+        advice: end of the message for an unknown flag.
 
     Returns:
-        The config, and what else was given.
+        The config, and the other arguments.
 
     Raises:
         UsageError: a flag is unknown, or a value is not valid.
@@ -121,7 +120,7 @@ def options(
     if "help" in names(arguments):
         raise Help(help_text(usage, about, declared))
     values, rest = read(arguments, {**declared, **(others or {})})
-    # What stands behind "--" belongs to another command.
+    # Arguments behind "--" belong to another command.
     own = rest[: rest.index("--")] if "--" in rest else rest
     for argument in own:
         if argument.startswith("-") and argument.strip("-"):

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from jaxrl_dist import errors
 
 CUSTOM = "module:Class"
-# The source of a value that was not published.
+# Source of a value that was not published.
 OURS = "this project"
 _CUSTOM_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """A value for a setting, and where it was published (`OURS` where it was not)."""
+    """A value for a setting, and its source: a publication, or `OURS`."""
 
     value: Any
     source: str
@@ -74,18 +74,18 @@ def setting(
     """Declares one field of a frozen Config dataclass.
 
     Args:
-        default: value without a preset, a family or a flag.
+        default: value if no flag, preset, family or system gives one.
         help: one sentence for `--help`.
-        source: where the default was published; empty for a default of this project.
+        source: publication of the default; empty for a default of this project.
         low: smallest valid value, inclusive.
         high: largest valid value, inclusive.
         above: exclusive lower bound.
         below: exclusive upper bound.
-        choices: valid values, where they are few; "module:Class" among them admits any class of the user's.
+        choices: valid values, if they are few; "module:Class" among them admits any class of the user.
         tag: "identity" if a resume with another value must be refused, "tunable" if it may change.
-        sweep: whether `--sweep` may vary it: a number that only arrays are computed with, so that no branch, no shape
-            and no first parameter depends on it.
-        repeats: whether the flag may be given several times; the value is then the tuple of all texts.
+        sweep: whether `--sweep` may vary it: a number that enters only arithmetic on arrays, so that no branch, no
+            shape and no first parameter depends on it.
+        repeats: whether the flag may be given several times; its value is then the tuple of all texts.
 
     Returns:
         A `dataclasses.field` with the default, and the declaration in its metadata.
@@ -127,7 +127,7 @@ def parse(field: Field, value: Any) -> Any:
     """Turns text such as "1e6", "true" or "64,64", or a Python value, into a valid value of the setting.
 
     Raises:
-        ValueError: it is not of the type, or out of range; the message says what is expected.
+        ValueError: it has the wrong type, or is out of range; the message names the valid values.
     """
     try:
         if field.kind.startswith("tuple") and not field.repeats:
@@ -148,7 +148,7 @@ def parse(field: Field, value: Any) -> Any:
 
 
 def valid_values(field: Field) -> str:
-    """Says in words what a setting may be."""
+    """Describes the valid values of a setting in words."""
     text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
     bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
     limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
@@ -171,7 +171,7 @@ def _truth(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Passes text and refuses all else."""
+    """Returns text, and refuses any other type."""
     if not isinstance(value, str):
         raise TypeError(value)
     return value

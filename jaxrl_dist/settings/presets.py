@@ -1,6 +1,6 @@
-"""Reads presets, `SYSTEM/TASK.flags`: files of flags in which a comment above each flag says where it is from.
+"""Reads presets, `SYSTEM/TASK.flags`: files of flags in which a comment above each flag names its source.
 
-The first paragraph of a file is its head: a sentence, the command, and what came of it. In the others, a comment is the
+The first paragraph of a file is its head: a sentence, the command, and its result. In the others, a comment is the
 source of all flags below it. So a preset is also a file for `--flagfile`.
 """
 
@@ -16,7 +16,7 @@ _SUFFIX = ".flags"
 
 
 class Preset(NamedTuple):
-    """Holds a file's name, SYSTEM/TASK, the lines of its head, and flag name -> value with its source."""
+    """The name of a preset, SYSTEM/TASK, the lines of its head, and flag name -> value with its source."""
 
     name: str
     head: tuple[str, ...]

@@ -20,12 +20,12 @@ PARAMS = "env.params."
 FLAG, AUTO = "flag", "auto"
 
 ConfigT = TypeVar("ConfigT")
-# Flag name -> value, and where it comes from.
+# Flag name -> value and its origin.
 Layer = Mapping[str, tuple[Any, str]]
 
 
 class Change(NamedTuple):
-    """A setting that differs between two configurations; `None` where one of them lacks it."""
+    """A setting that differs between two configurations; a value is `None` if its configuration lacks it."""
 
     name: str
     old: Any
@@ -33,7 +33,7 @@ class Change(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Settings that changed: those that make another run, and those that a resumed run may change."""
+    """Changed settings: those that make it another run, and those that a resumed run may change."""
 
     identity: tuple[Change, ...]
     tunable: tuple[Change, ...]
@@ -46,9 +46,9 @@ class Resolved:
     Attributes:
         family: task family of the environment, None while it is unknown.
         settings: flag name -> value.
-        origins: flag name -> where the value comes from.
+        origins: flag name -> origin of the value.
         fields: flag name -> declaration (none for `env.params.*`).
-        row: the `systems.System` whose settings they are; None where none was chosen.
+        row: the `systems.System` whose settings they are; None if none was chosen.
     """
 
     family: str | None
@@ -78,14 +78,14 @@ class Resolved:
         return config_class(**{name: self.settings[prefix + name] for name in names})
 
     def replaced(self, values: Mapping[str, Any]) -> "Resolved":
-        """Returns these settings with other values, whatever their type."""
+        """Returns these settings with other values, which may have any type."""
         return dataclasses.replace(self, settings={**self.settings, **values})
 
     def as_json(self) -> dict[str, Any]:
-        """Returns what `config.json` holds; `entries` reads it back.
+        """Returns the contents of `config.json`; `entries` reads them back.
 
-        An entry has value, origin and tag, and the default where the value differs from it, so that runs can be
-        compared without the code that they ran.
+        An entry has value, origin and tag, and the default if the value differs from it, so that runs can be compared
+        without their code.
         """
         found = {}
         for name, value in self.settings.items():
@@ -99,7 +99,7 @@ class Resolved:
     def difference(self, old: Mapping[str, Any]) -> Difference:
         """Compares with the contents of another run's `config.json`.
 
-        A setting that is newer than the file counts as having its present default.
+        A setting that the file does not have yet counts as its present default.
 
         Raises:
             UsageError: the contents are not those of a `config.json`.
@@ -146,7 +146,7 @@ def difference(
     Args:
         before: name -> entry of `config.json`; a setting that is missing had its default.
         after: likewise; a setting that is missing is None.
-        always: names of settings that count as identity whatever their tag.
+        always: names of settings that count as identity, whatever their tag is.
     """
     changes, tunable = [], set()
     for name in dict.fromkeys((*after, *before)):
@@ -175,22 +175,22 @@ def describe(changes: Sequence[Change], limit: int = 6) -> str:
 
 
 def origin_of(source: str) -> str:
-    """Says where a value of a Config class or of a system's row is from: a paper, this project, or no cited source."""
+    """Describes the source of a value in a Config class or a system: a paper, this project, or no cited source."""
     return f"paper: {source}" if source and not source.startswith(setting_fields.OURS) else source or "default"
 
 
 def from_row(values: Mapping[str, setting_fields.Cited]) -> dict[str, tuple[Any, str]]:
-    """Returns the layer of a system's own values: their origin is the source alone."""
+    """Returns the layer of a system's own values, whose origin is their source alone."""
     return {name: (value, origin_of(source)) for name, (value, source) in values.items()}
 
 
 def published(origin: str, values: Mapping[str, setting_fields.Cited]) -> dict[str, tuple[Any, str]]:
-    """Returns the layer of a family's or a preset's values, which name it and their source."""
+    """Returns the layer of a family's or a preset's values, whose origin is its name with their source."""
     return {name: (value, f"{origin}: {source}") for name, (value, source) in values.items()}
 
 
 def plain(value: Any) -> Any:
-    """Returns the value as JSON has it: tuples as lists, infinities as text."""
+    """Converts a value to JSON's types: tuples to lists, infinities to text."""
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, float) and math.isinf(value) else value
@@ -200,9 +200,9 @@ def entries(contents: Any, declared: Container[str] = ()) -> dict[str, dict[str,
     """Checks the form of a `config.json`'s contents, and returns its settings by their present names.
 
     Args:
-        contents: of the file.
-        declared: names of the run's settings; a renamed one that is not among them is left out, as the run did not use
-            it.
+        contents: contents of the file.
+        declared: names of the run's settings; a renamed one that is not among them is left out, since the run did not
+            use it.
 
     Raises:
         UsageError: the contents are not those of a `config.json`.

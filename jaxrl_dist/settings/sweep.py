@@ -1,6 +1,6 @@
-"""Reads `--sweep`: settings with several values each, all combinations of which train beside the seeds of one program.
+"""Reads `--sweep`: settings with several values each, all combinations of which train in one program.
 
-A member of a sweep is a seed with one combination; all seeds of the first combination come first. Imports no JAX.
+A member of a sweep is one seed with one combination; all seeds of the first combination come first. Imports no JAX.
 """
 
 import itertools
@@ -19,7 +19,7 @@ def combinations(settings: Resolved) -> list[dict[str, float]]:
     """Returns the combinations of values of a sweep, the last varying fastest; a single empty one without a sweep.
 
     Raises:
-        UsageError: the sweep is not NAME=A,B;NAME=C,D, or a name or a value cannot be.
+        UsageError: the sweep is not NAME=A,B;NAME=C,D, or a name or a value is not valid.
     """
     axes: dict[str, list[float]] = {}
     for part in filter(None, settings["sweep"].split(";")):
@@ -31,7 +31,7 @@ def combinations(settings: Resolved) -> list[dict[str, float]]:
 
 
 def read(sweep: str) -> list[dict[str, float]]:
-    """Returns the combinations of values of a text, in the order of `combinations`; of "" a single empty one.
+    """Returns the combinations of values in a text, in the order of `combinations`; for "" a single empty one.
 
     Raises:
         ValueError: a value is no number.
@@ -40,16 +40,16 @@ def read(sweep: str) -> list[dict[str, float]]:
 
 
 def size(sweep: str) -> int:
-    """Returns how many combinations `read` gives, which may be too many to list; raises what it raises."""
+    """Returns the number of combinations of `read`, which may be too many to list; raises the same errors."""
     return math.prod(map(len, _axes(sweep).values()))
 
 
 def check_once(settings: Resolved, flags: Collection[str]) -> None:
-    """Checks that no setting of a sweep is given as a flag too; a preset's or a paper's value is overridden.
+    """Checks that no setting of a sweep is given as a flag, too; a sweep does override presets and published values.
 
     Args:
-        settings: resolved.
-        flags: names that the user gave.
+        settings: resolved settings.
+        flags: names of the flags that the user gave.
 
     Raises:
         UsageError: one is both.
@@ -65,7 +65,7 @@ def check_once(settings: Resolved, flags: Collection[str]) -> None:
 
 
 def num_members(settings: Resolved) -> int:
-    """Returns how many runs the program trains: seeds × combinations."""
+    """Returns the number of runs that the program trains: seeds × combinations."""
     return settings["num_seeds"] * len(combinations(settings))
 
 
@@ -115,7 +115,7 @@ def _axis(settings: Resolved, part: str) -> tuple[str, list[float]]:
 
 
 def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
-    """Explains that a program cannot have several values of a setting."""
+    """Returns an error for a setting of which one program cannot have several values."""
     return errors.UsageError(
         errors.given("sweep", sweep),
         f": {name} decides what is compiled, or the first parameters; valid here: {', '.join(valid)} "

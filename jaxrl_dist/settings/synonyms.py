@@ -1,11 +1,11 @@
-"""The names that other libraries have for our settings: for messages about their flags, and docs/coming_from.md."""
+"""The names of our settings in other libraries, for messages about unknown flags and for docs/coming_from.md."""
 
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 
 class Synonym(NamedTuple):
-    """Holds a name of another library, our flags that do the same (or "" for none), and how they differ."""
+    """A name of another library, our flags with the same meaning, if any, and the differences in words."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -162,14 +162,14 @@ SUITES = {"gym": "gymnasium"}
 
 
 def find(name: str, declared: Container[str]) -> tuple[Synonym, str] | None:
-    """Returns what another library means by a name, and the library; None where none has it.
+    """Returns the synonym of a name, and its library; None if no library has the name.
 
     Args:
         name: as typed, with or without an owner, in any case, with dashes or underscores.
-        declared: the settings of a run; if the meaning that is found first has some, only these are returned.
+        declared: the settings of a run; if the synonym that is found first has some of them, only these are returned.
     """
     rows = [(one, library) for library, synonyms in LIBRARIES.items() for one in synonyms]
-    # Of names that differ in case alone, the one that was typed is meant.
+    # If names differ in case alone, the one that is spelt as typed comes first.
     found = sorted(
         (row for row in rows if _bare(row[0].theirs) == _bare(name)), key=lambda row: not row[0].theirs.endswith(name)
     )

@@ -1,7 +1,7 @@
-"""Code of users that a flag names as `module:name`. It is imported here and nowhere else.
+"""Imports code of users that a flag names as `module:name`; no other file does.
 
-The user's own command or program may name any. What a run folder alone names is refused unless it is trusted, also
-where it was imported before: the folder chooses the function, and what it is called with.
+The user's own command or program may name any module. A module that only a run folder names is refused unless it is
+trusted, even if it was imported before: the folder chooses the function and its arguments.
 """
 
 import contextlib
@@ -17,18 +17,19 @@ from typing import Any
 
 from jaxrl_dist import errors
 
-# Frames of Python's own imports, and of this file, say nothing of the user's code.
+# Files of frames that say nothing about the user's code: Python's own imports, and this file.
 _MACHINERY = ("<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
-# What settings may name that come from a run folder; None where they come from the user.
+# Names that settings from a run folder may use; None if settings come from the user.
 _TRUSTED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("trusted", default=None)
 
 
 @contextlib.contextmanager
 def trusting(names: Collection[str] | None) -> Iterator[None]:
-    """Takes what settings name within the context as a run folder's, which may name these alone.
+    """Within the context, settings come from a run folder, and may use these names alone.
 
     Args:
-        names: modules, and values of the environment's parameters, that the user gives; None where all is the user's.
+        names: modules, and values of the environment's parameters, that the user gives; None if all settings are the
+            user's.
     """
     before = _TRUSTED.set(names)
     try:
@@ -38,10 +39,10 @@ def trusting(names: Collection[str] | None) -> Iterator[None]:
 
 
 def check_trusted(flag: errors.Worded, name: str) -> None:
-    """Checks that the user names or trusts what would run, or tell other code what to run.
+    """Checks that the user gives or trusts a name of code to run, or a value that tells other code what to run.
 
     Raises:
-        UsageError: a run folder alone names it.
+        UsageError: only a run folder names it.
     """
     trusted = _TRUSTED.get()
     if trusted is not None and name not in trusted:
@@ -60,19 +61,19 @@ def load(
     is_likely: Callable[[Any], bool] | None = None,
     is_offered: bool = False,
 ) -> Any:
-    """Imports what a flag names.
+    """Imports the object that a flag names.
 
     Args:
-        flag: with its value, for messages.
-        text: `module:name`; the module lies where Python looks, which commands widen by the folder they start in.
-        kind: of what is looked for, such as "function".
-        is_one: whether a value is of that kind.
-        is_likely: whether the message for a wrong name names a value; by default all of the kind are named.
-        is_offered: whether it is the text of an installed package's entry point, which any folder may name.
+        flag: flag with its value, for messages.
+        text: `module:name`; the module is on Python's path, to which commands add the current folder.
+        kind: the object's kind in words, such as "function".
+        is_one: (object) -> whether it is of that kind.
+        is_likely: (object) -> whether the message for a wrong name suggests it; by default all of the kind are.
+        is_offered: whether the text is an installed package's entry point, which any folder may name.
 
     Raises:
-        UsageError: the text has another form, the module is not trusted, cannot be imported, or has nothing of that
-            kind and name.
+        UsageError: the text has another form, or the module is not trusted, cannot be imported, or has no object of
+            that kind and name.
     """
     module_name, _, name = text.rpartition(":")
     if not module_name or not name:
@@ -107,12 +108,12 @@ def _import(flag: errors.Worded, name: str) -> ModuleType:
 
 
 def where(error: Exception) -> str:
-    """Describes in one line an error, and the place in the user's code where it was raised."""
+    """Describes an error in one line, with the place in the user's code where it was raised."""
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]
-    # If all frames are of installed packages, as those of an installed jaxrl_dist are, the last of all is named.
+    # Frames of installed packages, to which an installed jaxrl_dist belongs, are used only if there are no others.
     chosen = [frame for frame in frames if "site-packages" not in frame.filename] or frames
-    # A module that is missing has no frame of its own.
+    # A missing module has no frame of its own.
     place = f" at {os.path.basename(chosen[-1].filename)}:{chosen[-1].lineno}" if chosen else ""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}{place}: {text[0] if text else 'no message'}"
@@ -120,5 +121,5 @@ def where(error: Exception) -> str:
 
 @functools.cache
 def installed(group: str) -> Mapping[str, str]:
-    """Returns what installed packages offer by an entry point: name -> `module:name`."""
+    """Returns the objects that installed packages offer by an entry point, name -> `module:name`."""
     return {point.name: point.value for point in importlib.metadata.entry_points(group=group)}

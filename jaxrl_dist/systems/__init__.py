@@ -1,7 +1,7 @@
-"""The systems: which agent, replay and layouts make each one, and its published settings with their sources.
+"""The systems: the agent, replay and layouts of each one, and its published settings with their sources.
 
-A row is a `System` in the `SYSTEMS` of a file of this room; a user's own row, `--system=my_module:SYSTEM`, is the same
-record.
+Each file of this room has a tuple `SYSTEMS` of `System` records; a user's own system, `--system=my_module:SYSTEM`, is
+the same record.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ class System:
         name: as in `--system`.
         agent: (config, `types.EnvironmentSpec`, `networks.Config`) -> `agents.Agent`.
         config: dataclass of the agent's settings, `--agent.*`.
-        replay: where experience is kept.
-        layouts: that it can run in, its own first.
+        replay: kind of its replay.
+        layouts: layouts that it can run in, its own first.
         actions: kinds of actions that the agent takes: `discrete`, and `bounded` or `unbounded` real vectors.
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
@@ -51,7 +51,7 @@ class System:
         return f"System({self.name}: replay {self.replay.name}; layouts {layouts}; actions {actions})"
 
     def settings_in(self, layout: str, family: str | None) -> Mapping[str, Cited]:
-        """Returns what only this layout has or needs, for tasks of a family (None while it is unknown)."""
+        """Returns the values of `by_layout` for this layout, and for tasks of a family (None while it is unknown)."""
         own = self.by_layout.get(layout, {})
         return {**own.get(ANY, {}), **own.get(family or ANY, {})}
 

@@ -1,11 +1,12 @@
 """Settings of advantage actor-critic.
 
-`agent.value_cost` weighs half the squared error. The first release of Baselines has it at .5; its later releases and
-Stable-Baselines3 weigh the whole by .5, which is 1 here, and the Zoo's .4 is .8.
+`agent.value_cost` multiplies half the squared error, as in the first release of Baselines, where it is .5. Later
+releases and Stable-Baselines3 multiply the whole squared error, so their .5 is 1 here, and the Zoo's .4 is .8.
 
-The learner's RMSProp adds ε under the root, as the paper's rule and TensorFlow's, which Baselines uses; PyTorch's, and
-so Stable-Baselines3 outside Atari, adds it to the root. With ε = 1e-5 it matters: √ε is 3e-3, as large as the gradient
-of many a weight. TensorFlow's mean square begins at 1, the learner's at 0, so that the first updates are larger here.
+The learner's RMSProp adds ε under the root, like the paper's rule and that of TensorFlow, which Baselines uses;
+PyTorch, and so Stable-Baselines3 outside Atari, adds it to the root. With ε = 1e-5 this matters: √ε is 3e-3, as large
+as the gradients of many weights. TensorFlow's mean square begins at 1, the learner's at 0, so the first updates are
+larger here.
 """
 
 from jaxrl_dist.agents import a2c

@@ -1,7 +1,7 @@
 """Lists the settings of a system, their values and origins, and writes the texts of `--help` and `--list`.
 
-A setting takes, in rising order: the default of its Config class, the value of its system's paper, that of the task
-family, what its layout needs, a preset's, what `--layout=auto` measured, a flag's.
+The value of a setting comes from, in rising order: the default of its Config class, its system's paper, the task
+family, the needs of its layout, a preset, the choices of `--layout=auto`, a flag.
 """
 
 import dataclasses
@@ -23,19 +23,19 @@ from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, synonyms, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
 
-# A package that offers `NAME = "module:SYSTEM"` by this entry point adds `--system=NAME`.
+# An installed package adds `--system=NAME` by `NAME = "module:SYSTEM"` under this entry point.
 ENTRY_POINTS = "jaxrl_dist.systems"
 ALIASES = {"network": "network.torso"}
 PRESETS = pathlib.Path(str(importlib.resources.files("jaxrl_dist.systems"))) / "presets"
 
 # Rows are counted and permuted in 32 bits.
 _MOST_ROWS = 2**31
-# Settings that `--layout=auto` may choose for any run, as they change nothing that is learned.
+# Settings that `--layout=auto` may choose for any run, since they do not change what is learned.
 _FOR_SPEED = (
     *("layout", "layout.num_devices", "layout.learner_devices", "layout.actor_devices"),
     *("layout.num_actors", "layout.ready_envs"),
 )
-# Others that it may choose, of a layout that learns the same; a folder's word that it chose more is not believed.
+# Other settings that it may choose together with a layout; a run folder that claims more choices is not believed.
 _CHOSEN = ("layout.policy_lag", "layout.unroll_length", f"{PARAMS}num_threads", f"{PARAMS}workers")
 _WIDTH = 110
 _NO_SUCH = errors.Worded("no such setting", "no such flag")
@@ -49,8 +49,8 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's own, auto measures which of those "
-        "that learn the same is the fastest.",
+        "How data moves between environments and learners; empty takes the system's own; auto measures which layout is "
+        "fastest, among those with equal results.",
     )
     preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
     steps: int = setting(
@@ -70,7 +70,7 @@ class RunConfig:
     init_from: str = setting("", "Run folder whose final parameters this run starts from.")
     precision: str = setting(
         "default",
-        "Precision of matrix products; default is the platform's own; CPUs have float32 alone.",
+        "Precision of matrix products; default is the platform's own. CPUs have only float32.",
         choices=("default", "bfloat16", "tensorfloat32", "float32"),
     )
     profile: bool = setting(False, "Write a profiler trace of one interval into the run folder.", tag="tunable")
@@ -86,7 +86,7 @@ class EvaluationConfig:
     )
     max_steps: int = setting(
         27_000,
-        "Longest evaluated episode where the environment has no time limit of its own.",
+        "Longest evaluated episode if the environment has no time limit of its own.",
         low=1,
         tag="tunable",
         source="Mnih et al. 2015, methods (5 minutes at 18,000 frames; 30 minutes since Wang et al. 2016)",
@@ -94,7 +94,7 @@ class EvaluationConfig:
 
 
 class Choice(NamedTuple):
-    """Holds the choices that the other settings depend on: row of the table, environment, and name of the layout."""
+    """The choices that the other settings depend on: system, environment, and name of the layout."""
 
     system: systems.System
     env: str
@@ -119,15 +119,15 @@ def declared(system: systems.System, layout: str) -> dict[str, Field]:
 
 
 def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System | None = None) -> Choice:
-    """Returns what flags name, or else a preset, or else the defaults.
+    """Returns the choices of the flags, or else those of a preset, or else the defaults.
 
     Args:
         flags: settings by flag name.
-        preset: beneath them.
-        own: row that a program has made, in the place of the one that is named.
+        preset: preset below the flags.
+        own: system that a program has made, which replaces the named one.
 
     Raises:
-        UsageError: there is no such system or layout, or the preset is of another system.
+        UsageError: there is no such system or layout, or the preset is for another system.
     """
     named = {name: str(flags.get(name) or "") for name in ("system", "env", "layout")}
     beneath = {name: str(preset.settings[name].value) for name in named if name in preset.settings}
@@ -146,7 +146,7 @@ def choose(flags: Mapping[str, Any], preset: presets.Preset, own: systems.System
 
 
 def find_preset(name: str) -> presets.Preset:
-    """Returns the preset of a name; one without settings for none.
+    """Returns the preset of a name; for an empty name, a preset without settings.
 
     Raises:
         UsageError: there is no such preset.
@@ -158,11 +158,11 @@ def find_preset(name: str) -> presets.Preset:
 
 
 def choose_layout(system: systems.System, name: str, env: str) -> str:
-    """Returns the layout that was named, or else the system's first that serves the environment natively.
+    """Returns the named layout, or else the system's first that serves such environments natively.
 
     Args:
-        system: row of the table.
-        name: of the layout; empty for none.
+        system: the system.
+        name: name of the layout, or empty.
         env: suite:name.
 
     Raises:
@@ -189,7 +189,7 @@ def choose_layout(system: systems.System, name: str, env: str) -> str:
 
 
 def find_system(name: str) -> systems.System:
-    """Returns the row of the table, or that of a user: `module:SYSTEM`, or what an installed package offers.
+    """Returns a system of the table, of a user (`module:SYSTEM`), or of an installed package.
 
     Raises:
         UsageError: there is no such system, or its module is not trusted.
@@ -210,14 +210,14 @@ def find_system(name: str) -> systems.System:
             f": expected one of {', '.join(valid)}, or module:SYSTEM{errors.nearest(name, valid)}",
         )
     if name not in offered:
-        # Before the cache is asked, which may hold it of another's trust.
+        # Checked before the cache is read, which may hold the module since another call has trusted it.
         user_code.check_trusted(errors.given("system", name), name.rpartition(":")[0])
     return _own_system(name, offered.get(name, name))
 
 
 @functools.cache
 def _own_system(name: str, text: str) -> systems.System:
-    """Imports a user's row, which messages and folders call by the name that `--system` gives it."""
+    """Imports a user's system, and names it as `--system` does, for messages and run folders."""
     flag = errors.given("system", name)
     row: systems.System = user_code.load(
         flag, text, "System", lambda value: isinstance(value, systems.System), is_offered=text != name
@@ -230,15 +230,15 @@ def _own_system(name: str, text: str) -> systems.System:
 
 
 def named_row(system: systems.System) -> systems.System:
-    """Returns a row by the name that finds it again: its own, `module:NAME`, or one with a digest of its settings.
+    """Returns a system under a name that finds it again: its own, `module:NAME`, or one with a digest of its settings.
 
     Args:
-        system: of the table, or one that a program has made.
+        system: a system of the table, or one that a program has made.
     """
     if systems.SYSTEMS.get(system.name) is system or ":" in system.name or "#" in system.name:
         return system
     for module_name, module in list(sys.modules.items()):
-        # Objects of a program or notebook lie in __main__, which has a second name where processes are spawned.
+        # Objects of a program or notebook lie in __main__, which spawned processes call by another name.
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             found = [key for key, value in vars(module).items() if value is system]
             if found:
@@ -268,7 +268,7 @@ def canonical(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: str) -> errors.UsageError:
-    """Explains that a system has no such flag, and names the nearest that it has."""
+    """Returns an error for a flag that a system does not have, which names the nearest one."""
     if resolve.RENAMED.get(name) in catalogue:
         return errors.UsageError(errors.given(name), ": renamed to ", errors.given(resolve.RENAMED[name]), " in 0.2.0")
     others = [one for one in system.layout_names if name in declared(system, one) and name not in catalogue]
@@ -290,7 +290,7 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
             " have it",
         )
     candidates = (*catalogue, *ALIASES)
-    # A setting given without its owner, or with the wrong one, is nearest to its namesake.
+    # A setting without its owner, or with the wrong one, is nearest to a setting of the same name.
     namesakes = [flag for flag in candidates if flag.split(".")[-1] == name.split(".")[-1]]
     if namesakes:
         hint: tuple[str | errors.Worded, ...] = ("; did you mean ", errors.given(namesakes[0]), "?")
@@ -300,7 +300,7 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
 
 
 def _translated(name: str, catalogue: Container[str]) -> tuple[str | errors.Worded, ...]:
-    """Returns the parts that say what another library's name is here, none where none has it."""
+    """Returns the parts of a message that translate a name of another library; none if no library has the name."""
     found = synonyms.find(name, catalogue)
     if found is None:
         return ()
@@ -322,11 +322,11 @@ def resolved(
     """Gives every setting its value: default < paper < family < layout < preset < measured < flag.
 
     Args:
-        flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them choose the
-            others.
+        flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them decide
+            which others there are.
         family: task family of the environment; None before its spec is known (to check flags only).
-        preset: instead of the one that the flags name.
-        measured: flag name -> value and origin of what `--layout=auto` has chosen; before that, the layout is the
+        preset: replaces the one that the flags name.
+        measured: flag name -> value and origin of a choice of `--layout=auto`; without choices, the layout is the
             system's own.
 
     Raises:
@@ -365,11 +365,11 @@ def resolved(
 
 
 def restored(contents: Mapping[str, Any], own: systems.System | None = None) -> Resolved:
-    """Rebuilds the settings of a run from its `config.json`, origins included.
+    """Rebuilds the settings of a run, with their origins, from its `config.json`.
 
     Args:
-        contents: of the file.
-        own: row of the run's system, where a program made it.
+        contents: contents of the file.
+        own: system of the run, if a program made it.
 
     Raises:
         UsageError: the contents are not those of a `config.json` that this version can read.
@@ -388,13 +388,13 @@ def restored(contents: Mapping[str, Any], own: systems.System | None = None) -> 
 
 
 def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
-    """Returns what `--layout=auto` has chosen in an earlier session, or would have: flag name -> value and origin.
+    """Returns the choices of `--layout=auto` in an earlier session: flag name -> value and origin.
 
-    A run that was begun without it goes on in its own layout, on its own devices.
+    If the run was begun without auto, these are its own layout and devices.
 
     Args:
-        contents: of a `config.json`, which may be damaged.
-        asked: settings now; a run of another system or environment says nothing about them.
+        contents: contents of a `config.json`, which may be damaged.
+        asked: the present settings; a run of another system or environment has no choices for them.
     """
     try:
         read = resolve.entries(contents)
@@ -411,12 +411,12 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
 
 
 def resolved_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked: Resolved) -> Resolved:
-    """Gives every setting its value as in a run: in the family of its environment, with what auto means there.
+    """Gives every setting its value as in a run: for the family of its environment, and with its choices of auto.
 
     Args:
-        contents: of the run's `config.json`.
+        contents: contents of the run's `config.json`.
         flags: flag name -> text or value.
-        asked: settings that these give before the environment is known.
+        asked: the settings that these give before the environment is known.
 
     Raises:
         UsageError: a flag is not valid in that family.
@@ -439,11 +439,11 @@ def help_text(
     """Describes every flag of a system in a layout: default, range and origin, the values of families and preset.
 
     Args:
-        system: row of the table.
+        system: the system.
         layout: name of one of its layouts.
         usage: how the command is called.
-        preset: whose values are shown too.
-        actions: other flags of the command -> what each does.
+        preset: a preset whose values are shown, too.
+        actions: other flags of the command, with their descriptions.
     """
     catalogue = declared(system, layout)
     lines = [
@@ -476,7 +476,7 @@ def list_text() -> str:
 
 
 def _check_seeds(found: Resolved, seeds_together: bool) -> None:
-    """Refuses several seeds, or a sweep, of a layout that trains one at a time."""
+    """Refuses several seeds, or a sweep, in a layout that trains one seed at a time."""
     if found["num_seeds"] > 1 and not seeds_together:
         raise errors.UsageError(
             errors.given("num_seeds", found["num_seeds"]),
@@ -503,7 +503,7 @@ def _check_rows(settings: Mapping[str, Any]) -> None:
 def _in_layout(
     preset: presets.Preset, layout: str, catalogue: Container[str], needed: Container[str]
 ) -> dict[str, Cited]:
-    """Returns the settings of a preset; in another layout than its own, without those of its own or that this needs."""
+    """Returns the settings of a preset; in another layout, without those of the preset's layout or set by this one."""
     kept = {
         name: value
         for name, value in preset.settings.items()
@@ -515,7 +515,7 @@ def _in_layout(
 
 
 def _value(system: systems.System, catalogue: Mapping[str, Field], name: str, value: Any) -> Any:
-    """Checks one value; parameters of the environment's own stay text."""
+    """Checks one value; the environment's own parameters stay text."""
     if name.startswith(PARAMS) and name[len(PARAMS) :].isidentifier():
         return str(value)
     if name not in catalogue:

@@ -1,9 +1,9 @@
 """Settings of IMPALA and of SEED RL's form of it.
 
-The loss is summed, so gradients are as much larger as there are rows, and with them the ε of RMSProp that tells noise
-from signal: of 160 rows, .5 is what 2e-5 is of their mean. With 1e-5 CartPole was learned and lost again. MinAtar's
-Breakout is alike in each game: with summed losses the policy settled on the first five or six bricks; with means, more
-rows and more entropy it goes on learning.
+The loss is summed, so gradients grow with the number of rows, and the ε of RMSProp must grow with them: for sums over
+160 rows, .5 corresponds to 2e-5 for their mean. With 1e-5 CartPole was learned and lost again. Every game of MinAtar's
+Breakout is the same: with summed losses the policy settled on the first five or six bricks; with means, more rows and
+more entropy it goes on learning.
 """
 
 from jaxrl_dist.agents import impala

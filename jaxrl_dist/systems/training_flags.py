@@ -1,4 +1,4 @@
-"""Reads the command line of training, and checks all that can be checked before an environment is made."""
+"""Reads the command line of training, and checks everything that can be checked before an environment is made."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ _ACTIONS = {
 
 
 class Command(NamedTuple):
-    """Holds what the user asks for: text to print, or flags (name -> value) to run with and their checked settings.
+    """The wish of the user: text to print, or flags (name -> value) of a run and their checked settings.
 
-    With `dry_run`, only what such a run would be is wanted.
+    With `dry_run`, the run is to be described, not trained.
     """
 
     text: str
@@ -77,7 +77,7 @@ def _flags(arguments: Sequence[str], declared: Mapping[str, Field]) -> dict[str,
 
 
 def _unexpected(system: systems.System, declared: Mapping[str, Field], argument: str) -> errors.UsageError:
-    """Explains an argument that is no flag of the system."""
+    """Returns an error for an argument that is no flag of the system."""
     if not argument.startswith("-") or not argument.strip("-"):
         return errors.UsageError(f"unexpected argument {argument!r}: flags are given as --flag=value")
     return catalogue.unknown_flag(system, declared, argument.lstrip("-").partition("=")[0])

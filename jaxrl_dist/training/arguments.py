@@ -1,4 +1,4 @@
-"""Checks the types of what a program gives to `train`, `make` and `load`; values are checked where they are used."""
+"""Checks the types of the arguments of `train`, `make` and `load`; values are checked where they are used."""
 
 import os
 import reprlib
@@ -13,10 +13,10 @@ _PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
 
 
 def check_task(system: Any, env: Any, settings: Any) -> None:
-    """Checks which system is to learn what, and how.
+    """Checks the types of system, environment and settings.
 
     Raises:
-        UsageError: a name, a record or a mapping is something else.
+        UsageError: one has the wrong type.
     """
     _expect("system", system, isinstance(system, str | systems.System), 'a name such as "ppo", or a jaxrl_dist.System')
     if not isinstance(env, str):
@@ -34,10 +34,10 @@ def check_task(system: Any, env: Any, settings: Any) -> None:
 
 
 def check_session(devices: Any, callbacks: Any, display: Any) -> None:
-    """Checks on what a run is trained, and who is told of it.
+    """Checks the types of devices, callbacks and display.
 
     Raises:
-        UsageError: something else is given, or no device.
+        UsageError: one has the wrong type, or there is no device.
     """
     listed = isinstance(devices, Sequence) and all(isinstance(device, jax.Device) for device in devices)
     is_valid = listed and len(devices) == len(set(devices)) > 0
@@ -48,10 +48,10 @@ def check_session(devices: Any, callbacks: Any, display: Any) -> None:
 
 
 def check_policy(run: Any, slot: Any, seed_index: Any, params: Any, system: Any) -> None:
-    """Checks which policy is to be loaded.
+    """Checks the types of the arguments that name a policy.
 
     Raises:
-        UsageError: a folder, a name, a number, a mapping or a record is something else.
+        UsageError: one has the wrong type.
     """
     check_run(run)
     _expect("slot", slot, isinstance(slot, str), '"latest" or "best"')
@@ -64,7 +64,7 @@ def check_policy(run: Any, slot: Any, seed_index: Any, params: Any, system: Any)
 
 
 def check_run(run: Any) -> None:
-    """Checks the folder of a run.
+    """Checks the type of a run folder.
 
     Raises:
         UsageError: it is no path.
@@ -73,7 +73,7 @@ def check_run(run: Any) -> None:
 
 
 def check_trust(trust: Any) -> None:
-    """Checks what a run folder may name.
+    """Checks the type of the names that are trusted.
 
     Raises:
         UsageError: it is no list of texts.
@@ -83,7 +83,7 @@ def check_trust(trust: Any) -> None:
 
 
 def _expect(name: str, value: Any, is_valid: bool, valid: str) -> None:
-    """Refuses what is not valid; addresses in memory say nothing, so all but plain values are shown by their type."""
+    """Refuses a value that is not valid; shows its type, unless it is plain: an address in memory says nothing."""
     if not is_valid:
         shown = reprlib.repr(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
         raise errors.UsageError(f"{name}={' '.join(shown.split())}: expected {valid}")

@@ -26,7 +26,7 @@ class Assembly(NamedTuple):
         environment: on the device, or of a suite on the CPU.
         agent: pure functions.
         layout: programs of the layout.
-        evaluate: (params [S, ...], keys [S], index) -> returns f64 [S, episodes].
+        evaluate: the evaluation, see `evaluation.make`.
     """
 
     settings: Resolved
@@ -37,7 +37,7 @@ class Assembly(NamedTuple):
 
     @property
     def protocol(self) -> str:
-        """Names what scores depend on beside the environment's name, "" where nothing does."""
+        """Names the rules of the environment on which scores depend, such as episode length; "" without any."""
         return self.environment.protocol if isinstance(self.environment, envs.HostTask) else ""
 
     def init(self, keys: jax.Array) -> Any:
@@ -56,10 +56,10 @@ def resolve(
 
     Args:
         flags: settings by flag name.
-        measured: what `--layout=auto` has chosen, by flag name with its origin.
+        measured: choices of `--layout=auto`, by flag name, each with its origin.
 
     Raises:
-        UsageError: a value that does not fit.
+        UsageError: a value does not fit.
     """
     checked = catalogue.resolved(flags, measured=measured or {})
     sweep.combinations(checked)
@@ -76,13 +76,13 @@ def assemble(
     """Builds every part.
 
     Args:
-        settings: resolved.
-        environment: that the settings name.
-        devices: to use, all of them.
-        episodes: per evaluation and seed; 0 takes the setting.
+        settings: resolved settings.
+        environment: the environment that they name.
+        devices: devices to use, all of them.
+        episodes: episodes per evaluation and seed; 0 takes the setting.
 
     Raises:
-        UsageError: sizes that devices do not divide, or an action space that the agent cannot serve.
+        UsageError: devices do not divide a size, or the agent cannot take the environment's actions.
     """
     mesh = meshes.make(devices, sweep.num_members(settings))
     errors.check_divided("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
@@ -108,8 +108,8 @@ class Parts(NamedTuple):
         environment: on the device, or of a suite on the CPU.
         agent: pure functions.
         replay: one shard that holds all environments.
-        learner: of the agent.
-        step: as `learning.step.make` returns it: adds unrolls to the replay and learns what is due.
+        learner: learner of the agent.
+        step: from `learning.step.make`: adds unrolls to the replay, and makes the updates that are due.
     """
 
     settings: Resolved
@@ -129,10 +129,10 @@ def make(
     """Makes the parts of a system with the settings that it has for a task.
 
     Args:
-        system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
+        system: name of a system, `module:SYSTEM`, or a `System` of one's own.
         env: environment as suite:name.
         settings: by flag name, such as {"agent.discount": 0.9}.
-        **run_settings: settings without an owner, as `train` takes them.
+        **run_settings: settings without a dot in their name, such as `steps`, as `train` takes them.
 
     Raises:
         UsageError: arguments or settings are not valid, or do not go together.
@@ -149,7 +149,7 @@ def by_flag(
     """Returns all settings of a call by flag name.
 
     Raises:
-        UsageError: one is of another type than it must be, or given twice.
+        UsageError: one has the wrong type, or is given twice.
     """
     arguments.check_task(system, env, settings)
     named = {"system": system, "env": env, **run_settings}
@@ -161,14 +161,14 @@ def by_flag(
 
 
 class Builder(NamedTuple):
-    """Builds agent, learner and layout of a run, with its own settings or with other values of some."""
+    """Builds agent, learner and layout of a run, with its own settings or with other values for some of them."""
 
     settings: Resolved
     environment: envs.Environment | envs.HostTask
     mesh: Mesh
 
     def agent_and_learner(self, values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
-        """Returns agent and learner with values, numbers or arrays [], in the place of those of the settings."""
+        """Returns agent and learner; `values`, numbers or arrays [], replace those of the settings."""
         chosen = self.settings.replaced(values)
         agent = make_agent(chosen, self.environment.spec)
         return agent, learner.make(chosen.group("learner", learner.Config), agent, _layout(self.settings).axis)
@@ -199,7 +199,7 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
     """Builds agent and learner of a sweep.
 
     Raises:
-        UsageError: a setting of it is not one that the program computes with.
+        UsageError: a swept setting decides what is compiled, so one program cannot have several values of it.
     """
     combinations = sweep.combinations(builder.settings)
     for name in combinations[0]:
@@ -214,7 +214,7 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     """Builds the agent of the settings' system for an environment.
 
     Raises:
-        UsageError: the agent or the network does not fit it; the message names the systems that take its actions.
+        UsageError: agent or network do not fit the environment; the message names systems that take its actions.
     """
     system = settings.row
     config: Any = settings.group("agent", system.config)
@@ -228,10 +228,10 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
-    """Returns the devices to learn on, of those there are, as the layout chooses them.
+    """Lets the layout choose from the given devices those to learn on.
 
     Raises:
-        UsageError: more devices asked for than there are, or others.
+        UsageError: the settings ask for more devices than there are, or for others.
     """
     keeps_rows = settings.row.replay.keeps_rows
     return _layout(settings).choose_devices(settings, devices, keeps_rows)
@@ -253,15 +253,15 @@ def make_replay(
     """Builds one shard of the replay of the settings' system.
 
     Args:
-        settings: resolved.
-        agent: whose windows it cuts.
-        learner_config: of the learner.
-        num_shards: over which environments and capacity are divided.
+        settings: resolved settings.
+        agent: the agent, which says how long its windows are.
+        learner_config: settings of the learner.
+        num_shards: number of shards, which divide environments and capacity.
         axis: reduces over the shards, which draw a batch together.
-        apart: whether each draws a batch of its own, and one gradient is taken of it.
+        apart: whether each shard draws a batch of its own, of which one gradient is taken.
 
     Raises:
-        UsageError: sizes that do not fit together.
+        UsageError: sizes do not fit together.
     """
     num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
     system = settings.row
@@ -305,7 +305,7 @@ def make_replay(
 def seed_keys(settings: resolves.Resolved) -> jax.Array:
     """Returns the typed keys [S] of a run's seeds; seed i of several is the run of `seed + i` alone.
 
-    Of a sweep, the seeds of each combination in turn.
+    With a sweep, all seeds of the first combination come first, then those of the second, and so on.
     """
     seeds = settings["seed"] + np.arange(settings["num_seeds"], dtype=np.uint32)
     seeds = np.tile(seeds, len(sweep.combinations(settings)))

@@ -1,8 +1,8 @@
-"""Chooses settings on which only speed depends, by trying them for about ten seconds: `--layout=auto`.
+"""Chooses settings that only change the speed, by trying them for about ten seconds: `--layout=auto`.
 
 It may choose the layout, the devices, the number of actors, the simulator's threads, and, where actors take the newest
-parameters anyway, how many environments act together. It leaves alone all that changes what is learned (environments
-and rows per update, replay, policy lag, optimiser), and whatever a flag or a preset has named.
+parameters anyway, the number of environments that act together. It does not touch settings that change what is learned
+(environments and rows per update, replay, policy lag, optimiser), nor those that a flag or a preset names.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ Option = dict[str, Any]
 
 _SLICE_S = 0.5
 _ROUNDS = 3
-# A smaller gain may be due to chance; then the first option, which is the usual one, is kept.
+# A smaller gain may be due to chance; then the first option, the usual one, is kept.
 _CLEARLY = 1.03
 _REPLAY_ROWS = 2**16
 _THREADS = {"envpool": "num_threads", "gymnasium": "workers"}
@@ -41,15 +41,15 @@ def settle(
     on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
 ) -> tuple[resolve.Resolved, envs.Environment | envs.HostTask]:
-    """Returns settings and environment as they are; of `--layout=auto`, as an earlier session has them, or as measured.
+    """Returns settings and environment; under `--layout=auto` with the choices of an earlier session, or new ones.
 
     Args:
         named: settings by flag name, as the user gave them.
-        settings: resolved of them.
-        environment: that they name.
-        folder: of the run, which may hold an earlier session.
-        devices: to choose from.
-        on_devices: called with those of each option, before anything is compiled for them.
+        settings: the resolved settings.
+        environment: the environment that they name.
+        folder: run folder, which may hold an earlier session.
+        devices: devices to choose from.
+        on_devices: called with the devices of each option, before anything is compiled for them.
         say: prints a line.
 
     Raises:
@@ -68,8 +68,8 @@ class Trials(NamedTuple):
 
     Attributes:
         named: settings by flag name, as the user gave them.
-        devices: to choose from.
-        on_devices: called with those of each option, before anything is compiled for them.
+        devices: devices to choose from.
+        on_devices: called with the devices of each option, before anything is compiled for them.
         say: prints a line.
     """
 
@@ -79,13 +79,13 @@ class Trials(NamedTuple):
     say: Callable[[str], None]
 
     def choose(self, settings: resolve.Resolved) -> Measured:
-        """Tries one choice after the other, each with the best of those before.
+        """Makes one choice after the other, each with the best options of the choices before.
 
         Args:
-            settings: resolved of those that were named.
+            settings: the resolved settings.
 
         Returns:
-            The values by flag name, each with its origin.
+            The chosen values by flag name, each with its origin.
 
         Raises:
             UsageError: simulators connect by themselves.
@@ -106,7 +106,7 @@ class Trials(NamedTuple):
                 if speed:
                     self.say(f"{resolve.AUTO}: {_text(option)}: {speed:,.0f} steps/s")
             if not any(speeds):
-                # Then the run itself reports the error.
+                # No option is possible: the run itself reports the error.
                 return measured
             best = max(range(len(tried)), key=lambda i: speeds[i])
             if speeds[best] < speeds[0] * _CLEARLY:
@@ -121,13 +121,13 @@ class Trials(NamedTuple):
             probes = [self._probe(measured, option, stack) for option in options]
             for _ in range(_ROUNDS):
                 for one in probes:
-                    # Where an iteration takes long, one round is enough.
+                    # One round is enough where an iteration takes long.
                     if one is not None and one.seconds < _ROUNDS * _SLICE_S:
                         one.run(_SLICE_S)
             return [statistics.median(one.rates) if one else 0.0 for one in probes]
 
     def _probe(self, measured: Measured, option: Option, stack: contextlib.ExitStack) -> probe.Probe | None:
-        """Returns the warm probe of an option, which the stack closes; None, and says why, if settings exclude it."""
+        """Returns the warm probe of an option, which the stack closes; says why and returns None if it is refused."""
         entries = {name: (value, resolve.AUTO) for name, value in option.items()}
         try:
             settings, environment = assemble.resolve(self.named, {**measured, **entries})
@@ -143,7 +143,7 @@ class Trials(NamedTuple):
 
 
 def _layouts(settings: resolve.Resolved) -> list[Option]:
-    """Returns the layouts that learn the same: Anakin, and Sebulba with actors that wait for the learner."""
+    """Returns the layouts with equal results: Anakin, and Sebulba with actors that wait for the learner."""
     options: list[Option] = [{"layout": settings["layout"]}]
     row = settings.row
     if settings["layout"] == "anakin" and "sebulba" in row.layout_names and settings["num_seeds"] == 1:
@@ -153,7 +153,7 @@ def _layouts(settings: resolve.Resolved) -> list[Option]:
 
 
 def _devices(devices: Sequence[jax.Device], settings: resolve.Resolved) -> list[Option]:
-    """Returns how many devices learn; under Sebulba on several accelerators, also a half with actors on the other."""
+    """Returns numbers of devices that learn; under Sebulba on several accelerators, also one half that learns alone."""
     chosen, count = len(assemble.choose_devices(settings, devices)), len(devices)
     counts = list(dict.fromkeys([chosen, *(2**i for i in range(count.bit_length()) if 2**i <= count), count]))
     if settings["layout"] == "anakin":
@@ -169,7 +169,7 @@ def _devices(devices: Sequence[jax.Device], settings: resolve.Resolved) -> list[
 
 
 def _actors(settings: resolve.Resolved) -> list[Option]:
-    """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so it learns the same."""
+    """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so results are equal."""
     if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
         return []
     cores, envs_in_all = len(os.sched_getaffinity(0)), settings["env.num_envs"]
@@ -186,7 +186,7 @@ def _threads(settings: resolve.Resolved) -> list[Option]:
 
 
 def _together(settings: resolve.Resolved) -> list[Option]:
-    """Returns numbers of environments that act together, where which ones do depends on timing anyway."""
+    """Returns numbers of environments that act together, for runs whose results depend on timing anyway."""
     if settings["layout"] != "sebulba" or settings["layout.policy_lag"] != "free" or settings["layout.quorum"]:
         return []
     width = settings["env.num_envs"] // settings["layout.num_actors"]

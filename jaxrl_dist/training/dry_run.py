@@ -34,7 +34,7 @@ _OTHERS = {
 
 
 class Compiled(NamedTuple):
-    """A program: its name, seconds to compile it, and the bytes per device that it needs for itself."""
+    """A program: its name, the seconds to compile it, and the bytes per device that it needs beside its arguments."""
 
     name: str
     seconds: float
@@ -44,13 +44,13 @@ class Compiled(NamedTuple):
 def describe(
     flags: Mapping[str, Any], settings: resolve.Resolved, devices: Sequence[jax.Device], probe_s: float = _PROBE_S
 ) -> Any:
-    """Yields the lines that tell of a run, each as soon as it is known.
+    """Yields the lines that describe a run, each as soon as it is known.
 
     Args:
-        flags: flag name -> text or value, of the run.
-        settings: that these give before the environment is known.
-        devices: to choose from.
-        probe_s: how long to train.
+        flags: flags of the run, name -> text or value.
+        settings: the settings that these give before the environment is known.
+        devices: devices to choose from.
+        probe_s: seconds to train.
 
     Raises:
         UsageError: settings are not valid, or do not go together.
@@ -92,7 +92,7 @@ def _placement(probed: probe.Probe) -> list[str]:
 
 
 def parts(template: Any) -> dict[str, dict[str, int]]:
-    """Returns the bytes of each part of a run's state by place; of parts that take none, nothing.
+    """Returns the bytes of each part of a run's state by place, without empty parts.
 
     Args:
         template: from `Layout.template`.
@@ -104,7 +104,7 @@ def parts(template: Any) -> dict[str, dict[str, int]]:
 
 
 def _memory(template: Any, training: Compiled, devices: Sequence[jax.Device]) -> list[str]:
-    """Lists the bytes of each part by device, equal devices together, and the free memory."""
+    """Lists the bytes of each part by device, in one line for equal devices, and the free memory."""
     table = parts(template)
     learners = [f"{device.platform}:{device.id}" for device in devices]
     table["program's own, in training"] = dict.fromkeys(learners, training.temporaries)
@@ -137,12 +137,12 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
 
 
 def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: types.Params) -> dict[str, list[str]]:
-    """Returns what changes over a run, by name: its value after 0, 25, 50, 75 and 100 %.
+    """Returns the scheduled settings of a run by name, each with its value after 0, 25, 50, 75 and 100 % of it.
 
     Args:
-        settings: of the run.
-        parts: of the run.
-        params: of any of its seeds, leaves [S, ...].
+        settings: settings of the run.
+        parts: parts of the run.
+        params: parameters of its seeds, leaves [S, ...].
     """
     one = jax.tree.map(lambda x: x[0], params)
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
@@ -178,7 +178,7 @@ def _range(values: np.ndarray) -> str:
 
 
 def bottleneck(probed: probe.Probe) -> str:
-    """Names in a sentence what a probe's time went into; its state is used up."""
+    """Says what takes most of a probe's time; the probe's state must not be used again."""
     report = probed.report()
     if "bottleneck" in report:
         return _of_threads(report)

@@ -1,4 +1,4 @@
-"""Evaluation on environments of its own: one whole episode each, statistics frozen, on all devices."""
+"""Evaluates in environments of its own, one whole episode each, with statistics frozen, on all devices."""
 
 import contextlib
 import functools
@@ -18,12 +18,12 @@ from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import precision, unroll
 from jaxrl_dist.types import Array, ArrayTree
 
-# Steps until evaluation looks for a stop the first time; then it measures how many take a second.
+# Steps until evaluation first checks for a stop; after them it knows how many take a second.
 _FIRST_SLICE = 64
 
 
 class _Episodes(NamedTuple):
-    """One episode in each of B environments, leaves [B, ...]; returns count while it is not done."""
+    """One episode in each of B environments, leaves [B, ...]; rewards are added until it is done."""
 
     environment: ArrayTree
     timestep: types.TimeStep
@@ -42,17 +42,17 @@ def make(
     """Makes the evaluation of one policy per seed.
 
     Args:
-        agent: its `evaluate` acts.
-        environment: one, on the device.
-        episodes: per seed.
-        max_steps: bound where the environment has no time limit.
+        agent: chooses actions by its `evaluate`.
+        environment: one environment on the device.
+        episodes: number of episodes per seed.
+        max_steps: steps of an episode where the environment has no time limit.
         mesh: from `mesh.make`.
 
     Returns:
         (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments
-        give equal returns. An episode longer than the environment's time limit, or `max_steps` where it has none,
-        counts with the return so far; `limit` lowers that bound (0 only compiles). `stopped`, () -> bool, is polled
-        about once a second: an evaluation that it ends has no result, None.
+        give equal returns. An episode is cut at the environment's time limit, or at `max_steps` if it has none, and
+        counts with its return so far; `limit` lowers this bound (0 only compiles). `stopped`, () -> bool, is called
+        about once a second; if it is True, the evaluation ends and returns None.
     """
     columns = -(-episodes // mesh.shape["devices"])
     by_seed, by_column = meshes.PER_SEED, meshes.COLUMNS
@@ -80,7 +80,7 @@ def make(
 def _reset(
     agent: agents.Agent, environment: envs.Environment, columns: int, index: Array, key: Array
 ) -> tuple[Array, _Episodes]:
-    """Begins the episodes of this device; also returns the key that actions are chosen with."""
+    """Begins the episodes of this device; also returns the key for choosing actions."""
     env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
     state, timestep = envs.columns(environment).reset(env_key, meshes.global_columns(columns))
     carry, done, returns = agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns)
@@ -96,7 +96,7 @@ def _play(
     act_key: Array,
     episodes: _Episodes,
 ) -> _Episodes:
-    """Plays from step to step, or until all episodes of this device are done."""
+    """Plays from one step to another, or until all episodes of this device are done."""
     act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
     step = envs.columns(environment).step
 
@@ -119,7 +119,7 @@ def _play(
 def _played_in_slices(
     play: Any, params: types.Params, act_keys: Array, episodes: _Episodes, limit: int, stopped: Callable[[], bool]
 ) -> _Episodes | None:
-    """Plays until all are done, or to the limit; looks for a stop about once a second, and returns None at one."""
+    """Plays until all episodes are done or at the limit; checks for a stop about once a second, then returns None."""
     start, length = 0, _FIRST_SLICE
     while True:
         started_s, stop = time.perf_counter(), min(start + length, limit)
@@ -133,7 +133,7 @@ def _played_in_slices(
 
 
 def acting(agent: agents.Agent) -> Callable[..., Any]:
-    """Compiles (params, carry, timestep [B], key, t) -> (action [B], carry) of an agent that is evaluated."""
+    """Compiles (params, carry, timestep [B], key, t) -> (action [B], carry), which acts as in evaluation."""
 
     def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
         output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
@@ -148,10 +148,10 @@ def make_on_host(
     """Makes the evaluation in environments on the CPU; see `make`.
 
     Args:
-        agent: its `evaluate` acts.
-        task: of which each evaluation makes new environments, with seeds of their own.
-        episodes: per seed.
-        max_steps: bound where the environment has no time limit.
+        agent: chooses actions by its `evaluate`.
+        task: makes new environments for each evaluation, with seeds of their own.
+        episodes: number of episodes per seed.
+        max_steps: steps of an episode where the environment has no time limit.
         timeout_s: longest step of an environment.
     """
     act = acting(agent)
@@ -194,7 +194,7 @@ def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:
 
     Args:
         returns: f64 [S, episodes].
-        settings: of the run.
+        settings: settings of the run.
 
     Raises:
         EnvironmentFault: a return is not finite; the message names environment, episode and seed.
@@ -223,7 +223,7 @@ def _play_episodes(
         action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
         timestep = environment.step(np.asarray(action))
         returns = np.where(done, returns, timestep.info.episode_return)
-        # An episode that was cut short by a fault has length 0; the next one counts.
+        # An episode that a fault has cut short has length 0; the next one counts instead.
         done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
         if done.all():
             break

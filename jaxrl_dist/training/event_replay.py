@@ -1,4 +1,4 @@
-"""The past of an asynchronous run: repeats it by its event log, and takes it back to an earlier version."""
+"""Repeats an asynchronous run by its event log, and takes it back to an earlier version."""
 
 import os
 import pathlib
@@ -16,7 +16,7 @@ from jaxrl_dist.training import assemble, policy, records, resume, session
 
 
 def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) -> dict[str, Any]:
-    """Runs an asynchronous run again from its start, its events in the order that its log says.
+    """Repeats an asynchronous run from its start, with its events in the order of its log.
 
     Args:
         run: run folder.
@@ -27,7 +27,7 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
         whether they `match`, bit for bit.
 
     Raises:
-        UsageError: it has no event log, or nothing that can be repeated.
+        UsageError: it has no event log, or its environments cannot be repeated.
     """
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {}, trust=trust)
@@ -37,7 +37,7 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
     if isinstance(parts.environment, envs.HostTask):
         raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
     state, meta = _newest(folder, parts, keys)
-    # Events after the checkpoint, as of a run that was killed, left no parameters to compare with.
+    # A killed run has events after its last checkpoint, for which there are no parameters to compare with.
     log = events.read(folder)[: layout.events.count(state)]
     with session.matmul_precision(parts.settings):
         layout.events.follow([])
@@ -48,19 +48,19 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
 
 
 def roll_back(run: str | os.PathLike[str], updates: int, trust: Collection[str] = ()) -> dict[str, Any]:
-    """Makes a kept version of the server the one that a run goes on from, bit for bit, and notes it in its event log.
+    """Lets a run go on from a kept version of the server, bit for bit, and notes this in its event log.
 
     Args:
         run: run folder, locked by the caller.
-        updates: that the version had had.
+        updates: number of updates of the version.
         trust: as in `policy.load`.
 
     Returns:
         A record that `json` can write.
 
     Raises:
-        UsageError: it keeps no such version; the message names those that it keeps.
-        checkpoint.CheckpointError: its checkpoints are corrupt, or none can be written.
+        UsageError: the run keeps no such version; the message names those that it keeps.
+        checkpoint.CheckpointError: its checkpoints are corrupt, or a new one cannot be written.
     """
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {}, trust=trust)
@@ -94,7 +94,7 @@ def _repeat(
     log: list[events.Event],
     sessions: list[tuple[int, int]],
 ) -> types.Params:
-    """Returns the parameters after all events of a log, whose sessions each had a length of the run in mind."""
+    """Returns the parameters after all events of a log; each session had its own number of iterations in total."""
     totals = dict(sessions)
     state, iteration, total = resume.initial_state(parts, keys), 0, totals.pop(0)
     workers: list[int] = []
@@ -116,7 +116,7 @@ def _repeat(
 def _follow(
     layout: parallel.Layout, order: parallel.EventLog, state: Any, iteration: int, workers: list[int], total: int
 ) -> tuple[Any, int]:
-    """Runs from a snapshot on to the last of the events of these workers; returns a snapshot and its iteration."""
+    """Runs from a snapshot until the events of these workers have come; returns a snapshot and its iteration."""
     order.follow(workers)
     try:
         layout.run(state, iteration, len(workers) + 1, total)

@@ -27,10 +27,10 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
     """Says whether all results of a chunk of iterations are finite, and no environment left its range.
 
     Args:
-        state: of the layout, after the chunk.
-        metrics: of the chunk, on the devices or on the host.
+        state: state of the layout after the chunk.
+        metrics: metrics of the chunk, on the devices or on the host.
     """
-    # Members of an asynchronous run are at work: their timesteps are not in its state.
+    # While members of an asynchronous run work, their timesteps are not in its state.
     actors = jax.tree.leaves(getattr(state, "actors", ()), is_leaf=lambda x: isinstance(x, unroll.ActorState))
     timesteps = [one.timestep for one in actors]
     in_state = _all_finite((state.learner.params, state.learner.opt_state, timesteps))
@@ -47,15 +47,15 @@ def stop_at_failure(
     count: int,
     check_lock: Callable[[], None],
 ) -> NoReturn:
-    """Finds the bad iteration, keeps what it began with, and raises.
+    """Finds the bad iteration, saves the state before it, and raises.
 
     Args:
         parts: assembled system.
-        folder: run folder; the state goes to `failure` there.
+        folder: run folder, in which the state is saved as `failure`.
         keys: typed keys [S] of the seeds.
-        progress: before the chunk that went wrong.
-        count: iterations of that chunk.
-        check_lock: of the folder, before anything is written into it.
+        progress: progress before the chunk that went wrong.
+        count: number of iterations of that chunk.
+        check_lock: checks the lock of the folder before anything is written into it.
 
     Raises:
         NonFiniteError: always.
@@ -86,7 +86,7 @@ def forget_failure(folder: pathlib.Path, iteration: int) -> None:
 
     Args:
         folder: run folder.
-        iteration: that the newest checkpoint is of.
+        iteration: iteration of the newest checkpoint.
     """
     path = checkpoint.find(folder / "failure", "state")
     if path is None:
@@ -103,13 +103,13 @@ def forget_failure(folder: pathlib.Path, iteration: int) -> None:
 def _search(
     parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, progress: records.Progress, count: int
 ) -> parallel.Failure | None:
-    """Runs iterations again, one by one, from the last checkpoint on; None where all are sound this time."""
+    """Repeats iterations one by one from the last checkpoint; returns the failure, None if all are sound this time."""
     state_at = functools.partial(_state_at, parts, folder, keys, progress.total)
     state = state_at(progress.iteration)
     for iteration in range(progress.iteration, progress.iteration + count):
         state, metrics = parts.layout.run(state, iteration, 1, progress.total)
         if not is_sound(state, metrics):
-            # From the checkpoint once more: a copy of every state on the way might not fit beside a large replay.
+            # Repeated from the checkpoint: a copy of every state on the way might not fit beside a large replay.
             before = state_at(iteration)
             source = parts.layout.diagnosis.find_source(before, iteration, progress.total)
             return parallel.Failure(iteration, before, source)
@@ -117,14 +117,14 @@ def _search(
 
 
 def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, total: int, iteration: int) -> Any:
-    """Returns the state at the start of an iteration, from the last checkpoint on."""
+    """Returns the state before an iteration, computed from the last checkpoint."""
     found = resume.restore_latest(parts, folder / "checkpoints", keys, parts.layout.template(keys), warnings.warn)
     state, start = (found[0], found[1]["iteration"]) if found else (resume.initial_state(parts, keys), 0)
     return parts.layout.run(state, start, iteration - start, total)[0]
 
 
 def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
-    """Names the environment, field and step of the first such number, or the learner."""
+    """Names environment, field and step of the first number that is not finite, or the learner."""
     if failure.source is None:
         return "observations and rewards are finite, so the loss, its gradient or the update is not"
     field, member, column, row = failure.source

@@ -1,4 +1,4 @@
-"""Reads a run folder: loads its policy to act and be evaluated, and runs an iteration again that failed."""
+"""Reads a run folder: loads and evaluates its policy, and repeats an iteration that failed."""
 
 import os
 import pathlib
@@ -22,10 +22,10 @@ class Policy(NamedTuple):
 
     Attributes:
         agent: pure functions; `agent.evaluate(params, inputs)` acts on a batch.
-        params: of that seed, without a seeds axis.
-        environment: that it was trained on.
-        settings: of the run.
-        env_steps: that its parameters had seen.
+        params: parameters of that seed, without an axis of seeds.
+        environment: the environment that it was trained on.
+        settings: settings of the run.
+        env_steps: environment steps that its parameters were trained for.
     """
 
     agent: agents.Agent
@@ -55,14 +55,14 @@ def load(
     Args:
         run: run folder.
         slot: `latest` or `best` (by mean evaluation return).
-        seed_index: which of the run's seeds; of a sweep, which member (all seeds of the first combination first).
-        params: other parameters of the environment.
-        system: row of the run, where a program made it and no module has it.
+        seed_index: index of the seed; in a sweep, all seeds of the first combination come first.
+        params: parameters of the environment that replace the run's.
+        system: system of the run, if a program made it and no module has it.
         trust: modules that its `config.json` may name, and files and programs for its environment (docs/trust.md).
 
     Raises:
-        UsageError: the folder holds no such policy, it names code that is not trusted, or an argument is of another
-            type than it must be.
+        UsageError: the folder holds no such policy or names code that is not trusted, or an argument has the wrong
+            type.
         checkpoint.CheckpointError: its files are corrupt.
     """
     arguments.check_policy(run, slot, seed_index, params, system)
@@ -88,19 +88,19 @@ def evaluate(
     Args:
         run: run folder.
         episodes: whole episodes per seed.
-        seed: of the evaluation's environments and actions, apart from those of training.
+        seed: seed of the evaluation's environments and actions; never gives those of training.
         slot: `latest` or `best`.
-        params: other parameters of the environment.
+        params: parameters of the environment that replace the run's.
         trust: as in `load`.
 
     Returns:
-        A record that `json` can write; of a sweep, it lists the returns of each combination under `sweep`.
+        A record that `json` can write; `sweep` in it has the returns of each combination of a sweep.
 
     Raises:
         EnvironmentFault: an environment failed, or a return is not finite.
     """
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes, trust=trust)
-    # A run of this seed splits the key itself by use.
+    # A training run with this seed splits the key into one for each of these fields; this is one more.
     root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
     keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
@@ -124,25 +124,24 @@ def evaluate(
 
 
 def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> dict[str, list[float]]:
-    """Runs the iteration again that stopped a run because something was not finite.
+    """Repeats the iteration that stopped a run because something was not finite.
 
     Args:
         run: run folder.
         trust: as in `load`.
 
     Returns:
-        Sums of the iteration's metrics and the norms of the parameters after it by name, one number per seed; the ones
-        that are not finite show what broke.
+        Sums of the iteration's metrics, and the norms of the parameters after it, by name with one number per seed;
+        those that are not finite show what broke.
 
     Raises:
-        UsageError: the run has not failed, names code that is not trusted, or another version wrote what it failed
-            with.
+        UsageError: the run has not failed, names code that is not trusted, or was saved by another version.
     """
     arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
-    # Devices have keys of their own: with another number of them it would be another iteration.
+    # Each device has its own key, so with another number of devices the iteration would be another.
     num_devices = checkpoint.read_meta(path)["num_devices"]
     parts = assemble_run(pathlib.Path(run), {}, num_devices, trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
@@ -179,11 +178,11 @@ def assemble_run(
     own: systems.System | None = None,
     trust: Collection[str] = (),
 ) -> assemble.Assembly:
-    """Builds the parts of a run anew, as its `config.json` says, but for these flags.
+    """Builds the parts of a run anew from its `config.json`, with these flags in the place of its own.
 
     Raises:
-        UsageError: the folder is no run folder, its `config.json` is damaged or names code that is not trusted, or here
-            are fewer devices.
+        UsageError: the folder is no run folder, its `config.json` is damaged or names code that is not trusted, or
+            this process has too few devices.
     """
     arguments.check_trust(trust)
     path = folder / "config.json"
@@ -196,14 +195,14 @@ def assemble_run(
         )
     with user_code.trusting({*trust, *map(str, flags.values())}):
         saved = catalogue.restored(files.read_json(path), own)
-        # Every value is given, so a preset that was changed since, or is gone, has no say.
+        # Every value is given, so the preset is not read: it may have changed since, or be gone.
         named = {**saved.settings, "system": own or saved["system"], "preset": ""}
         settings, environment = assemble.resolve({**named, **_devices(saved, num_devices), **flags})
         return assemble.assemble(settings, environment, jax.devices()[:num_devices], episodes)
 
 
 def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
-    """Returns the flags that make a layout use the first devices there are."""
+    """Returns the flags that make a layout use the first devices of this process."""
     chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
     named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}
     return {name: value for name, value in named.items() if name in saved.settings}

@@ -16,14 +16,14 @@ from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.training import assemble, records
 
-# Longest time until a replay is learned from; a probe that takes longer measures what it sees until then.
+# Longest wait until a replay is large enough to learn from; after it, a probe measures acting alone.
 _PATIENCE_S = 60.0
 _PLAYED_AHEAD = 2
-# How long actors may take to play as far ahead as they can, and how often that is looked at.
+# Longest wait until actors have played as far ahead as they can, and time between two checks for it.
 _REST_S, _LOOK_S = 2.0, 0.05
-# More than a window of any agent.
+# Rows that a cut replay keeps per column: more than a window of any agent.
 _ROWS_PER_COLUMN = 256
-# Large, so that no schedule ends within a probe.
+# Iterations of the whole run: so many that no schedule ends within a probe.
 _TOTAL = 2**24
 
 
@@ -31,10 +31,10 @@ class Probe:
     """A run that is measured; close it.
 
     Attributes:
-        parts: assembled as the settings say, but for a replay that is learned from as soon as it can be.
-        state: of the layout.
-        learns: whether updates were made in what was measured.
-        iterations: measured, and `seconds` that they took.
+        parts: parts of the run, but for a replay that is learned from as soon as it holds a batch.
+        state: state of the layout.
+        learns: whether updates were made while it was measured.
+        iterations: number of measured iterations, which took `seconds`.
         rates: steps per second, all seeds together, of each call of `run`.
     """
 
@@ -45,13 +45,13 @@ class Probe:
         devices: Sequence[jax.Device],
         capacity: int = 0,
     ) -> None:
-        """Assembles.
+        """Assembles the run.
 
         Args:
-            settings: of the run.
-            environment: that they name.
-            devices: to learn on.
-            capacity: rows to which a replay is cut, about; 0 keeps it whole.
+            settings: settings of the run.
+            environment: the environment that they name.
+            devices: devices to learn on.
+            capacity: number of rows to which a replay is cut, about; 0 keeps it whole.
 
         Raises:
             UsageError: settings are not valid, or do not go together.
@@ -69,19 +69,19 @@ class Probe:
         return assemble.seed_keys(self.parts.settings)
 
     def warm_up(self) -> None:
-        """Compiles, and trains until the first update is made, or a replay has taken too long to fill."""
+        """Compiles, and trains until the first update is made, or until filling the replay has taken too long."""
         self.state = self.parts.init(self.keys)
         self._run(0)
         started_s = time.perf_counter()
         while not self.learns and time.perf_counter() - started_s < _PATIENCE_S:
             self.learns = bool(self._run(1).updates.any())
-        # By now all programs that compile at their first use have compiled.
+        # By now the programs that compile at their first use are compiled.
         self._run(1)
 
     def run(self, seconds: float) -> None:
-        """Trains for about so long, at least one iteration, and adds what it measures."""
+        """Trains for about so many seconds, at least one iteration, and adds to the measurements."""
         if self.parts.settings["layout"] != "anakin":
-            # Actors that rested have played ahead.
+            # Actors have played ahead since the last call, so the first iterations would be too fast.
             self._run(_PLAYED_AHEAD)
         started_s, iterations = time.perf_counter(), 0
         while iterations == 0 or time.perf_counter() - started_s < seconds:
@@ -99,13 +99,13 @@ class Probe:
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps per second of all that was measured, without those that no environment made."""
+        """Environment steps per second over all calls of `run`, without steps that no environment made."""
         sums = {name: value.tolist() for name, value in self._sums.items()}
         return records.steps_per_second(self.parts, self.iterations, sums, self.seconds)
 
     @property
     def updates_per_iteration(self) -> float:
-        """Updates of one seed."""
+        """The mean number of updates per iteration of one seed."""
         return float(self._sums["updates"].mean()) / self.iterations
 
     def report(self) -> Mapping[str, Any]:
@@ -113,7 +113,7 @@ class Probe:
         return self.parts.layout.report(self._sums, self._sums, self.seconds)
 
     def close(self) -> None:
-        """Ends threads and frees what it holds."""
+        """Ends threads, and frees the run's memory."""
         self.parts.layout.close()
         self.state = None
 
@@ -127,7 +127,7 @@ class Probe:
 
 
 def _await_rest() -> None:
-    """Waits until actors have played ahead, so that they take no core from the next measurement."""
+    """Waits until actors have played ahead and rest, so that they take no core from the next measurement."""
     until_s = time.perf_counter() + _REST_S
     while time.perf_counter() < until_s:
         used_s = time.process_time()
@@ -137,11 +137,11 @@ def _await_rest() -> None:
 
 
 def acting_seconds(probe: Probe, iterations: int) -> float:
-    """Measures an iteration of Anakin without learning: environments and acting alone.
+    """Measures the seconds of an iteration of Anakin without learning: environments and acting alone.
 
     Args:
-        probe: of an environment on the device, warm; its state is used up.
-        iterations: to take the mean of.
+        probe: warm probe of a run with its environment on the device; its state must not be used again.
+        iterations: number of iterations of which the mean is taken.
     """
     parts = probe.parts
     settings, mesh, environment = parts.settings, parts.layout.mesh, parts.environment
@@ -152,7 +152,7 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     def play(key: jax.Array, params: Any, actors: Any) -> Any:
         exploration = parts.agent.exploration(params, meshes.global_columns(columns), num_envs, 0.5)
         actors, rows, _ = unroll(params, actors, key, exploration, jnp.int32(0))
-        # All rows are asked for, so none is left out.
+        # The sum needs every row, so the compiler drops none.
         return actors, sum(leaf.astype(jnp.float32).sum() for leaf in jax.tree.leaves(rows.steps)) * jnp.ones(columns)
 
     per_seed, by_column = meshes.PER_SEED, meshes.COLUMNS
@@ -167,7 +167,7 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
 
 
 def _early(settings: resolve.Resolved, capacity: int) -> resolve.Resolved:
-    """Returns the settings with a replay that is learned from at once, and is cut where a capacity is given."""
+    """Returns the settings with a replay that is learned from at once, and is cut if a capacity is given."""
     if "replay.min_size" not in settings.settings:
         return settings
     block = settings["env.num_envs"] * settings["layout.unroll_length"]

@@ -17,12 +17,12 @@ _RECENT_S = 1.0
 
 @dataclasses.dataclass
 class Pending:
-    """Sums since the last training record, saved too, so that a resumed run makes the records of an uninterrupted one.
+    """Sums since the last training record; checkpoints hold them, so that a resumed run makes the same records.
 
     Attributes:
         sums: f64 [S] each, by path in the layout's metrics; as lists, so that JSON can hold them.
-        seconds: of wall time, as `Progress.running_s`.
-        iterations: number of them.
+        seconds: wall time, measured as `Progress.running_s`.
+        iterations: number of iterations.
     """
 
     sums: dict[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -36,10 +36,10 @@ class Pending:
 
 
 class Recent:
-    """Sums of the last records that cover a second: shares of the time in less say more of the moment than of the run.
+    """Sums of the last records, at least a second of them: shares of a shorter time depend on the moment.
 
     Attributes:
-        seconds: that they cover.
+        seconds: wall time that the sums cover.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Recent:
         self._parts: collections.deque[Pending] = collections.deque()
 
     def add(self, pending: Pending) -> dict[str, np.ndarray]:
-        """Adds what a record is made of, and returns the sums f64 [S] by path."""
+        """Adds the sums of a record, drops those that are too old, and returns the total, f64 [S] by path."""
         self._parts.append(pending)
         self.seconds += pending.seconds
         while len(self._parts) > 1 and self.seconds - self._parts[0].seconds >= _RECENT_S:
@@ -63,22 +63,22 @@ class Progress:
     """The progress of a run, as kept on the host.
 
     Attributes:
-        iteration: finished so far.
-        total: at which the run ends, as of the last session.
+        iteration: number of finished iterations.
+        total: number of iterations at which the last session was to end.
         evaluated: iteration of the last evaluation, −1 before the first, which is at 0.
         wall_s: seconds since `resume.start` began, summed over all sessions, as are the other seconds.
-        running_s: after compiling, with evaluations, logs and saving. Rates are per second of this clock: the actors
-            of a layout with threads play on while the learner does something else.
-        train_s: in training iterations.
-        compile_s: before the first iteration of each session.
+        running_s: seconds after compiling, with evaluations, logs and saving. Rates are per second of this clock, since
+            the actors of a layout with threads also play while the learner does something else.
+        train_s: seconds in training iterations.
+        compile_s: seconds before the first iteration of each session.
         valid_steps: taught rows, summed over seeds.
         learner_steps: updates, summed over seeds.
-        best_return: largest mean evaluation return once it learns, None before.
+        best_return: largest mean evaluation return after the first update, None before.
         seconds_to_best: `wall_s` at that evaluation.
         last_return: mean of the last evaluation.
-        sessions: of each the events of the layout's log before it, and the `total` that it had.
-        layout_sums: the layout's own sums over all sessions, as `Pending.sums`.
-        pending: towards the next training record.
+        sessions: for each session, the number of events in the layout's log before it, and its `total`.
+        layout_sums: sums of the layout's own measurements over all sessions, as in `Pending.sums`.
+        pending: sums for the next training record.
     """
 
     iteration: int = 0
@@ -98,7 +98,7 @@ class Progress:
     pending: Pending = dataclasses.field(default_factory=Pending)
 
     def run_until(self, wall_s: float) -> None:
-        """Moves the clocks on, to so many seconds since the start."""
+        """Moves the clocks on to `wall_s` seconds since the start."""
         passed_s = wall_s - self.wall_s
         self.running_s += passed_s
         self.pending.seconds += passed_s
@@ -106,7 +106,7 @@ class Progress:
 
 
 def from_meta(meta: Mapping[str, Any]) -> Progress:
-    """Rebuilds the progress from `dataclasses.asdict` of it, among more."""
+    """Rebuilds the progress from `dataclasses.asdict` of it; other keys are ignored."""
     own = {field.name: meta[field.name] for field in dataclasses.fields(Progress)}
     return Progress(**{**own, "pending": Pending(**meta["pending"])})
 
@@ -136,12 +136,12 @@ def env_steps(parts: assemble.Assembly, iteration: int) -> int:
 
 
 def num_events(parts: assemble.Assembly, state: Any) -> int:
-    """Returns the events of a run up to a saved state, 0 of a layout that keeps no log."""
+    """Returns the number of events of a run up to a saved state, 0 for a layout that keeps no log."""
     return parts.layout.events.count(state) if parts.layout.events is not None else 0
 
 
 def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
-    """Returns how far the run is, per seed."""
+    """Returns the steps and updates of the run so far, per seed."""
     steps, members = env_steps(parts, progress.iteration), sweep.num_members(parts.settings)
     return {
         "env_steps": steps,
@@ -155,13 +155,13 @@ def counters(parts: assemble.Assembly, progress: Progress) -> dict[str, Any]:
 def steps_per_second(
     parts: assemble.Assembly, iterations: int, sums: Mapping[str, list[float]], seconds: float
 ) -> float:
-    """Returns the environment steps per second of all seeds, without those that a layout passed over."""
+    """Returns the environment steps per second of all seeds, without steps that no environment made."""
     steps = env_steps(parts, iterations) * sweep.num_members(parts.settings)
     return (steps - sum(sums.get("layout/unplayed_steps", [0.0]))) / seconds
 
 
 def training_record(parts: assemble.Assembly, progress: Progress, recent: Recent) -> dict[str, Any]:
-    """Makes the record of what is pending, which `recent` gets; nothing is pending then."""
+    """Makes the record of the pending sums, adds them to `recent`, and clears them."""
     pending, progress.pending = progress.pending, Pending()
     sums = {name: np.asarray(values) for name, values in pending.sums.items()}
     episodes = np.where(sums["episodes/episodes"] > 0, sums["episodes/episodes"], np.nan)
@@ -194,8 +194,8 @@ def evaluation_record(parts: assemble.Assembly, progress: Progress, returns: np.
 def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
     """Summarises evaluation returns f64 [S, episodes].
 
-    The interquartile mean is over seeds, and so is its interval. Of one seed the interval is that of its mean over
-    episodes: an interquartile mean of episodes would leave out its falls.
+    The interquartile mean and its interval are over seeds. For one seed, the interval is that of its mean over
+    episodes: an interquartile mean of episodes would leave out the worst ones.
     """
     per_seed = returns.mean(1)
     if len(per_seed) > 1:
@@ -213,9 +213,9 @@ def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
 
 
 def _replayed(parts: assemble.Assembly, batches: float, inserted: int) -> dict[str, float]:
-    """Returns the taught rows per inserted row that were really drawn, of a system that has a replay.
+    """Returns the measured ratio of taught rows to inserted rows, nothing for a system without a replay.
 
-    Asynchronous gradients are of a batch each, whether they were dropped or made an update with others.
+    Under async_gradient every gradient counts as a batch, also one that was dropped or summed with others.
     """
     if "replay.batch_size" not in parts.settings.settings:
         return {}

@@ -26,7 +26,7 @@ from jaxrl_dist.training import assemble, records
 
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
-    """Returns the tree that a checkpoint holds of a state."""
+    """Returns a state as a checkpoint holds it."""
     saved = parts.layout.snapshot(state)
     return saved if parts.settings["checkpoint.replay"] else saved._replace(replay=())
 
@@ -34,21 +34,21 @@ def snapshot(parts: assemble.Assembly, state: Any) -> Any:
 def restore_latest(
     parts: assemble.Assembly, folder: Path, keys: jax.Array, template: Any, warn: Callable[[str], None]
 ) -> tuple[Any, Any] | None:
-    """Restores the newest whole checkpoint; a replay that was not saved is empty then.
+    """Restores the newest checkpoint that is whole; a replay that was not saved is empty.
 
     Args:
         parts: assembled system.
-        folder: where checkpoints are.
+        folder: folder of the checkpoints.
         keys: typed keys [S] of the seeds.
-        template: of the layout, for these keys.
+        template: the layout's template for these keys.
         warn: called with one line for each corrupt checkpoint.
 
     Returns:
-        State and meta, or None where there is none.
+        State and meta, or None without a checkpoint.
 
     Raises:
-        CheckpointError: there are some and none is whole.
-        UsageError: it is of another configuration, or of other shapes.
+        CheckpointError: there are checkpoints, but none is whole.
+        UsageError: the checkpoint is of another configuration, or has other shapes.
     """
     whole = parts.settings["checkpoint.replay"]
     check = functools.partial(_check_same_run, parts.settings, pathlib.Path(folder))
@@ -66,12 +66,12 @@ def restore_latest(
 
 
 def meta_of(parts: assemble.Assembly, progress: records.Progress) -> dict[str, Any]:
-    """Returns what is saved beside a state: the progress, and all settings as `config.json` has them."""
+    """Returns the data that is saved beside a state: the progress, and all settings as in `config.json`."""
     return {**dataclasses.asdict(progress), "config": parts.settings.as_json()}
 
 
 def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint of another run, also where no `config.json` says so."""
+    """Refuses a checkpoint of another run; the checkpoint itself says so, even without a `config.json`."""
     if "config" not in meta:
         raise errors.UsageError(
             f"{folder} has checkpoints of an older jaxrl_dist, which lack the run's settings: go on with that, or "
@@ -92,7 +92,7 @@ def _check_same(folder: pathlib.Path, found: resolve.Difference) -> None:
 
 
 def does_not_fit(subject: str, folder: pathlib.Path, error: ValueError) -> str:
-    """Says in one line that what a run folder holds has other leaves than this version's, and what to do."""
+    """Says in one line that a saved tree of a run folder has other leaves than this version's, and what to do."""
     writer = software.other_version(folders.held(folder) or {})
     cause = "if a network or environment of your own has changed, put it back"
     if writer:
@@ -101,15 +101,15 @@ def does_not_fit(subject: str, folder: pathlib.Path, error: ValueError) -> str:
 
 
 def emptied(parts: assemble.Assembly, state: Any, keys: jax.Array, iteration: int) -> Any:
-    """Returns the state of an iteration with an empty replay, which begins to fill."""
+    """Returns the state of an iteration with an empty replay, which fills from now on."""
     return state._replace(replay=parts.layout.init(keys).replay, replay_began=np.asarray(iteration, np.int32))
 
 
 def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tuple[types.Params, dict[str, Any]]:
-    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and what was saved beside them.
+    """Loads the `latest` or `best` parameters of a run, leaves [S, ...], and the data that was saved beside them.
 
     Raises:
-        ValueError: there are none, or their shapes are not the template's.
+        ValueError: there are none, or their shapes differ from the template's.
         checkpoint.CheckpointError: they are corrupt.
     """
     path = checkpoint.find(folder / "checkpoints", slot)
@@ -122,10 +122,10 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
 
 
 def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
-    """Returns the state that a run begins in, with the parameters of `--init_from` where there are such.
+    """Returns the first state of a run, with the parameters of `--init_from` if it is given.
 
     Raises:
-        UsageError: these cannot be had.
+        UsageError: these cannot be loaded.
     """
     state, source = parts.init(keys), parts.settings["init_from"]
     if not source:
@@ -144,11 +144,11 @@ class Started(NamedTuple):
     """A run that is ready to go on.
 
     Attributes:
-        state: on the devices.
-        progress: of all sessions before.
+        state: state on the devices.
+        progress: progress of all sessions before.
         keys: typed keys [S] of the seeds.
-        resumed_from: environment steps per seed at which this session takes over, or None for a fresh run.
-        clock_s: of `time.perf_counter`, the start of this session less the seconds of all sessions before.
+        resumed_from: environment steps per seed at which this session begins, or None for a fresh run.
+        clock_s: the time by `time.perf_counter` at which the run would have begun in a single session.
     """
 
     state: Any
@@ -167,7 +167,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
 
     Raises:
         UsageError: the replay, the checkpoint or the parameters of `--init_from` do not fit, or checkpoints are lost.
-        checkpoint.CheckpointError: there are checkpoints and none is whole.
+        checkpoint.CheckpointError: there are checkpoints, but none is whole.
     """
     clock_s = time.perf_counter()
     keys = assemble.seed_keys(parts.settings)
@@ -192,7 +192,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
 
 
 def _check_nothing_lost(folder: pathlib.Path) -> None:
-    """Refuses to begin where a run has saved steps that are there no more; one killed before its first may begin."""
+    """Refuses to begin a run anew whose checkpoints are lost; a run that was killed before its first one may begin."""
     left = folders.left(folder)
     if left and ("summary.json" in left or not checkpoint.has_begun(folder / "checkpoints")):
         raise errors.UsageError(
@@ -204,11 +204,11 @@ def _check_nothing_lost(folder: pathlib.Path) -> None:
 
 
 def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
-    """Returns the run folder, which may be missing, unless it holds another run.
+    """Returns the run folder, which need not exist yet, unless it holds another run.
 
     Args:
         flags: flag name -> text or value, as given.
-        settings: that these give before the environment is known.
+        settings: the settings that these give before the environment is known.
 
     Raises:
         UsageError: it holds a run of another configuration.
@@ -223,9 +223,9 @@ def check_folder(flags: Mapping[str, Any], settings: Resolved) -> pathlib.Path:
 
 @contextlib.contextmanager
 def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathlib.Path]:
-    """Makes the run folder where it is missing, and checks that this run may write to it; arguments as `check_folder`.
+    """Makes the run folder if it is missing, and checks that this run may write to it; arguments as of `check_folder`.
 
-    A run that is refused within the context leaves no folder that was not there before.
+    If the run is refused within the context, a folder that this call made is removed.
 
     Raises:
         UsageError: the folder cannot be written, holds a run of another configuration, or is in use.
@@ -248,7 +248,7 @@ def open_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[pathli
 
 @contextlib.contextmanager
 def lock(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
-    """Holds a run folder for this process alone; returns as `folders.lock`.
+    """Holds a run folder for this process alone; yields the same check as `folders.lock`.
 
     Raises:
         UsageError: another trainer has it.
@@ -262,7 +262,7 @@ def lock(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:
-    """Lists differences of a run from that of `--init_from`, in settings on which shapes of parameters depend."""
+    """Lists the settings that shape parameters and differ from those of the run that `--init_from` names."""
     if checkpoint.find(origin / "checkpoints", "latest") is None:
         return ""
     try:

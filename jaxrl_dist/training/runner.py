@@ -1,4 +1,4 @@
-"""Trains what the flags ask for: resolves, assembles, locks the run folder, drives the session, summarises."""
+"""Trains a run from its flags: resolves settings, assembles, locks the run folder, drives the session, sums up."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from jaxrl_dist.training import arguments, assemble, auto_layout, resume, sessio
 from jaxrl_dist.training import stop as stopping
 from jaxrl_dist.training import summary as run_summary
 
-# What ends a run in one line, beside a wrong command.
+# Errors that end a run in one line, beside a wrong command.
 FAULTS = (
     *(FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, errors.LockError),
     *(memory_use.OutOfMemoryError, OSError),
@@ -27,7 +27,7 @@ FAULTS = (
 
 
 class Run(NamedTuple):
-    """A run that has stopped: its folder, its summary, and why, as in `session.Result`."""
+    """A run that has stopped: its folder, its summary, and the reason, as in `session.Result`."""
 
     folder: pathlib.Path
     summary: dict[str, Any]
@@ -49,26 +49,26 @@ def train(
     display: bool = False,
     **run_settings: Any,
 ) -> Run:
-    """Trains a system, or resumes it where the folder holds the same run.
+    """Trains a system, or resumes the run if the folder already holds it.
 
     Args:
-        system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
+        system: name of a system, `module:SYSTEM`, or a `System` of one's own.
         env: environment as suite:name.
-        devices: to train on; by default all there are.
+        devices: devices to train on; by default all there are.
         settings: by flag name, such as {"agent.discount": 0.9}.
-        callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
-            ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
-        display: show on standard output what the command does: what runs where, and a live line of progress.
-        **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
+        callbacks: functions of a record, a dict; each is called with every record that is logged. A true result saves
+            and ends the run; if it is a text, the run's `reason` contains it. The same call resumes the run.
+        display: print what the command prints: what runs where, and a live line of progress.
+        **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without a dot in their name.
 
     Returns:
         The run.
 
     Raises:
-        UsageError: arguments or settings that cannot be.
+        UsageError: arguments or settings are not valid.
         FloatingPointError: training diverged.
         MemoryError: something was too large.
-        Exception: of a callback, as it was raised, when what was learned is saved.
+        Exception: one that a callback raised, after the run was saved.
     """
     arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)
@@ -76,7 +76,7 @@ def train(
 
 
 def prepare() -> None:
-    """Sets up the process as scripts do, before JAX has a backend: few words, flat memory, a device per core."""
+    """Sets up the process of a script before JAX has a backend: few log lines, flat memory, a device per core."""
     logging.set_verbosity(logging.WARNING)
     memory_use.keep_flat()
     use_cores()
@@ -91,18 +91,18 @@ def drive(
     on_devices: Callable[[Sequence[jax.Device]], None] = lambda devices: None,
     callbacks: Sequence[session.Callback] = (),
 ) -> Run:
-    """Runs what the flags ask for until it is finished or a stop is requested; saves and summarises either way.
+    """Trains a run until it is finished or a stop is requested; saves and sums up either way.
 
     Args:
         named: settings by flag name.
-        devices: to choose from.
-        stop: polled between updates.
-        display: show the progress on standard output.
-        on_devices: called with those chosen, before anything is compiled for them.
+        devices: devices to choose from.
+        stop: checked between updates.
+        display: whether to show the progress on standard output.
+        on_devices: called with the chosen devices, before anything is compiled for them.
         callbacks: see `train`.
 
     Raises:
-        memory.OutOfMemoryError: something was too large.
+        memory_use.OutOfMemoryError: something was too large.
     """
     settings, environment = assemble.resolve(named)
     software.check_trackers(settings)
@@ -121,7 +121,7 @@ def drive(
         on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
         started = resume.start(parts, folder)
-        # Only now that nothing refuses the run any more. A run that has its steps stays as it was trained.
+        # Written only now, as nothing can refuse the run any more. A finished run keeps the config of its training.
         is_done = started.progress.iteration * parts.layout.rows_per_iteration >= settings["steps"]
         is_kept = is_done and run_folder.held(folder) is not None
         changes = () if is_kept else run_folder.write_config(folder, settings)
@@ -138,7 +138,7 @@ def drive(
 
 
 def _say_nothing(text: str) -> None:
-    """Is told what happens, where nobody listens."""
+    """Prints nothing, for a run without display."""
 
 
 def use_cores() -> None:
@@ -153,7 +153,7 @@ def keep_programs(devices: Sequence[jax.Device]) -> None:
     its reductions meet in one rendezvous (`InProcessCommunicator::AllReduce`).
     """
     several = devices[0].platform == "cpu" and len(devices) > 1
-    # JAX looks once whether to keep programs, and would go on as it began.
+    # JAX decides once whether to keep programs; this makes it decide again.
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", None if several else str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

@@ -1,8 +1,8 @@
-"""Searches settings: draws them at random, or by Optuna, and trains each draw as a study does, into one page.
+"""Searches settings: draws values at random or by Optuna, trains each draw as a study does, and writes one page.
 
-A search is a folder: one run folder per trial, `trials.json` with what was drawn, `page.html`, `table.md`,
-`table.json`, and `search.png` with the return against each setting. A trial that is drawn stays as it is: the same
-command goes on where the search was stopped, and a larger number of trials goes on from a smaller one.
+A search is a folder: one run folder per trial, `trials.json` with the drawn values, `page.html`, `table.md`,
+`table.json`, and `search.png` with the return against each setting. Drawn trials never change: the same command
+resumes a search that was stopped, and one with more trials continues a search with fewer.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ class Search:
     """Describes a search.
 
     Attributes:
-        plan: a study whose settings are the trials; it has none of its own.
-        ranges: of the settings.
+        plan: study to which each trial is added as a setting; it has no settings of its own.
+        ranges: ranges of the searched settings.
         trials: number of draws.
         sampler: one of `SAMPLERS`; Optuna's is its tree of Parzen estimators, without pruning.
     """
@@ -56,11 +56,11 @@ class Search:
 
 
 def parse_range(text: str, common: Sequence[str]) -> Range:
-    """Reads `NAME=log:1e-5..1e-2`, `NAME=0.9..0.999`, or values `NAME=16,32,64`; of lists `NAME=64;64,64;256,256`.
+    """Reads `NAME=log:1e-5..1e-2`, `NAME=0.9..0.999`, values `NAME=16,32,64`, or lists `NAME=64;64,64;256,256`.
 
     Args:
-        text: of the user.
-        common: flags of `train.py`, by which the system and its settings are known.
+        text: argument of the user.
+        common: flags of `train.py`, which say which system it is and so which settings it has.
 
     Raises:
         UsageError: there is no such setting, or it cannot have these values.
@@ -97,12 +97,12 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     """Trains every trial that is not finished, one after the other, and writes the page.
 
     Args:
-        search: what to search.
+        search: the search.
         train_command: program and first arguments of a training process.
         say: prints a line.
 
     Returns:
-        The rows of the table in the order of the trials, each with `searched`, name -> value.
+        The rows of the table in the order of the trials, each with its drawn values `searched`, name -> value.
 
     Raises:
         UsageError: a flag is not valid, the folder holds another search or other runs, or Optuna is missing; nothing
@@ -138,7 +138,7 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
 
 
 def markdown(search: Search, rows: Sequence[study_table.Row]) -> str:
-    """Formats the trials for a reader, the best first, with the best one's command below."""
+    """Formats the trials as Markdown, the best first, with the command of the best below."""
     lines = [*_table(search, rows).markdown(), "![return against each setting](search.png)", ""]
     best = max(rows, key=_score)
     if _score(best) > -math.inf:
@@ -148,7 +148,7 @@ def markdown(search: Search, rows: Sequence[study_table.Row]) -> str:
 
 
 def _table(search: Search, rows: Sequence[study_table.Row]) -> study_table.Table:
-    """Writes the trials as text, the best first."""
+    """Makes the table of the trials, the best first."""
     names, made = [one.name for one in search.ranges], []
     for row in sorted(rows, key=_score, reverse=True):
         numbers = [row[f"eval_return_{name}"] for name in ("iqm", "mean", "min", "max")] + [row["minutes"]]
@@ -165,20 +165,20 @@ def _table(search: Search, rows: Sequence[study_table.Row]) -> study_table.Table
 
 
 def _cells(search: Search, number: int, drawn: Drawn) -> list[study.Cell]:
-    """Lists the training processes of one trial, with their flags checked."""
+    """Checks the flags of one trial, and lists its training processes."""
     chosen = study.Setting(f"trial {number:03}", tuple(f"--{name}={_text(value)}" for name, value in drawn.items()))
     return study.cells(dataclasses.replace(search.plan, settings=(chosen,)))
 
 
 def _draw_at_random(search: Search, number: int, drawn: Sequence[Drawn], rows: Sequence[study_table.Row]) -> Drawn:
-    """Draws a trial that depends on its number and the first seed only."""
+    """Draws a trial at random; the draw depends on its number and the first seed only."""
     del drawn, rows
     random = np.random.default_rng([search.plan.first_seed, number])
     return {one.name: _draw(one, float(random.random())) for one in search.ranges}
 
 
 def _draw(one: Range, share: float) -> Any:
-    """Returns the value at a share in [0, 1) of a range, with six digits."""
+    """Returns the value at a share in [0, 1) of a range, rounded to six digits."""
     if one.choices:
         return one.choices[int(share * len(one.choices))]
     low, high = (one.low, one.high + 1) if one.is_whole else (one.low, one.high)
@@ -187,13 +187,13 @@ def _draw(one: Range, share: float) -> Any:
 
 
 def _draw_by_optuna(search: Search, number: int, drawn: Sequence[Drawn], rows: Sequence[study_table.Row]) -> Drawn:
-    """Asks Optuna, which is told of all trials so far; a trial without a score counts as failed."""
+    """Draws a trial by Optuna from the scores of all trials so far; a trial without a score counts as failed."""
     import optuna
 
     spaces: dict[str, Any] = {}
     for one in search.ranges:
         if one.choices:
-            # As text, since a list that was kept comes back from JSON as another thing.
+            # As text, since a tuple that was saved comes back from JSON as a list.
             spaces[one.name] = optuna.distributions.CategoricalDistribution(tuple(map(_text, one.choices)))
         elif one.is_whole:
             spaces[one.name] = optuna.distributions.IntDistribution(int(one.low), int(one.high), log=one.is_log)
@@ -213,7 +213,7 @@ def _draw_by_optuna(search: Search, number: int, drawn: Sequence[Drawn], rows: S
 
 
 def _rounded(one: Range, value: Any) -> Any:
-    """Returns a number with six digits, within its range."""
+    """Rounds a number to six digits, but keeps it within its range."""
     if one.choices or one.is_whole:
         return value
     return min(max(float(f"{value:.6g}"), one.low), one.high)
@@ -225,12 +225,12 @@ def _text(value: Any) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Returns a number as it is, and all else as a flag takes it."""
+    """Returns a number as it is, and any other value as a flag takes it."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else _text(value)
 
 
 def _names(one: Range) -> tuple[str, ...]:
-    """Lists the choices of a range, where they are no numbers."""
+    """Lists the choices of a range, empty if they are numbers."""
     numbers = all(isinstance(_shown(choice), int | float) for choice in one.choices)
     return () if numbers else tuple(map(_text, one.choices))
 
@@ -241,7 +241,7 @@ def _score(row: study_table.Row) -> float:
 
 
 def _asked(search: Search) -> dict[str, Any]:
-    """Returns the search as JSON, to recognise it; other flags of the runs are compared by the runs themselves."""
+    """Returns what identifies the search, for JSON; the runs themselves compare their other flags."""
     ranges = json.loads(json.dumps([one._asdict() for one in search.ranges]))
     return {"sampler": search.sampler, "first_seed": search.plan.first_seed, "ranges": ranges}
 
@@ -266,7 +266,7 @@ def _kept(search: Search) -> list[Drawn]:
 
 
 def _is_drawn(search: Search, values: Any) -> bool:
-    """Says whether a search can have drawn a trial: a file may name other flags, such as an environment."""
+    """Says whether a search can have drawn a trial; a file that was changed could name flags such as an environment."""
     if not isinstance(values, dict) or values.keys() != {one.name for one in search.ranges}:
         return False
     return all(map(files.VALUE.holds, values.values())) and all(

@@ -1,4 +1,4 @@
-"""One process's part of a run: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
+"""Drives a run in one process: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ from jaxrl_dist.training import stop as stopping
 
 _CHUNK_S = 1.0
 FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
-# Gets a copy of each record; a true result ends the run, and a text among these says why.
+# Gets a copy of each record; a true result ends the run, and may be a text with the reason.
 Callback = Callable[[dict[str, Any]], object]
 
 
@@ -30,8 +30,8 @@ class Result(NamedTuple):
     """The end of a session.
 
     Attributes:
-        reason: `finished`, `return reached`, `stopped`, or "callback " with its name and what it said.
-        progress: at its end.
+        reason: `finished`, `return reached`, `stopped`, or "callback " with the callback's name and its text.
+        progress: progress at the end.
         resumed_from: as in `Started`.
         params: `types.Params`, leaves [S, ...].
     """
@@ -59,11 +59,11 @@ class _Session(NamedTuple):
         return self.folder / "checkpoints"
 
     def save(self, name: int | str, tree: Any, meta: Mapping[str, Any]) -> None:
-        """Saves a checkpoint of the run, in no other folder than its own."""
+        """Saves a checkpoint of the run, after a check that the folder is still its own."""
         checkpoint.save(self.checkpoints, name, tree, meta, self.check_lock)
 
     def tick(self, progress: records.Progress) -> None:
-        """Moves the clocks and the live line."""
+        """Moves the clocks on, and redraws the live line."""
         progress.run_until(time.perf_counter() - self.clock_s)
         counters = records.counters(self.parts, progress)
         self.logger.show({name: counters[name] for name in ("env_steps", "frames", "wall_s")})
@@ -83,11 +83,11 @@ def run(
     Args:
         parts: assembled system.
         folder: run folder, locked by the caller.
-        started: from `resume.start`; its state is used up.
-        logger: gets every record.
-        stop: polled between chunks.
-        callbacks: called in turn with each record, once it is logged; what one raises leaves when all is saved.
-        check_lock: of the folder, before anything is written into it.
+        started: from `resume.start`; its state must not be used again.
+        logger: logs every record.
+        stop: checked between chunks.
+        callbacks: each is called with every record after it is logged; an exception of one is raised after saving.
+        check_lock: checks the lock of the folder before anything is written into it.
 
     Raises:
         guard.NonFiniteError: training diverged.
@@ -112,7 +112,7 @@ def run(
 
 
 def _announce(session: _Session, state: Any, progress: records.Progress, total: int) -> None:
-    """Says what runs where, and how an extension changes schedules."""
+    """Says what runs where, and how a new number of steps changes schedules."""
     say, asked = session.logger.say, session.parts.settings["steps"]
     steps = functools.partial(records.env_steps, session.parts)
     session.logger.total_steps = steps(total)
@@ -157,7 +157,7 @@ def _described(parts: assemble.Assembly) -> str:
 
 
 def _reason(session: _Session, progress: records.Progress) -> str:
-    """Says why the run is at its end, "" where it is not."""
+    """Returns the reason why the run is at its end, "" if it is not."""
     if progress.last_return is not None and progress.last_return >= session.parts.settings["stop_at_return"]:
         return RETURN_REACHED
     if progress.iteration >= progress.total and progress.evaluated == progress.iteration:
@@ -171,7 +171,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
     params = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype), x.sharding), state.learner.params)
 
     def compile_evaluation() -> None:
-        # What `with` sets in JAX holds for one thread only.
+        # JAX's `with` sets the precision of one thread only.
         with matmul_precision(session.parts.settings):
             session.parts.evaluate(params, session.evaluation_keys, 0, limit=0)
 
@@ -183,7 +183,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
         compiled = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
         state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
         guard.is_sound(state, sums)
-        # Programs over several processes come from one thread, so that all processes have them in one order.
+        # With several processes, one thread launches all programs, so that every process has them in the same order.
         if compiled is None:
             compile_evaluation()
         else:
@@ -226,7 +226,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
         session.check_lock()
-        # After a fault the buffers of the state may be donated already, so it is checked only where it is to be saved.
+        # After a fault the state may have been donated already, so it is checked only where it is to be saved.
         if parts.layout.diagnosis.kept() or (fault is None and not guard.is_sound(state, metrics)):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count, session.check_lock)
@@ -240,7 +240,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):
                 raise fault
         is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
-        # A stop may have come before the first iteration of a chunk: then all is logged already.
+        # After a stop before the first iteration of a chunk, everything is logged already.
         if is_due and progress.pending.iterations:
             record = records.training_record(parts, progress, session.recent)
             with _saving_at_a_fault(session, state, progress):
@@ -251,7 +251,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
 def _saving_at_a_fault(
     session: _Session, state: Any, progress: records.Progress, is_sound: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Saves what was learned before a fault leaves the context, as it does even if saving fails."""
+    """Saves the run before a fault leaves the context; the fault leaves it even if saving fails."""
     try:
         yield
     except errors.LockError:
@@ -269,7 +269,7 @@ def _saving_at_a_fault(
 
 
 def _iterations(session: _Session, state: Any, progress: records.Progress, count: int) -> Any:
-    """Runs iterations; returns the state, the metrics on the host, how many were run, and the fault that ended them."""
+    """Runs iterations; returns the state, the metrics on the host, the number of iterations, and the fault or None."""
     try:
         state, metrics = session.parts.layout.run(
             state, progress.iteration, count, progress.total, stopped=lambda: session.stop.requested
@@ -280,7 +280,7 @@ def _iterations(session: _Session, state: Any, progress: records.Progress, count
 
 
 def _profile(session: _Session, learned: int) -> contextlib.AbstractContextManager[Any]:
-    """Traces the chunk after the first one of the session that learned, where the settings ask for it."""
+    """Profiles the chunk after the session's first one with an update, if the settings ask for it."""
     if learned != 1 or not session.parts.settings["profile"]:
         return contextlib.nullcontext()
     session.logger.say(f"profiling into {session.folder / 'profile'}: tensorboard --logdir={session.folder} shows it")
@@ -288,7 +288,7 @@ def _profile(session: _Session, learned: int) -> contextlib.AbstractContextManag
 
 
 def _publish(session: _Session, record: Mapping[str, Any]) -> str:
-    """Logs a record and passes it to the callbacks; returns why one of them ends the run, "" where none does."""
+    """Logs a record and passes it to the callbacks; returns the reason of one that ends the run, "" if none does."""
     session.logger.log(record)
     answers = [(callback, callback(dict(record))) for callback in session.callbacks]
     for callback, answer in answers:
@@ -299,7 +299,7 @@ def _publish(session: _Session, record: Mapping[str, Any]) -> str:
 
 
 def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
-    """Evaluates, unless asked to stop on the way: then it is due when the run goes on. Returns as `_publish`."""
+    """Evaluates; if a stop cuts it short, the evaluation is due when the run goes on. Returns as `_publish`."""
     params, parts = state.learner.params, session.parts
     returns = parts.evaluate(
         params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
@@ -309,7 +309,7 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     evaluation.check_finite(returns, parts.settings.settings)
     progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
     session.tick(progress)
-    # The best of what was learned, not of what had nothing learned yet.
+    # The evaluation at step 0 is of an untrained policy, and no candidate for the best.
     if progress.iteration and (progress.best_return is None or progress.last_return > progress.best_return):
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
         session.save("best", params, _steps_meta(session, progress))
@@ -318,10 +318,10 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
 
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:
-    """Saves everything, which the guard has checked before."""
+    """Saves parameters and state, which the guard has already checked."""
     progress.run_until(time.perf_counter() - session.clock_s)
     meta = _steps_meta(session, progress)
-    # The state goes last: a process killed in between resumes from the one before, and comes to the same again.
+    # The state is saved last: a process that is killed before that resumes from the one before, with the same results.
     session.save("latest", state.learner.params, meta)
     saved = resume.snapshot(session.parts, state)
     session.save(meta["env_steps"], saved, resume.meta_of(session.parts, progress))

@@ -15,10 +15,10 @@ _LINE_OVER = "\x1b[?25h\n"
 
 
 def leave_on_signals() -> None:
-    """Lets signals end the process silently, with 128 + the signal; for as long as nothing is to be saved.
+    """Lets signals end the process silently with code 128 + the signal, while there is nothing to save.
 
-    Python's own handler of SIGINT raises wherever the process happens to be: in a library's import, which becomes
-    another error, or in a callback from native code, which drops it, so that the process goes on.
+    Python's own handler of SIGINT raises wherever the process happens to be: within a library's import, which turns it
+    into another error, or in a callback from native code, which drops it, so that the process goes on.
     """
     for number in _heeded():
         signal.signal(number, lambda number, frame: os._exit(128 + number))
@@ -28,9 +28,9 @@ class StopToken:
     """Says whether the run was asked to stop; every loop polls `requested`.
 
     Attributes:
-        requested: whether to save and leave.
-        exit_code: 0 until then; 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP (a terminal or connection that was
-            closed), whichever came first.
+        requested: whether the run is to save and end.
+        exit_code: 0 without a request; 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP (a terminal or connection that
+            was closed), whichever came first.
     """
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class StopToken:
 
     @contextlib.contextmanager
     def at_once(self, farewell: str) -> Iterator[None]:
-        """Lets a signal that `install` listens to end the process at once, with that line, within the context.
+        """Within the context, a signal that `install` listens to ends the process at once, with this line.
 
-        For work that cannot be interrupted, such as a compiler's, while there is nothing to save.
+        It is meant for work that cannot be interrupted, such as compiling, while there is nothing to save.
         """
         self._farewell = farewell
         try:
@@ -61,9 +61,9 @@ class StopToken:
     def install(self) -> Iterator["StopToken"]:
         """Listens to signals within the context; a second SIGINT ends the process at once with code 130.
 
-        Python runs signal handlers between two steps of the main thread only, which may be compiling for a minute; so
-        a thread reads the signals, and the second SIGINT works even then. Outside the main thread, where no handler
-        can be set, this only yields the token.
+        Python runs signal handlers only between two steps of the main thread, which may compile for a minute. So a
+        thread reads the signals, and the second SIGINT works even then. Outside the main thread, where no handler can
+        be set, this only yields the token.
         """
         if threading.current_thread() is not threading.main_thread():
             yield self
@@ -96,7 +96,7 @@ class StopToken:
             receiver.close()
 
     def _handle(self, signal_number: int, frame: Any) -> None:
-        """Runs in the main thread; the listener counts."""
+        """Does nothing, but must be set for the signal to reach the listener, which counts it."""
         self.request(signal_number)
 
     def _listen(self, receiver: socket.socket) -> None:
@@ -116,7 +116,7 @@ class StopToken:
 
 
 def _heeded() -> list[signal.Signals]:
-    """Lists the signals that ask to stop; `nohup` has a process ignore SIGHUP, and it stays so."""
+    """Lists the signals that ask to stop: without SIGHUP if the process ignores it, as under `nohup`."""
     return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 

@@ -47,13 +47,12 @@ class Study:
 
     Attributes:
         out: folder of the study.
-        common: flags of `train.py` for every setting; those of a setting override them.
+        common: flags of `train.py` for every setting; the flags of a setting override them.
         settings: at least one.
-        num_seeds: per setting.
+        num_seeds: seeds per setting.
         first_seed: seed i of the study is `first_seed` + i.
-        separate_seeds: whether every seed is a process of its own; it is where the layout trains one seed
-            at a time.
-        means: names of training numbers whose means over the run get columns of the table.
+        separate_seeds: whether every seed is a process of its own; always so for layouts of one seed.
+        means: training metrics whose means over the run are columns of the table.
     """
 
     out: pathlib.Path
@@ -66,7 +65,7 @@ class Study:
 
 
 class Cell(NamedTuple):
-    """One training process: its setting's label, its run folder, its arguments and what they mean."""
+    """One training process: its setting's label, its run folder, its arguments, and the settings that they give."""
 
     label: str
     folder: pathlib.Path
@@ -104,7 +103,7 @@ def cells(study: Study) -> list[Cell]:
 
 
 def check_folders(planned: Sequence[Cell]) -> None:
-    """Checks that no cell's folder holds a run of another configuration, such as of more seeds.
+    """Checks that no cell's folder holds a run of another configuration, such as one of more seeds.
 
     Raises:
         errors.UsageError: one does.
@@ -115,7 +114,7 @@ def check_folders(planned: Sequence[Cell]) -> None:
 
 
 def is_finished(cell: Cell) -> bool:
-    """Says whether the run folder holds a run of exactly these settings that has come to its end."""
+    """Says whether the run folder holds a finished run of exactly these settings."""
     assert cell.command.settings is not None
     try:
         summary, contents = run_view.read_summary(cell.folder), run_folder.config(cell.folder)
@@ -136,12 +135,12 @@ def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] =
     stopped.
 
     Args:
-        study: what to run.
+        study: the study.
         train_command: program and first arguments of a training process.
         say: prints a line.
 
     Returns:
-        The rows of the table; the state of each is "finished" where all its cells are.
+        The rows of the table; the state of a row is "finished" if all its cells are.
 
     Raises:
         errors.UsageError: a flag is not valid, or a folder holds another run; nothing was started.
@@ -166,7 +165,7 @@ def finish(
     say: Callable[[str], None],
     failures: dict[pathlib.Path, str],
 ) -> None:
-    """Trains one cell unless it is finished; why it failed goes to `failures`, by its folder."""
+    """Trains one cell unless it is finished; if it fails, the reason goes to `failures` by its folder."""
     name = f"{number} {cell.folder}"
     if not is_finished(cell):
         _wait_until_free(cell.folder, lambda text: say(f"{name}: {text}"))
@@ -183,7 +182,7 @@ def finish(
 def row(
     study: Study, label: str, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]
 ) -> tuple[study_table.Row, plots.Curve]:
-    """Returns the row of the table and the curve of one setting, from its finished cells."""
+    """Returns one setting's row of the table, and its curve, from its finished cells."""
     members = [cell for cell in planned if cell.label == label]
     failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
     finished = []
@@ -204,7 +203,7 @@ def title(planned: Sequence[Cell]) -> str:
 
 
 def unrecorded(study: Study, rows: Sequence[study_table.Row]) -> str:
-    """Says which of the study's means its finished runs do not record, and what they do; "" where there is none."""
+    """Says which of the study's means its finished runs do not record, and which metrics they do; "" if none."""
     empty = [name for name in study.means if all(item["means"][name] is None for item in rows)]
     if not empty:
         return ""
@@ -231,7 +230,7 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
 
 
 def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:
-    """Makes one process, with its flags checked."""
+    """Checks the flags of one process, and makes it."""
     given = (*study.common, *setting.flags)
     for name in _OWNED:
         if any(re.match(f"--?{name}(=|$)", flag) for flag in given):
@@ -251,7 +250,7 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
 
 
 def _wait_until_free(folder: pathlib.Path, say: Callable[[str], None]) -> None:
-    """Waits for a trainer that holds the folder, such as one whose study was killed and that still saves."""
+    """Waits for a trainer that holds the folder, such as one that still saves after its study was killed."""
     while True:
         try:
             with run_folder.lock(folder):
@@ -278,7 +277,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
             lifeline.tie(line, process.pid, signal.SIGTERM)
             code = process.wait()
         except BaseException:
-            # The process saves its state before it leaves, so that the same study goes on from there.
+            # The process saves its state before it ends, so that the same study goes on from there.
             process.terminate()
             process.wait()
             raise
@@ -288,7 +287,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
 
 
 def _last_line(path: pathlib.Path) -> str:
-    """Returns the last line of a log, whatever an environment has printed into it."""
+    """Returns the last line of a log, into which an environment may have printed any bytes."""
     with path.open("rb") as log:
         log.seek(-min(log.seek(0, os.SEEK_END), _LAST_BYTES), os.SEEK_END)
         lines = log.read().decode(errors="replace").strip().splitlines()
@@ -297,7 +296,7 @@ def _last_line(path: pathlib.Path) -> str:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[int]:
-    """Yields the end of a pipe from which a process can read until this one is gone."""
+    """Yields the reading end of a pipe, whose other end closes when this process ends."""
     ends = os.pipe()
     try:
         yield ends[0]

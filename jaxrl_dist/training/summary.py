@@ -16,10 +16,10 @@ from jaxrl_dist.training import assemble, records, session
 def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: session.Result) -> dict[str, Any]:
     """Writes `summary.json` and the learning curve, and returns the summary.
 
-    The evaluation in it is the run's last one, also where this session made none.
+    It has the run's last evaluation, even if this session made none.
 
     Raises:
-        OSError: one of them cannot be written; the message says that the run itself is whole.
+        OSError: a file cannot be written; the message says that the run itself is whole.
     """
     settings, progress = parts.settings, result.progress
     counters = records.counters(parts, progress)
@@ -65,7 +65,7 @@ _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "e
 
 
 def _by_combination(settings: resolve.Resolved, last: dict[str, Any]) -> dict[str, Any]:
-    """Returns the last evaluation of each combination of a sweep, nothing without one."""
+    """Returns the last evaluation of each combination of a sweep, nothing without a sweep."""
     if not settings["sweep"] or not last:
         return {}
     grouped = sweep.by_combination(settings, last["eval_return_per_seed"])
@@ -99,7 +99,7 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
 
 
 def _evaluated(summary: dict[str, Any]) -> str:
-    """Says what the last evaluation gave, and what its interval is worth."""
+    """Says the result of the last evaluation, and what its interval is over."""
     low, high = summary["eval_return_ci95"]
     told, seeds = f"evaluation return {summary['eval_return_mean']:.1f}", len(summary["eval_return_per_seed"])
     within = f"95 % interval {low:.1f} to {high:.1f} over"

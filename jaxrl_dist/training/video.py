@@ -1,6 +1,6 @@
-"""Films episodes of a run's policy: a GIF and a still of each, and where the suite has one, a page to turn them in.
+"""Films episodes of a run's policy: a GIF and a still of each and, for suites that have one, a page with a 3-D view.
 
-Pillow writes them, which Matplotlib brings along; imported when it is first needed.
+Pillow writes them; it is imported when it is first needed.
 """
 
 import functools
@@ -24,12 +24,12 @@ from jaxrl_dist.training import evaluation, session
 from jaxrl_dist.training import policy as policies
 
 FOLDER = "videos"
-# Viewers slow down pictures that stand for less than two hundredths of a second.
+# Viewers slow down GIFs that show a picture for less than two hundredths of a second.
 _FASTEST = 50.0
 # Larger frames are shrunk, smaller ones enlarged, by whole factors.
 _LARGEST_SIDE, _SMALLEST_SIDE = 400, 160
 _COLOURS = 64
-# Where an environment has no timeout of its own (in layouts without host environments).
+# Timeout of an environment's step for layouts that have no such setting.
 _TIMEOUT_S = 60.0
 
 
@@ -37,11 +37,11 @@ class Episode(NamedTuple):
     """One filmed episode.
 
     Attributes:
-        frames: pictures of Pillow's, the first and the last state included, of few colours.
-        frames_per_second: to show them at.
+        frames: Pillow's pictures of few colours, with the first and the last state.
+        frames_per_second: speed at which they are shown.
         returned: undiscounted sum of rewards.
-        length: steps.
-        is_whole: whether it ended within the steps that were to be filmed.
+        length: number of steps.
+        is_whole: whether it ended within the steps to film.
         page: HTML, or None.
     """
 
@@ -66,11 +66,11 @@ def record(
 
     Args:
         run: run folder.
-        episodes: how many; each is played in a new environment.
-        max_steps: of each that are filmed.
-        seed: of environments and actions.
+        episodes: number of episodes; each is played in a new environment.
+        max_steps: number of steps of each to film.
+        seed: seed of environments and actions.
         slot: `latest` or `best`.
-        params: other parameters of the environment.
+        params: parameters of the environment that replace the run's.
         trust: as in `policy.load`.
 
     Returns:
@@ -98,7 +98,7 @@ def record(
 def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_steps: int) -> Episode:
     timeout_s = policy.settings.settings.get("layout.timeout_s", _TIMEOUT_S)
     film = films.start(policy.environment, env_seed, timeout_s)
-    # Simulators that are faster than pictures can be shown leave some out.
+    # A simulator that is faster than viewers show pictures leaves some out.
     stride = math.ceil(film.frames_per_second / _FASTEST)
     as_precise = precision.of_this_thread()
 

@@ -10,11 +10,10 @@ import pytest
 from fakes import written_runs
 
 from jaxrl_dist.analysis import compare, reference
+from jaxrl_dist.commands import compare as compare_command
 from jaxrl_dist.runs import view
 
 STORED = conftest.PACKAGE.parent / "benchmarks" / "reference"
-
-
 COMPARE, WRITE = "scripts/compare.py", "benchmarks/write_reference.py"
 
 
@@ -116,33 +115,14 @@ def test_several_folders_are_the_seeds_of_one_run(tmp_path: pathlib.Path, capsys
     assert ": 3 seeds, " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], r"expected a run folder; --list names the references"),
-        (["none"], r"none is no run folder: there is no such folder"),
-        (["unknown"], r"unknown: no reference of sac on gymnax:CartPole-v1; there are .*cartpole_ppo, .*--list.*"),
-        (["fresh"], r"fresh: the run has no evaluation, in all of its seeds, at the steps of the reference"),
-        (["good", "./good"], r"good is given twice: each run counts once"),
-        (["swept"], r"swept is a sweep, agent\.discount=0\.9,0\.99, so its seeds are not alike"),
-        (["good", "--references=fresh"], r"--references=fresh holds no reference curves"),
-    ],
-)
-def test_the_script_refuses_in_one_line(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
+def test_a_wheel_has_no_references_and_names_the_flag(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    written_runs.write(tmp_path / "good", written_runs.rising(1))
-    written_runs.write(tmp_path / "unknown", written_runs.rising(1), "sac")
-    written_runs.write(tmp_path / "fresh", np.empty((0, 1)), reason=None)
-    swept = {"sweep": "agent.discount=0.9,0.99", "num_seeds": 2}
-    written_runs.write(tmp_path / "swept", written_runs.rising(4), flags=swept)
-    assert written_runs.script(COMPARE)(arguments) == 2
-    assert re.fullmatch(f"compare.py: {message}\n", capsys.readouterr().err)
+    monkeypatch.setattr(compare_command, "_REFERENCES", tmp_path / "site-packages" / "benchmarks" / "reference")
+    assert written_runs.script(COMPARE)(["--list"]) == 2
+    told = capsys.readouterr().err
+    assert "--references" in told and str(tmp_path) not in told
+    assert written_runs.script(COMPARE)(["--list", f"--references={STORED}"]) == 0
 
 
 def test_the_list_names_every_file(capsys: pytest.CaptureFixture[str]) -> None:

@@ -208,30 +208,3 @@ def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> Non
         pictures.append(columns_with(pixels(tmp_path / "a.png"), BLUE))
     # The curve is as wide as without them.
     assert abs(len(pictures[0]) - len(pictures[1])) < 0.05 * len(pictures[0])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["none"], "none is no run folder: there is no such folder"),
-        (["a", "b", "--labels=x"], "2 runs need as many different labels, not x"),
-        (["a", "a"], "2 runs need as many different labels, not a, a"),
-        (["a", "--panels=steps,lagg"], f"lagg: expected one of {', '.join(plots.PANELS)}; did you mean lag?"),
-        (["a", "--panels=lag,shares"], "these runs record none of it; valid: steps, minutes, speed"),
-        (["a", "--out=a.jpg"], "--out=a.jpg: expected a name that ends in one of .png, .pdf, .svg"),
-        (["a", "--out=none/a.png"], "--out=none/a.png cannot be written: No such file or directory"),
-        (["new"], "new/metrics.jsonl holds no evaluation to draw"),
-    ],
-)
-def test_the_script_refuses_in_one_line(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    written_runs.write(tmp_path / "a", written_runs.rising(1, num_points=2))
-    written_runs.write(tmp_path / "new", np.empty((0, 1)), reason=None)
-    code, error = written_runs.script("scripts/plot.py")(arguments), capsys.readouterr().err
-    assert code == 2 and error.startswith("plot.py: ") and error.endswith(f"{message}\n") and error.count("\n") == 1

@@ -114,7 +114,7 @@ class _Text:
 
 
 class _Change(NamedTuple):
-    """What is replaced, by what; and how that is told."""
+    """A change of the source: the text that is replaced, its replacement, and the change in words."""
 
     start: int
     stop: int

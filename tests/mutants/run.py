@@ -84,7 +84,7 @@ class Judgement(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Which short tests run a line, by file and line, and the seconds of each test."""
+    """The short tests that run a line, by file and line, and the seconds of each test."""
 
     tests: Mapping[str, Mapping[int, Sequence[str]]]
     seconds: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""What PPO, A2C and IMPALA have in common: the outputs of a network on every row, and the rewards."""
+"""Parts that PPO, A2C and IMPALA share: the outputs of a network on every row, and the rewards."""
 
 from typing import Any
 

@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What ours computed: sums over the taught rows of a batch, and what belongs to each item.
+    """Results of our code: sums over the taught rows of a batch, and values of each item.
 
     Attributes:
         loss: Σ weight · loss.
@@ -299,7 +299,7 @@ def act(
 
 
 def explore(made: Made, progress: float, count: int) -> np.ndarray:
-    """What each of so many environments explores by, [B]."""
+    """Returns the exploration of each of so many environments, [B]."""
     return np.asarray(made.agent.exploration((), jnp.arange(count), count, jnp.float32(progress)))
 
 

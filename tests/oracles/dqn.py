@@ -122,6 +122,6 @@ def terms(
 
 
 def inputs(rows: dict[str, Any], b: int) -> np.ndarray:
-    """What the network gets of the rows of a window [L, ...]."""
+    """Returns the network's inputs of the rows of a window [L, ...]."""
     frames = rows["frames"][b] if "frames" in rows else None
     return network.features({}, None, rows["observation"][:, b], rows["step_type"][:, b], frames)

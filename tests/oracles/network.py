@@ -42,7 +42,7 @@ def lstm(layer: dict[str, np.ndarray], memory: Any, x: np.ndarray, forget_bias: 
 def features(
     params: dict[str, Any], memory: Any, x: np.ndarray, step_type: np.ndarray, frames: np.ndarray | None = None
 ) -> np.ndarray:
-    """What the heads get of one column [L]: inputs [L, D] themselves, stacked, or the states of an LSTM.
+    """Returns the heads' inputs of one column [L]: inputs [L, D] themselves, stacked, or the states of an LSTM.
 
     Args:
         params: of the network; with an LSTM it has `lstm`.

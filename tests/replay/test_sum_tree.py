@@ -94,7 +94,7 @@ def test_rounding_never_leads_to_an_item_without_priority():
 
 
 def test_no_share_at_the_border_of_two_items_leads_to_one_without_priority():
-    """What is left of a share after the subtractions on its way down may be as large as all of a node's items."""
+    """The rest of a share, after the subtractions on its way down, may be as large as all of a node's items."""
     items, rng = 4096, np.random.default_rng(0)
     draw = jax.jit(sum_tree.draw)
     for _ in range(24):

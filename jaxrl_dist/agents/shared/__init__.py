@@ -27,15 +27,15 @@ num_atoms = functools.partial(
 )
 value_low = functools.partial(
     setting,
-    help="Lowest atom; equal to the highest, both follow from the reward's range, γ and, where there is one, the time "
-    "limit.",
+    help="Lowest atom; if equal to the highest, both follow from the range of rewards, γ and the time limit, if there "
+    "is one.",
 )
 value_high = functools.partial(setting, help="Highest atom.")
 random_share = functools.partial(
     setting, help="Share of training in which actions are drawn uniformly.", low=0.0, high=1.0
 )
 actor_errors = functools.partial(
-    setting, help="Give new windows the errors that the actor saw, instead of the largest priority so far."
+    setting, help="Give new windows the errors that the actor computed, instead of the largest priority so far."
 )
 double = functools.partial(setting, help="Choose the bootstrap action by the online network.")
 dueling = functools.partial(setting, help="Add a state's value and its actions' advantages, from a head each.")

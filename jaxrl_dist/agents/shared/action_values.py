@@ -13,8 +13,8 @@ class Seen(NamedTuple):
     """Values that an actor computed.
 
     Attributes:
-        taken: f32 [B], of the action that it took; of several critics [B, C].
-        best: f32 [B], of the best action; of several critics the lowest.
+        taken: f32 [B], value of the action that it took; [B, C] for C critics.
+        best: f32 [B], value of the best action; for several critics the lowest.
     """
 
     taken: Array
@@ -38,8 +38,8 @@ def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.
 
     Args:
         num_actions: A.
-        dueling: a head for the value and one for the advantages, or one for both.
-        num_atoms: logits of a distribution over so many atoms; 1 is for values.
+        dueling: whether value and advantages have a head each.
+        num_atoms: atoms of a distribution, whose logits are the outputs; 1 for plain values.
         noise: σ₀ of noisy layers; 0 for plain ones.
     """
     sizes = {"value": num_atoms, "advantage": num_actions * num_atoms} if dueling else {"q": num_actions * num_atoms}
@@ -47,7 +47,7 @@ def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.
 
 
 def join(outputs: dict[str, Array], num_actions: int) -> Array:
-    """Returns values f32 [..., A], or logits f32 [..., A, atoms] where heads have more than one atom.
+    """Returns values f32 [..., A], or logits f32 [..., A, atoms] if heads have more than one atom.
 
     Source: Wang et al. 2016, "Dueling network architectures for deep reinforcement learning", equation 9; over
         distributions: Hessel et al. 2018, section "Rainbow".
@@ -85,9 +85,9 @@ def epsilon_schedule(
     fraction: float,
     wait: float = 0.0,
 ) -> Array:
-    """Returns ε f32 [B], the same for every environment: linear from start to end in this share of training.
+    """Returns ε f32 [B], the same for every environment: it falls linearly from start to end.
 
-    Before it comes the share `wait`, in which ε stays at its start.
+    It falls in the share `fraction` of training, after the share `wait` in which it stays at its start.
     """
     del params, num_envs
     share = jnp.clip((progress - wait) / fraction, 0.0, 1.0)
@@ -97,7 +97,7 @@ def epsilon_schedule(
 def epsilon_ladder(
     params: types.Params, env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float
 ) -> Array:
-    """Returns ε f32 [B], constant and another for each environment: base^(1 + exponent · i / (N − 1)).
+    """Returns ε f32 [B], constant but different for each environment: base^(1 + exponent · i / (N − 1)).
 
     Source: Horgan et al. 2018, "Distributed prioritized experience replay", section 4.1.
     """

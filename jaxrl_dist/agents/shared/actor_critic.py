@@ -26,7 +26,7 @@ class Settings(normalisation.Settings, Protocol):
 
 
 class Carry(NamedTuple):
-    """Acting state: the network's carry, and the running discounted return f32 [B] (`()` where rewards stay)."""
+    """Acting state: the network's carry, and the running discounted return f32 [B], () if rewards are not scaled."""
 
     core: ArrayTree
     discounted_return: ArrayTree
@@ -37,9 +37,9 @@ class Extras(NamedTuple):
 
     Attributes:
         log_prob: f32 [B], of the action.
-        sample: f32 [B, A], before a policy that squashes did so.
+        sample: f32 [B, A], the sample before squashing.
         observation: [B, ...], normalised by the statistics of the policy that acted, which are older than the learner's
-            where there is a lag.
+            if there is a lag.
     """
 
     log_prob: ArrayTree
@@ -90,16 +90,16 @@ def make_agent(
 
     Args:
         config: settings of the agent.
-        spec: of the environment.
+        spec: spec of the environment.
         network: settings of the network.
-        staleness: as of `agents.Agent`.
+        staleness: see `agents.Agent`.
         act: function of `agents.Agent`, with `Parts` before its arguments.
         prepare: likewise.
         loss: likewise.
         adapt: likewise; by default `move_statistics`.
 
     Raises:
-        UsageError: an environment that the network or the policy does not fit.
+        UsageError: network or policy do not fit the environment.
     """
     distribution, heads = policy_head(spec, config.distribution)
     net = networks.make(network, normalisation.observed(config, spec), (*heads, networks.Head("value", 1, 1.0)))
@@ -133,16 +133,16 @@ def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.Ac
 def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Batch:
     """Estimates values, advantages and targets of an unroll.
 
-    Values come from here and not from acting: all rows in one pass cost a fraction of one pass per row, and actors run
-    the policy alone.
+    Values are computed here, not in acting: one pass over all rows costs a fraction of a pass per row, and actors need
+    only run the policy.
 
     Args:
-        parts: of the agent.
-        params: of the policy that acted.
+        parts: parts of the agent.
+        params: parameters of the policy that acted.
         sequences: [T + 1, B].
 
     Returns:
-        `Batch` with leaves [T, B, ...] and carry [B, ...], to be changed or made items of (`sequences.items`).
+        `Batch` with leaves [T, B, ...] and carry [B, ...], of which `sequences.items` makes items.
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
@@ -165,10 +165,10 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 
 
 def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple[ArrayTree, Array, Array]:
-    """Returns the network's inputs of an unroll, bool where an episode begins, and rewards, leaves [T + 1, B, ...].
+    """Returns the network's inputs, whether an episode begins, and the rewards of an unroll, leaves [T + 1, B, ...].
 
-    Observations are normalised as they were when they were acted on. Only the values of rows count whose action was
-    ignored or is still to come: these are normalised by the learner's statistics.
+    Rows whose action was taken have their observation as it was normalised for acting. Of the other rows only the value
+    matters; they are normalised by the learner's statistics.
     """
     config, timestep = parts.config, sequences.steps.timestep
     chex.assert_rank(timestep.reward, 2)
@@ -183,7 +183,7 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
 
 
 def drawn(steps: types.Step) -> Array:
-    """Returns the samples that the policy drew, before squashing, of steps [T, B]."""
+    """Returns the policy's samples, before squashing, of steps [T, B]."""
     sample: Array = steps.action if isinstance(steps.extras.sample, tuple) else steps.extras.sample
     return sample
 
@@ -213,18 +213,18 @@ def move_statistics(
 def policy_head(
     spec: types.EnvironmentSpec, kind: str
 ) -> tuple[Callable[[dict[str, Array]], Any], tuple[networks.Head, ...]]:
-    """Chooses how a network's outputs make a distribution over actions.
+    """Chooses the function that makes a distribution over actions from a network's outputs.
 
     Args:
         spec: its action space decides between a categorical and a real-valued policy.
-        kind: of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`, squashed to
-            [-1, 1] with deviations softplus(x) + 1e-3 given by the network, as in Brax (Freeman et al. 2021).
+        kind: kind of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`,
+            squashed to [-1, 1] with deviations softplus(x) + 1e-3 from the network, as in Brax (Freeman et al. 2021).
 
     Returns:
         (outputs [..., size] by name) -> distribution, and the heads that give these outputs.
 
     Raises:
-        UsageError: actions that the policy cannot give.
+        UsageError: the policy cannot give such actions.
     """
     action = spec.action
     if isinstance(action, types.DiscreteSpace):

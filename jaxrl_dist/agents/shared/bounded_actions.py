@@ -18,11 +18,11 @@ class Range(NamedTuple):
     half: np.ndarray
 
     def scaled(self, action: Array) -> Array:
-        """Returns actions as the environment takes them."""
+        """Returns actions in [-1, 1] scaled to the environment's range."""
         return self.centre + self.half * action
 
     def prepare(self, rule: transitions.Rule, policy: networks.Network, sequences: types.Unroll) -> transitions.Batch:
-        """Cuts out transitions; actions come to [-1, 1]."""
+        """Cuts out transitions, with actions scaled to [-1, 1]."""
         batch = transitions.prepare(rule, policy, sequences)
         return batch._replace(action=(batch.action - self.centre) / self.half)
 
@@ -31,7 +31,7 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
     """Returns the range of an environment's actions.
 
     Raises:
-        UsageError: actions that are no bounded vector.
+        UsageError: its actions are no bounded vector.
     """
     action = spec.action
     if action.kind != "bounded":
@@ -67,11 +67,11 @@ def policy_and_critic(
     """Builds a policy, and a critic of observations joined with actions.
 
     Args:
-        spec: of the environment.
+        spec: spec of the environment.
         network: settings of both.
-        num_atoms: numbers that a critic gives.
+        num_atoms: number of outputs of a critic.
         action_size: A.
-        per_action: numbers of the policy for each of A.
+        per_action: number of outputs of the policy for each of the A components.
 
     Raises:
         UsageError: observations are no vector, or the network has a memory.

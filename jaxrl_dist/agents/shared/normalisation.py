@@ -38,11 +38,11 @@ class Settings(Protocol):
 
 
 class Statistics(NamedTuple):
-    """Running moments of observations and of discounted returns; `()` where the switch is off.
+    """Running moments of observations and of discounted returns; `()` if they are switched off.
 
     Attributes:
-        observation: of taught rows.
-        discounted_return: likewise.
+        observation: moments of the observations of taught rows.
+        discounted_return: moments of their discounted returns.
         own: further statistics of the agent, () without any.
     """
 

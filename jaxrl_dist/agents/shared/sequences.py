@@ -26,10 +26,10 @@ class Inputs(Protocol):
 
 
 def items(net: networks.Network, rows: Any) -> Any:
-    """Makes items of the rows of an unroll: flattens them, or, of a recurrent network, gathers them by column.
+    """Makes items of the rows of an unroll: one per row, or, for a recurrent network, one per column.
 
     Args:
-        net: that learns from them.
+        net: the network that learns from them.
         rows: a batch with the fields of `Inputs`, leaves [T, B, ...], carry [B, ...].
     """
     if net.recurrent:
@@ -46,7 +46,7 @@ def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> di
         return outputs
     if isinstance(batch.is_first, tuple):
         return networks.of_rows(net, network, batch.inputs)
-    # Sequences of a network that has no memory are so many rows.
+    # For a network without a memory, a sequence is no more than its rows.
     shape = batch.is_first.shape
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
     outputs = networks.of_rows(net, network, flat)
@@ -54,7 +54,7 @@ def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> di
 
 
 def summed(taught: Array, loss: Array, metrics: dict[str, Array], maxima: dict[str, Array]) -> types.LossOutput:
-    """Sums the numbers of taught rows f32 [N] or [N, T] over each item; of `maxima` it takes the largest."""
+    """Sums f32 [N] or [N, T] over the taught rows of each item; takes the largest of each of `maxima`."""
 
     def per_item(x: Array) -> Array:
         return jnp.where(taught > 0, x, 0.0).reshape(x.shape[0], -1)

@@ -1,4 +1,4 @@
-"""Parts of agents that replay transitions of up to n steps: the batch cut out of windows, and C51's atoms."""
+"""Parts of agents that replay transitions of up to n steps: cuts a batch out of windows, and places C51's atoms."""
 
 import math
 from typing import Any, NamedTuple, Protocol
@@ -45,7 +45,7 @@ class Settings(Protocol):
 
     @property
     def value_low(self) -> float:
-        """Lowest atom; equal to the highest where both follow from the rewards."""
+        """Lowest atom; equal to the highest if both are to follow from the rewards."""
 
     @property
     def value_high(self) -> float:
@@ -85,7 +85,7 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
 
     Args:
         rule: describes the transitions.
-        net: whose inputs the observations become; it has no memory.
+        net: network without a memory that makes inputs of the observations.
         sequences: windows [context + 1 + n, N].
     """
     timestep = sequences.steps.timestep
@@ -106,9 +106,9 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
 
 
 def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
-    """Returns |δ| f32 [N] of the taught rows by the values that the actors saw, `action_values.Seen` of each row.
+    """Returns |δ| f32 [N] of the taught rows, computed from the actors' values, `action_values.Seen` of each row.
 
-    Of several critics it is the mean of their errors, as the learner's is.
+    For several critics it is the mean of their errors, as in the learner.
 
     Source: Horgan et al. 2018, algorithm 1.
     """
@@ -120,13 +120,13 @@ def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
 
 
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
-    """Places the atoms f32 [atoms], None of one atom.
+    """Places the atoms f32 [atoms]; returns None for a single atom.
 
-    Where they are not given, they lie between the discounted sums of the lowest and of the highest reward.
+    If the settings give no range, it is from the discounted sum of the lowest reward to that of the highest.
 
     Raises:
-        UsageError: the range is empty or infinite; or `actor_errors` is on, whose errors are differences of means while
-            the learner's are divergences.
+        UsageError: the range is empty or infinite; or `actor_errors` is on, although actors compute differences of
+            means and the learner divergences.
     """
     if config.num_atoms == 1:
         return None
@@ -145,7 +145,7 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
         bound = config.clip_rewards or math.inf
         rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
         # An episode may end at any step, so 0 is always in the range. A truncated episode bootstraps from its last
-        # value, so a time limit bounds no return; it is used only where nothing else gives a bound.
+        # value, so a time limit bounds no return; it is used only if nothing else gives a bound.
         horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
         low, high = min(rewards[0] * horizon, 0.0), max(rewards[1] * horizon, 0.0)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -168,7 +168,7 @@ def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -
     Args:
         atoms: f32 [atoms].
         predicted: logits f32 [N, atoms].
-        batch: whose rewards and discounts make the target.
+        batch: transitions, whose rewards and discounts make the target.
         bootstrap: logits f32 [N, atoms].
 
     Source: Bellemare et al. 2017, algorithm 1; the divergence as priority: Hessel et al. 2018, section "Rainbow".

@@ -20,9 +20,9 @@ def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "", r
     """Writes the page, whole or not at all.
 
     Args:
-        views: of the runs, in the order in which they get their colours.
-        path: of the page.
-        title: of the page.
+        views: runs, in the order in which they get their colours.
+        path: file of the page.
+        title: title of the page.
         refused: a line for each run that could not be read.
 
     Raises:
@@ -32,7 +32,7 @@ def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "", r
 
 
 def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "", refused: Sequence[str] = ()) -> str:
-    """Makes the page; `folder` is where it will lie, for links to what is too large to embed."""
+    """Makes the page; `folder` is the folder of the page, for links to files that are too large to embed."""
     title = title or (
         f"{views[0].settings['system']} on {views[0].settings['env']}" if len(views) == 1 else f"{len(views)} runs"
     )
@@ -54,7 +54,7 @@ def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "", 
 
 
 def _overview(views: Sequence[run_view.View]) -> Markup:
-    """Makes the table that says of every run what it is, how it ended, and what it came to."""
+    """Makes the table of all runs, with their state and their last return."""
     head = ("run", "system", "task", "layout", "state", "return", "steps per seed", "steps/s", "time", "bottleneck")
     rows = []
     for i, view in enumerate(views):

@@ -14,7 +14,7 @@ _WIDTH, _HEIGHT = 400.0, 262.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 384.0, 10.0, 222.0
 _LARGEST_POINTS = 300
 _LARGEST_MARKS = 8
-# Width of a letter of the axes' text, about.
+# Width of a letter in the axes' text, about.
 _LETTER = 6.2
 
 
@@ -24,9 +24,9 @@ class Line(NamedTuple):
     Attributes:
         x: f64 [n].
         y: f64 [n]; NaN leaves a gap.
-        class_: of the page's style, such as "c0".
-        title: shown by the browser where the pointer rests.
-        band: two ends f64 [2, n] of what is shaded around it, or of an area that is filled.
+        class_: class of the page's style, such as "c0".
+        title: text that the browser shows under the pointer.
+        band: two ends f64 [2, n] of a shaded band around it, or of a filled area.
         has_points: whether every point is marked.
     """
 
@@ -62,7 +62,7 @@ class Axis(NamedTuple):
 
 
 def colour(number: int) -> str:
-    """Returns the class of the run of a number: its colour, and dashes from the eighth on."""
+    """Returns the style class of run number `number`: its colour, with dashes from the eighth run on."""
     return f"c{number % NUM_COLOURS}" + f" d{number // NUM_COLOURS % 4}" * (number >= NUM_COLOURS)
 
 
@@ -78,13 +78,13 @@ def chart(
     """Draws one chart with its caption.
 
     Args:
-        title: what is on the vertical axis, with its unit.
-        x_label: what is on the horizontal one.
-        lines: of the runs.
-        levels: name and height of lines across.
-        y_range: of the vertical axis; what the lines need by default.
-        published: lines that make no room to the right for themselves.
-        scale: of the horizontal axis; from 0 to where the lines end by default.
+        title: label of the vertical axis, with its unit.
+        x_label: label of the horizontal axis.
+        lines: lines of the runs.
+        levels: name and height of horizontal lines.
+        y_range: range of the vertical axis; by default that of the lines.
+        published: published lines, which do not make the chart wider.
+        scale: scale of the horizontal axis; by default from 0 to the end of the lines.
     """
     known = [line for line in lines if np.isfinite(line.y).any()]
     if not known:
@@ -130,19 +130,19 @@ def strip(
 
 
 def named(label: str, number: int) -> Markup:
-    """Returns the label of the run of a number with its line in the charts."""
+    """Returns the label of run number `number`, with its line in the charts."""
     return joined([swatch(colour(number)), label])
 
 
 def swatch(class_: str) -> Markup:
-    """Draws the line by which a legend knows a run."""
+    """Draws a run's line in a legend."""
     line = element("line", x1=1, x2=27, y1=6, y2=6, class_=f"line {class_}")
     return element("svg", line, viewBox="0 0 28 12", class_="swatch", aria_hidden="true")
 
 
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Returns round numbers between two ends."""
-    rough = (high - low) / count
+def ticks(low: float, high: float) -> list[float]:
+    """Returns about five round numbers between two ends."""
+    rough = (high - low) / 5
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -172,7 +172,7 @@ def logarithmic(values: Sequence[float]) -> Scale:
 
 
 def named_places(names: Sequence[str]) -> Scale:
-    """Returns the scale on which name i lies at i; names that are too long for their place are cut."""
+    """Returns the scale with name i at place i; cuts names that are too long for their place."""
     letters = max(3, int((_RIGHT - _LEFT) / len(names) / _LETTER))
     cut = [name if len(name) <= letters else name[: letters - 1] + "…" for name in names]
     return Scale(-0.5, len(names) - 0.5, list(enumerate(cut)))
@@ -214,7 +214,7 @@ def _path(line: Line, across: Axis, up: Axis) -> Markup:
 
 
 def _area(line: Line, across: Axis, up: Axis) -> Markup:
-    """Shades the area between the two ends of a band, in pieces where some numbers are missing."""
+    """Shades the area between the two ends of a band, in pieces if some numbers are missing."""
     assert line.band is not None
     keep = _thinned(len(line.x))
     x, (low, high) = across(line.x[keep]), up(line.band[:, keep])
@@ -232,13 +232,13 @@ def _area(line: Line, across: Axis, up: Axis) -> Markup:
 
 
 def _thinned(count: int) -> np.ndarray:
-    """Returns the points to draw of so many; the last is always among them."""
+    """Returns the indices of the points to draw, of `count`; the last is always among them."""
     stride = -(-count // _LARGEST_POINTS) or 1
     return np.unique(np.append(np.arange(0, count, stride), max(count - 1, 0)))[: count or None]
 
 
 def padded(low: float, high: float) -> tuple[float, float]:
-    """Makes room around what is drawn."""
+    """Widens a range, for room around the lines."""
     room = 0.05 * (high - low) or 0.5 * abs(high) or 1.0
     return (low if low == 0 else low - room), high + room
 
@@ -252,7 +252,7 @@ def _last(values: np.ndarray) -> float:
 
 
 def _numbers(low: float, high: float) -> list[tuple[float, str]]:
-    """Writes round numbers at their places."""
+    """Returns round numbers in a range, with their texts."""
     return [(value, _short(value)) for value in ticks(low, high)]
 
 

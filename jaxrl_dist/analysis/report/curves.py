@@ -14,7 +14,7 @@ from jaxrl_dist.runs import view as run_view
 Numbered = tuple[int, run_view.View]
 
 _STEPS = "Environment steps per seed"
-# Behind a chart of a run; with all of very many runs the page would grow with their square.
+# Most other runs behind the chart of a run; with all of them the page would grow with the square of their number.
 _MOST_OTHERS = 50
 
 
@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
 
 
 def section(views: Sequence[run_view.View]) -> Markup:
-    """Draws the curves of each task, with what others have measured there."""
+    """Draws the curves of each task, with published numbers."""
     parts = []
     for name, members in _by_task(views).items():
         drawn = [Drawn(number, view.label, plots.curve([view.records])) for number, view in members]
@@ -57,7 +57,7 @@ def name(view: run_view.View, number: int) -> Markup:
 
 
 def state(view: run_view.View) -> str:
-    """Says how a run ended, and where it stopped short of its steps."""
+    """Says how a run ended, and after how many steps if it stopped early."""
     steps = view.settings.get("steps", 0)
     word = "not at its end" if view.state == "going" else view.state
     is_short = view.state != "finished" and view.env_steps < steps
@@ -75,7 +75,7 @@ def score(view: run_view.View) -> Markup:
 
 
 def interval(last: Mapping[str, Any]) -> str:
-    """Writes the interval of an evaluation, "" where there is none."""
+    """Writes the interval of an evaluation, "" without one."""
     ends: Sequence[Any] = last.get("eval_return_ci95") or ()
     return f"[{_number(ends[0])}, {_number(ends[1])}]" if len(ends) == 2 and all(_is_known(end) for end in ends) else ""
 
@@ -83,7 +83,7 @@ def interval(last: Mapping[str, Any]) -> str:
 def task(name: str, drawn: Sequence[Drawn], marks: published.Marks = published.NO_MARKS) -> Markup:
     """Draws the two charts of one task, with its legend and the numbers behind them.
 
-    Of more runs than there are colours the two charts show the means alone, and each run has a chart of its own.
+    If there are more runs than colours, the two charts show only the means, and each run has a chart of its own.
     """
     is_crowded = len(drawn) > charts.NUM_COLOURS
     longest = max((one.curve.wall_s.max() for one in drawn if len(one.curve.wall_s)), default=0.0)
@@ -149,7 +149,7 @@ def _lines(drawn: Drawn, x: np.ndarray) -> list[charts.Line]:
     if seeds == 1:
         return [charts.Line(x, centre, class_, label)]
     thin = [charts.Line(x, column, f"seed {class_}", f"{label}, seed {i}") for i, column in enumerate(returns.T)]
-    # Of many seeds the lines would hide the band.
+    # The lines of many seeds would hide the band.
     return [*thin[:20], charts.Line(x, centre, class_, label, np.stack([low, high]))]
 
 
@@ -192,14 +192,14 @@ def _evaluated(number: int, view: run_view.View, scale: tuple[float, float]) -> 
 
 
 def _extent(view: run_view.View) -> list[float]:
-    """Lists what the strip of a run must have room for."""
+    """Lists the numbers for which the strip of a run must have room."""
     last = view.evaluation
     values = [*(last.get("eval_return_per_seed") or ()), *(last.get("eval_return_ci95") or ()), last.get("eval_return")]
     return [value for value in values if _is_known(value)]
 
 
 def _by_task(views: Sequence[run_view.View]) -> dict[str, list[Numbered]]:
-    """Groups the runs by what they play; each keeps its number."""
+    """Groups the runs by task; each keeps its number."""
     groups: dict[str, list[Numbered]] = {}
     for i, view in enumerate(views):
         params = ", ".join(f"{key}={value}" for key, value in sorted(view.env_params.items()))

@@ -14,8 +14,8 @@ def page(title: str, lead: str, sections: Mapping[str, Markup | None]) -> str:
 
     Args:
         title: its heading.
-        lead: a sentence below it, "" for none.
-        sections: by their names; one that is empty is left out.
+        lead: a sentence below the heading, "" for none.
+        sections: sections by name; empty ones are left out.
     """
     shown = {name: body for name, body in sections.items() if body}
     links = [element("li", element("a", name, href=f"#part{i}")) for i, name in enumerate(shown)]

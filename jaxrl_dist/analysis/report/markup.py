@@ -7,7 +7,7 @@ _VOID = {"br", "img", "meta", "wbr"}
 
 
 class Markup(str):
-    """HTML that is ready; any other text is escaped where it is put in."""
+    """Finished HTML; any other text is escaped when it is put in."""
 
     __slots__ = ()
 
@@ -37,10 +37,10 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], clas
     """Makes a table that scrolls sideways in a frame of its own; the first cell of each row is its heading.
 
     Args:
-        caption: what it shows, for those who cannot see it too.
+        caption: description of its contents, also for readers who cannot see it.
         head: one heading per column.
-        rows: of cells, as long as the head.
-        class_: `cards` makes each row a block where the screen is narrow.
+        rows: rows of cells, as long as the head.
+        class_: `cards` makes each row a block on narrow screens.
     """
     columns = element("tr", *(element("th", text, scope="col", role="columnheader") for text in head), role="row")
     body = []
@@ -57,6 +57,6 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], clas
     return element("div", inner, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def details(summary: str, *children: str, is_open: bool = False) -> Markup:
+def details(summary: str, *children: str) -> Markup:
     """Makes a part that opens and closes."""
-    return element("details", element("summary", summary), *children, open=is_open)
+    return element("details", element("summary", summary), *children)

@@ -15,7 +15,7 @@ _ACTING = tuple(plots.SHARES.values())
 
 
 def section(views: Sequence[curves.Numbered]) -> Markup:
-    """Makes the tables and charts of what the runs measured of themselves, each with the number of its colour."""
+    """Makes tables and charts of the runs' own measurements, each run with the number of its colour."""
     head: tuple[str, ...] = (
         "run",
         "steps/s",
@@ -93,7 +93,7 @@ def _shares(view: run_view.View) -> tuple[str, ...]:
 
 
 def _counts(view: run_view.View) -> dict[str, str]:
-    """Lists what a layout with threads, or a replay, measured."""
+    """Lists the measurements of a layout with threads, or of a replay."""
     found: dict[str, str] = {}
     for name, words in (("policy_lag_p50", "policy lag, median"), ("policy_lag_p99", "policy lag, 99 %")):
         value = view.summary.get(name, _mean(view, name))
@@ -127,7 +127,7 @@ def _charts(views: Sequence[curves.Numbered]) -> list[Markup]:
 
 
 def _time_chart(view: run_view.View) -> Markup:
-    """Draws where the time of one run goes, over the run."""
+    """Draws the shares of time of one run over its steps."""
     x, values = plots.series(view.records, (*plots.SHARES, plots.LEARNING))
     values = np.nan_to_num(values)
     tops = np.cumsum(values[:, :-1], axis=1).T

@@ -1,4 +1,4 @@
-"""The parts of the page about settings: what differs, all values with their origins, commands and versions."""
+"""The parts of the page about settings: differences, all values with their origins, commands and versions."""
 
 import shlex
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, 
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import fields, resolve
 
-# The folder does not tell runs apart.
+# Settings that are no difference between runs.
 _PLACES = {"out"}
 
 
 def section(lines: Sequence[run_view.View], views: Sequence[run_view.View]) -> Markup:
-    """Shows what differs between the runs, or the combinations of one, first, and everything in parts that open."""
+    """Shows the differences between runs, or between the combinations of one, and all settings in parts that open."""
     names = list(dict.fromkeys(name for line in lines for name in line.settings))
     different = [name for name in names if name not in _PLACES and len({_text(line, name) for line in lines}) > 1]
     of_all = [name for name in different if all(name in line.settings for line in lines)]
@@ -36,7 +36,7 @@ def section(lines: Sequence[run_view.View], views: Sequence[run_view.View]) -> M
 
 
 def origins(views: Sequence[run_view.View]) -> Markup:
-    """Shows by which command each run is made again, at which commit, with which versions."""
+    """Shows the command that repeats each run, with its commit and versions."""
     parts = []
     for view in views:
         parts += [element("h3", view.label), element("pre", element("code", command(view)))]
@@ -51,7 +51,7 @@ def origins(views: Sequence[run_view.View]) -> Markup:
 
 def command(view: run_view.View) -> str:
     """Returns the command that trains the run."""
-    # What --layout=auto measured is given too, so that the run made again is that one.
+    # The choices of --layout=auto are given, too, so that the command repeats this run.
     named = [name for name, origin in view.origins.items() if origin == "flag" or origin.startswith(resolve.AUTO)]
     words = [f"--{name}={fields.shown(view.settings[name])}" for name in named]
     return shlex.join(["python", "scripts/train.py", *words])

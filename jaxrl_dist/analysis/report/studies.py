@@ -21,9 +21,9 @@ def write_study(folder: pathlib.Path, title: str, rows: Rows, drawn: Mapping[str
     """Writes the page of a study, whole or not at all.
 
     Args:
-        folder: of the study.
-        title: of the page.
-        rows: of its table.
+        folder: folder of the study.
+        title: title of the page.
+        rows: rows of its table.
         drawn: label -> curve.
 
     Raises:
@@ -57,12 +57,12 @@ def write_search(
     """Writes the page of a search, whole or not at all.
 
     Args:
-        folder: of the search.
-        title: of the page.
-        rows: of its trials.
+        folder: folder of the search.
+        title: title of the page.
+        rows: rows of its trials.
         text: the table, the best trial first.
-        settings: what was searched, with the values of the trials in the order of `rows`.
-        trials: number that was asked for.
+        settings: searched settings, with the values of the trials in the order of `rows`.
+        trials: number of trials that the search is to have.
 
     Raises:
         OSError: it cannot be written.
@@ -102,24 +102,24 @@ def _table(caption: str, text: study_table.Table, rows: Rows, numbers: Mapping[s
             how = element("span", state, class_=_STATES.get(state, ""))
             made.append((charts.named(label, numbers[label]), how, strip, *map(_cell, cells)))
     ends = f"from {scale[0]:.4g} to {scale[1]:.4g}" if values else "scores"
-    # The names of settings are long: a line may end behind their dot.
+    # Names of settings are long, so a line may break behind their dot.
     head = (text.head[0], text.head[-1], ends, *(name.replace(".", ".\u200b") for name in text.head[1:-1]))
     return table(caption, head, made, "cards wide")
 
 
 def _cell(text: str) -> Markup:
-    """Writes numbers and names, which a line may end between, but not within."""
+    """Writes numbers and names so that a line may break between, but not within them."""
     words = text.replace(", ", ",\u00a0").split(" ")
     return element("span", joined([element("span", word, class_="number") for word in words], " "))
 
 
 def _note(text: study_table.Table) -> Markup:
-    """Says below a table what its numbers are."""
+    """Makes the note below a table that explains its numbers."""
     return element("p", " ".join(text.note).replace(" %", "\u00a0%"), class_="soft")
 
 
 def _strip(row: study_table.Row, scale: tuple[float, float], number: int) -> str:
-    """Draws the scores of a row's seeds, "" where it has none."""
+    """Draws the scores of a row's seeds, "" without any."""
     scores, centre = row["eval_return_per_seed"], row["eval_return_iqm"]
     interval = row["eval_return_ci95"] or (centre, centre)
     return charts.strip(scores, centre, interval, scale, charts.colour(number)) if scores else ""
@@ -153,7 +153,7 @@ def _failures(rows: Rows) -> Markup | None:
 
 
 def _commands(rows: Rows) -> Markup:
-    """Shows by which command each setting is trained again, and with what it was."""
+    """Shows the command that repeats each setting, and its environment, device and versions."""
     return joined(
         part
         for row in rows
@@ -168,7 +168,7 @@ def _origins(row: study_table.Row) -> Markup:
 
 
 def _by_task(rows: Rows) -> dict[str, list[study_table.Row]]:
-    """Groups the rows by environment; those of which nothing is finished are apart where there are several."""
+    """Groups the rows by environment; if there are several, rows without a finished run are a group of their own."""
     names = [", ".join(row["environments"]) for row in rows]
     known = list(dict.fromkeys(name for name in names if name))
     rest = known[0] if len(known) == 1 else "Nothing finished yet"

@@ -21,8 +21,8 @@ def section(views: Sequence[run_view.View], page_folder: pathlib.Path) -> Markup
     """Shows the videos of every run.
 
     Args:
-        views: of the runs; videos are in the folder `videos` of each.
-        page_folder: where the page will lie, for links.
+        views: runs; the videos of each are in its folder `videos`.
+        page_folder: folder of the page, for links.
     """
     parts, spent = [], 0
     for view in views:
@@ -45,7 +45,7 @@ def section(views: Sequence[run_view.View], page_folder: pathlib.Path) -> Markup
 
 
 def _own(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """Lists the videos and pictures of a run, and what is wrong with those that are files of others, or no files."""
+    """Lists the videos and pictures of a run, and a line for each that lies outside its folder or is no file."""
     found, wrong = [], []
     for path in sorted((folder / FOLDER).glob("*")):
         if path.suffix in {*_TYPES, *_LINKED_ONLY}:
@@ -70,7 +70,7 @@ def _embedded(path: pathlib.Path, poster: str) -> Markup:
 
 
 def _linked(path: pathlib.Path, page_folder: pathlib.Path, size: int, poster: str) -> Markup:
-    """Links a file from where the page will lie, with its still where there is one."""
+    """Links a file from the folder of the page, with its still if there is one."""
     address = urllib.parse.quote(pathlib.Path(os.path.relpath(path, page_folder)).as_posix())
     shown = element("img", src=poster, alt=path.stem) if poster else ""
     link = element("a", f"{path.name} ({size / 2**20:.1f} MiB)", href=address)

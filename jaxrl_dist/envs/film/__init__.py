@@ -1,4 +1,4 @@
-"""Opens an environment for filming: drawn by its suite, or by its observation where that is a picture."""
+"""Opens an environment for filming: drawn by its suite, or by its observation if that is a picture."""
 
 import colorsys
 import contextlib
@@ -21,8 +21,8 @@ def check(environment: envs.Environment | envs.HostTask) -> None:
     """Refuses an environment that has no picture.
 
     Raises:
-        errors.UsageError: its suite does not draw it, nor is its observation a picture; the message names
-            what can be filmed.
+        errors.UsageError: its suite does not draw it, and its observation is no picture; the message names tasks that
+            can be filmed.
     """
     own = environment.make_film if isinstance(environment, envs.HostTask) else environment.make_picture
     if own is None and not _is_picture(environment.spec.observation):
@@ -64,8 +64,8 @@ def start(environment: envs.Environment | envs.HostTask, seed: int, timeout_s: f
 def observed(observation: Any) -> np.ndarray:
     """Draws an observation that is a picture.
 
-    Bytes [H, W, 3] are colours, other bytes grey, of several channels the last (the newest of stacked frames). Other
-    numbers are grey between their smallest and largest where there is one channel, else each channel is a colour on
+    Bytes [H, W, 3] are colours. Other bytes are grey, taken from the last channel (the newest of stacked frames).
+    Other numbers are grey between their smallest and largest if there is one channel; else each channel is a colour on
     black, the later above the earlier.
 
     Args:
@@ -91,7 +91,7 @@ def observed(observation: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def without_display() -> Iterator[None]:
-    """Lets pygame start without display and sound; C libraries print many lines where these are missing."""
+    """Lets pygame start without display and sound, and drops the lines that C libraries print if they are missing."""
     missing = [name for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER") if name not in os.environ]
     os.environ.update(dict.fromkeys(missing, "dummy"))
     try:

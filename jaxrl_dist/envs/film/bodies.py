@@ -1,4 +1,4 @@
-"""Draws Brax's bodies, spheres and capsules, without OpenGL, and makes the page of Brax's viewer; not a suite.
+"""Draws Brax's bodies, spheres and capsules, without OpenGL, and makes the page of Brax's viewer.
 
 The camera looks along a fixed direction, without perspective, and follows the first body.
 """
@@ -21,7 +21,7 @@ _SKY, _FLOOR, _SHADOW = np.array((214, 226, 240)), np.array(((178, 186, 194), (2
 _OUTLINE = 0.55
 _UNCHOSEN, _BROWN = ((0.5, 0.5, 0.5), (0.4, 0.33, 0.26)), (0.80, 0.55, 0.35)
 _TILES = 14
-# Degrees above the ground; bodies that move in a plane parallel to it are seen from further up.
+# Height of the camera in degrees above the ground; it is higher for bodies that move parallel to the ground.
 ELEVATION, _ELEVATIONS = 18.0, {"reacher": 70.0, "pusher": 40.0}
 _AZIMUTH = -65.0
 # Height of the picture as a multiple of the size of the body.
@@ -40,7 +40,7 @@ def make(name: str, environment: Any) -> envs.Picture:
     """Makes the picture of a Brax environment.
 
     Args:
-        name: without the suite's.
+        name: name without that of the suite.
         environment: Brax's own.
     """
     bodies = _Bodies(environment.sys, camera(_ELEVATIONS.get(name, ELEVATION)))
@@ -75,7 +75,7 @@ class _Bodies:
         half[:, 2] = np.where(kinds[shown] == _CAPSULE, size[:, 1], 0.0)
         middle, rotation = np.asarray(system.geom_pos)[shown], np.asarray(system.geom_quat)[shown]
         ends = (middle + sign * _rotate(rotation, half) for sign in (-1, 1))
-        # [2, G, 3], in the frame of the body that each belongs to; body −1 is the world.
+        # [2, G, 3], in the frame of the body that the end belongs to; body −1 is the world.
         self._ends = np.stack(list(ends))
         self._body = np.asarray(system.geom_bodyid)[shown] - 1
         self._colour = _colours(np.asarray(system.mj_model.geom_rgba)[shown])

@@ -1,4 +1,4 @@
-"""Draws gymnax's classic control as Gymnasium does, by gymnax's own mapping between the two; not a suite."""
+"""Draws gymnax's classic control as Gymnasium does, by gymnax's own mapping between the two."""
 
 import importlib
 from typing import Any
@@ -16,8 +16,8 @@ def make(name: str, env_params: Any) -> envs.Picture:
     """Makes the picture of one of `NAMES`.
 
     Args:
-        name: without the suite's.
-        env_params: gymnax's, of the environment that is drawn.
+        name: name without that of the suite.
+        env_params: gymnax's parameters of the environment that is drawn.
 
     Raises:
         errors.UsageError: pygame, with which Gymnasium draws, is not installed.

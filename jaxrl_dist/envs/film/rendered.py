@@ -1,4 +1,4 @@
-"""Plays one Gymnasium environment in this process, drawn by itself (`render_mode="rgb_array"`); not a suite."""
+"""Plays one Gymnasium environment in this process, which draws itself (`render_mode="rgb_array"`)."""
 
 import time
 from collections.abc import Callable
@@ -15,16 +15,16 @@ _ENV_IDS = np.zeros(1, np.int32)
 
 
 def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s: float) -> envs.Film:
-    """Makes the environment, and draws it once to see that it can be drawn here.
+    """Makes the environment, and draws it once to find out whether it can be drawn here.
 
     Args:
         make: () -> the environment, which draws arrays.
-        plan: of the task.
-        seed: of the environment.
+        plan: plan of the task.
+        seed: seed of the environment.
         timeout_s: longest step.
 
     Raises:
-        errors.UsageError: it cannot be drawn, for want of a library or of OpenGL.
+        errors.UsageError: it cannot be drawn, since a library or OpenGL is missing.
     """
     try:
         with film.without_display():
@@ -87,7 +87,7 @@ class _Single:
         self._environment.close()
 
     def _call(self, function: Callable[[], Any]) -> Any:
-        """Calls the environment's code, and notes since when, so that another thread can notice a hang."""
+        """Calls the environment's code, and notes when the call began, so that another thread can notice a hang."""
         self.waiting_since = time.monotonic()
         try:
             return function()

@@ -20,8 +20,8 @@ from jaxrl_dist.types import Array, ArrayTree
 class AsHost:
     """B copies of a device environment, stepped on one device (by default the CPU).
 
-    Environment i has the key `fold_in(env_key, first_env + i)`, as in the layouts on the device, so equal actions give
-    equal timesteps in both.
+    Environment i has the key `fold_in(env_key, first_env + i)`, as in a layout that plays on the device, so equal
+    actions give equal timesteps in both.
 
     Attributes:
         spec: that of the device environment.
@@ -47,11 +47,11 @@ class AsHost:
         """Compiles nothing yet.
 
         Args:
-            environment: one, on the device.
+            environment: one device environment.
             num_envs: B.
-            env_key: typed key that the environments share with those of other actors.
+            env_key: typed key of the environments of all actors.
             first_env: global index of this object's first environment.
-            device: where to step; the first CPU if not given.
+            device: device that steps; the first CPU if not given.
         """
         if num_envs < 1:
             raise ValueError(f"num_envs={num_envs}: expected at least 1")
@@ -81,7 +81,7 @@ class AsHost:
         """Steps the environments i32 [N], without repeats, with action [N, ...]; `recv` returns the result.
 
         Raises:
-            ValueError: not as many indices as actions, one that is not of the B, or one twice.
+            ValueError: indices and actions differ in number, or an index is out of range or comes twice.
         """
         ids = episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
         rows = self._on_device(ids)
@@ -100,7 +100,7 @@ class AsHost:
         return self._ready.popleft()
 
     def state(self) -> ArrayTree:
-        """Returns a copy of all environments in NumPy, to be saved; keys as their data.
+        """Returns a copy of all environments in NumPy for saving, with keys as their data.
 
         Raises:
             RuntimeError: a result waits for `recv`, or the environments were never reset.
@@ -110,7 +110,7 @@ class AsHost:
         return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self._started())
 
     def load(self, state: ArrayTree) -> None:
-        """Continues from a saved state of an object that was made with the same arguments.
+        """Goes on from the saved state of an object that was made with the same arguments.
 
         Raises:
             ValueError: the saved leaves do not have the shapes and dtypes of this object's state.
@@ -149,7 +149,7 @@ class AsHost:
 
 
 def saved_struct(environment: envs.Environment, num_envs: int) -> ArrayTree:
-    """Returns what `AsHost.state` gives, as a tree of `jax.ShapeDtypeStruct`."""
+    """Returns the tree of `AsHost.state` as `jax.ShapeDtypeStruct`."""
 
     def saved() -> ArrayTree:
         state = envs.columns(environment).reset(jax.random.key(0), jnp.arange(num_envs))[0]

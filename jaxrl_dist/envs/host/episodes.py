@@ -1,4 +1,4 @@
-"""Shared by all adapters of CPU environments: seeds, checks of actions and timesteps, and bookkeeping of episodes."""
+"""Seeds, checks of actions and timesteps, and bookkeeping of episodes, for all adapters of CPU environments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +17,9 @@ def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) 
     """Returns u32 [B] of 31 bits, one seed per environment, independent over runs, purposes, sessions and indices.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         purpose: such as "training" or "evaluation".
-        session: number of the session of a run, or of the evaluation, so that no episode is played twice.
+        session: number of the run's session, or of the evaluation, so that no episode is played twice.
         first_env: global index of the first environment.
         num_envs: B.
     """
@@ -65,13 +65,13 @@ def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: int
     """Checks which environments are to be stepped, and returns their indices as i32 [N].
 
     Args:
-        spec: of one environment.
+        spec: spec of one environment.
         env_ids: integers [N].
-        num_actions: given for them.
+        num_actions: number of actions for them.
         num_envs: B.
 
     Raises:
-        ValueError: none, not as many as actions, one that is not of the B, or one twice.
+        ValueError: there are no indices, or more or fewer than actions, or one is out of range or comes twice.
     """
     ids = np.asarray(env_ids, np.int32)
     is_within = ids.ndim == 1 and len(ids) == num_actions > 0 and ids.min() >= 0 and ids.max() < num_envs
@@ -118,7 +118,7 @@ def check_timestep(spec: types.EnvironmentSpec, timestep: types.TimeStep, env_id
 
 
 def _is_within_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> bool:
-    """Says whether a batch is within range, by few reductions; naming a wrong row takes many (64 µs of 180).
+    """Says whether a batch is within range, with few reductions; naming a wrong row would take many (64 µs of 180).
 
     NaN compares as False with everything.
     """
@@ -134,7 +134,7 @@ class Episodes:
 
     Attributes:
         steps: i64 [B], timesteps so far.
-        ended: bool [B], the last timestep was LAST, so the next is FIRST.
+        ended: bool [B], whether the last timestep was LAST, so that the next is FIRST.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class Episodes:
         Args:
             spec: of one environment.
             num_envs: B.
-            own: makes an array of an observation the timestep's own: `copied` by default, or `cast` where the library
-                hands over memory to which it never writes again.
+            own: takes over an array of an observation: `copied` by default, or `cast` if the library never writes to
+                its memory again.
         """
         self._spec = spec
         self._own = copied if own is None else own
@@ -170,15 +170,15 @@ class Episodes:
         truncated: np.ndarray,
         life_lost: np.ndarray | None = None,
     ) -> types.TimeStep:
-        """Makes the timestep of environments that have stepped; those that had ended have been reset instead.
+        """Makes the timestep of environments that have stepped, or have been reset after the end of an episode.
 
         Args:
             env_ids: i32 [N].
-            observation: tree of [N, ...]; copied (see `own`), and real numbers cast to f32.
-            reward: [N], raw.
-            terminated: bool [N]; wins where both are true.
+            observation: tree of [N, ...]; copied (see `own`), with real numbers cast to f32.
+            reward: [N], as the library returns it.
+            terminated: bool [N]; wins over `truncated`.
             truncated: bool [N].
-            life_lost: bool [N], the discount is 0 here though the episode goes on.
+            life_lost: bool [N], rows with discount 0 in an episode that goes on.
 
         Raises:
             errors.EnvironmentFault: a number is not finite or out of range.
@@ -187,7 +187,7 @@ class Episodes:
         goes_on = ~is_first
         terminated = np.asarray(terminated, bool) & goes_on
         ended = terminated | (np.asarray(truncated, bool) & goes_on)
-        # Selected, not multiplied by 0, as a library may give any number as the reward of a reset, NaN included.
+        # Selected, not multiplied by 0, since a library may return any reward for a reset, even NaN.
         raw: Any = np.where(is_first, np.float32(0), reward).astype(np.float32, copy=False)
         episode_return: Any = np.where(is_first, np.float32(0), self._return[env_ids] + raw)
         episode_length: Any = (self._length[env_ids] + 1) * goes_on
@@ -218,7 +218,7 @@ def cut_short(timestep: types.TimeStep, rows: Any = slice(None)) -> types.TimeSt
 
     Args:
         timestep: leaves [N, ...] as last received.
-        rows: which of the N.
+        rows: indices of these rows.
     """
     kept = jax.tree.map(lambda x: x[rows], timestep)
     zeros = np.zeros_like(kept.reward)
@@ -237,7 +237,7 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
         return types.DiscreteSpace(int(space.n))
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
         low, high = map(_bound, (space.low, space.high))
-        # Rounding must not lead out of bounds of 64 bits, which some environments check.
+        # Rounding to f32 must not lead out of the f64 bounds, which some environments check.
         low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
         return types.BoxSpace(tuple(space.shape), low, high)
@@ -249,7 +249,7 @@ def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
 
 
 def family(observation: Any, action: types.DiscreteSpace | types.BoxSpace) -> str:
-    """Returns the family of a task of which nothing but its observation, a tree of structs, and actions are known."""
+    """Returns the family of a task by its observation, a tree of structs, and its actions."""
     if isinstance(action, types.BoxSpace):
         return "continuous"
     is_image = getattr(observation, "dtype", None) == np.uint8 and len(observation.shape) == 3
@@ -257,7 +257,7 @@ def family(observation: Any, action: types.DiscreteSpace | types.BoxSpace) -> st
 
 
 def _bound(x: Any) -> np.ndarray:
-    """Casts a bound to f32, one beyond the largest of them to ±inf."""
+    """Casts a bound to f32; one beyond the largest f32 becomes ±inf."""
     with np.errstate(over="ignore"):
         return np.asarray(x, np.float32)
 
@@ -270,7 +270,7 @@ def copied(x: Any) -> np.ndarray:
 
 
 def cast(x: Any) -> np.ndarray:
-    """Casts real numbers to f32; numbers that are f32 already are not copied."""
+    """Casts real numbers to f32, without a copy if they are f32 already."""
     x = np.asarray(x)
     return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x
 

@@ -1,4 +1,4 @@
-"""Notices environments that hang, from another thread, as one that waits inside native code cannot be interrupted."""
+"""Notices environments that hang from another thread, since a thread within native code cannot be interrupted."""
 
 import contextlib
 import signal
@@ -11,20 +11,20 @@ import numpy as np
 
 from jaxrl_dist import envs, errors, types
 
-# Making environments imports libraries and compiles, which no step does.
+# Seconds to make an environment: longer than for a step, since libraries are imported and programs compiled.
 MAKE_S = 120.0
 _POLL_S = 0.1
-# Work that looks for a stop itself, between the steps of environments, does so within this time.
+# Work that checks for a stop itself, between the steps of environments, does so within this time.
 _STOP_WITHIN_S = 2.0
 
 
 def check_waiting(environment: envs.HostEnvironment) -> None:
-    """Refuses environments that have not answered for longer than their timeout; for any thread but the waiting one.
+    """Checks that environments have not been silent for longer than their timeout; any thread but theirs calls it.
 
-    The waiting thread cannot be interrupted; the caller closes the environments and goes on without it.
+    The thread that waits for them cannot be interrupted; the caller closes the environments and goes on without it.
 
     Raises:
-        errors.EnvironmentFault: names them.
+        errors.EnvironmentFault: they have; the message names them.
     """
     since, limit = environment.waiting_since, environment.timeout_s
     if since and time.monotonic() - since > limit:
@@ -33,14 +33,14 @@ def check_waiting(environment: envs.HostEnvironment) -> None:
 
 @contextlib.contextmanager
 def limited(environment: str, doing: str) -> Iterator[None]:
-    """Limits how long code of an environment may take to make or close one in this very thread.
+    """Limits the time that an environment's code may take in this thread to make or close it.
 
-    The alarm clock interrupts what waits, and what Python does; not native code that never comes back. It is the main
-    thread's, so elsewhere there is no limit.
+    A timer's signal interrupts waits and Python code, but not native code that never returns. Signals reach the main
+    thread only, so there is no limit in other threads.
 
     Args:
         environment: suite:name.
-        doing: what it does, such as "making it".
+        doing: the work in words, such as "making it".
 
     Raises:
         errors.UsageError: it took longer than `MAKE_S`.
@@ -55,7 +55,7 @@ def limited(environment: str, doing: str) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, ring)
     try:
         try:
-            # Again and again, where the environment takes the first for an error of its own.
+            # The signal is repeated, since the environment may catch the first exception as an error of its own.
             signal.setitimer(signal.ITIMER_REAL, MAKE_S, _POLL_S)
             yield
         finally:
@@ -70,7 +70,7 @@ def limited(environment: str, doing: str) -> Iterator[None]:
 
 
 class _Overdue(BaseException):
-    """The alarm clock has rung; no error of an environment."""
+    """The timer has expired; no error of an environment, which may catch every `Exception`."""
 
 
 def watched(
@@ -82,14 +82,14 @@ def watched(
 
     Args:
         make: makes environments.
-        work: (a function to make them with) -> result.
-        stopped: () -> whether to stop; work that still waits for environments then is abandoned, too.
+        work: (a function that makes environments) -> result.
+        stopped: () -> whether to stop; work that waits for environments at a stop is abandoned, too.
 
     Returns:
-        The result of `work`, or None where it was abandoned for a stop.
+        The result of `work`, or None if it was abandoned at a stop.
 
     Raises:
-        errors.EnvironmentFault: an environment that it made hangs, or the work raises it.
+        errors.EnvironmentFault: an environment hangs, or the work raises it.
     """
     made: list[envs.HostEnvironment] = []
     results: list[Any] = []

@@ -1,19 +1,19 @@
-"""Ends a process that this one has started when this one is gone, however it died: no handler of ours runs then."""
+"""Ends a child process when this process is gone, even if it was killed and no handler of its own could run."""
 
 import fcntl
 import os
 
 
 def tie(pipe: int, process: int, number: int) -> None:
-    """Makes the kernel send a signal when the writing end of a pipe is closed, which this process alone holds.
+    """Makes the kernel signal a process when the writing end of a pipe closes, which its parent alone holds.
 
-    It needs no code of the process that gets it, so one that never returns to its interpreter ends as well.
+    The process need not run any code for it, so it ends even if it never returns to its interpreter.
     `PR_SET_PDEATHSIG` would fire when the thread that made the process ends.
 
     Args:
-        pipe: descriptor to read from, which the other process has inherited; nothing is ever written to it.
-        process: number of that process, or less than 0 for its process group.
-        number: of the signal.
+        pipe: reading end of the pipe, which the process has inherited; nothing is ever written to the pipe.
+        process: number of the process, or the negative number of a process group.
+        number: number of the signal.
     """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, process)
     fcntl.fcntl(pipe, fcntl.F_SETSIG, number)

@@ -1,4 +1,4 @@
-"""Puts a pool of EnvPool's, in its Gymnasium interface, behind `envs.HostEnvironment`; knows no suite and no name."""
+"""Puts a pool with the Gymnasium interface of EnvPool behind `envs.HostEnvironment`; knows no suite."""
 
 import threading
 import time
@@ -17,10 +17,10 @@ Convert = Callable[[Any], Any]
 class Pooled:
     """B environments of one pool; batches of the first `batch_size` that have stepped, or of all B in order.
 
-    EnvPool's `recv` has no timeout, and one thread only may use a pool. Handing each step to a thread that could be
+    EnvPool's `recv` has no timeout, and only one thread may use a pool. Handing each step to a thread that could be
     abandoned costs a fifth to a third of a step of CartPole (64 environments, 2 cores: 40 of 180 µs), so the caller's
-    own thread waits, and `hangs.check_waiting` in another thread finds out that it has waited too long. A step that did
-    come back, but too late, is a fault as well; after a fault nothing but `close` works.
+    own thread waits, and `hangs.check_waiting` in another thread notices if it waits too long. A step that returns too
+    late is a fault as well; after a fault nothing but `close` works.
 
     Attributes:
         spec, num_envs, timeout_s, waiting_since: see `envs.HostEnvironment`.
@@ -36,16 +36,16 @@ class Pooled:
         convert: Convert,
         life_loss: bool,
     ) -> None:
-        """Takes over a pool that was not used before.
+        """Takes over a new pool.
 
         Args:
             pool: EnvPool's, of type "gymnasium".
-            spec: of one environment.
-            batch_size: that the pool was made with, a divisor of its environments.
-            timeout_s: of one step.
-            convert: brings observations [N, ...] into the form of the spec; owns what it returns, but for real numbers
-                in f64, which are cast afterwards.
-            life_loss: the discount is 0 where `info["lives"]` falls.
+            spec: spec of one environment.
+            batch_size: batch size of the pool, a divisor of its environments.
+            timeout_s: longest step.
+            convert: brings observations [N, ...] into the form of the spec, in arrays of its own; f64 is cast to f32
+                afterwards.
+            life_loss: whether the discount is 0 where `info["lives"]` falls.
         """
         self.spec, self.num_envs, self.timeout_s = spec, len(pool), timeout_s
         self.waiting_since = 0.0
@@ -55,7 +55,7 @@ class Pooled:
         self._unsent: list[tuple[np.ndarray, np.ndarray]] = []
         self._lives = np.zeros(self.num_envs, np.int32)
         self._fault = ""
-        # EnvPool allocates anew for every batch (a test holds it to that), so nothing is copied.
+        # EnvPool allocates new arrays for every batch (a test checks it), so nothing is copied.
         self._episodes = episodes.Episodes(spec, self.num_envs, episodes.cast)
 
     @property
@@ -90,8 +90,8 @@ class Pooled:
     def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
         """Starts a step of the environments i32 [N] with action [N, ...].
 
-        A pool whose batches hold all B takes one send per batch (a second one overwrites rows of the first), so there
-        the step starts when all B have been sent.
+        A pool whose batches hold all B environments takes one send per batch (a second one would overwrite rows of the
+        first), so the step starts when all B have been sent.
 
         Raises:
             ValueError: an action is not one of the action space, or an index is not one of the B, is given twice, or is
@@ -99,7 +99,7 @@ class Pooled:
         """
         pool = self._usable()
         action = episodes.check_action(self.spec, action, env_ids)
-        # The check takes longer than an environment's step may.
+        # Checking the indices may take longer than a step of the environments.
         is_all = env_ids is self._all and len(action) == self.num_envs
         ids = self._all if is_all else episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
         episodes.check_idle(self.spec, ids, self._busy)
@@ -145,11 +145,11 @@ class Pooled:
             raise
 
     def close(self) -> None:
-        """Frees the pool; where environments are still being stepped, a thread of its own waits for them first."""
+        """Frees the pool; if environments are still being stepped, another thread waits for them first."""
         pool, self._pool = self._pool, None
         self._fault = self._fault or f"{self.spec.name}: these environments were closed"
-        # Freeing a pool joins its threads and stops every thread of Python meanwhile, so never while one may hang. A
-        # thread that waits in `recv` keeps the pool alive itself.
+        # Freeing a pool joins its threads and holds up all Python threads meanwhile, so it must not happen while an
+        # environment may hang. A thread that waits in `recv` keeps the pool alive itself.
         if pool is not None and self._busy.any() and not self.waiting_since:
             threading.Thread(
                 target=self._finish_steps,
@@ -168,7 +168,7 @@ class Pooled:
         return errors.EnvironmentFault(self._fault)
 
     def _wait(self, call: Callable[[], Any]) -> Any:
-        """Calls the pool, and notes since when, for other threads; `_usable` refuses an answer that came too late."""
+        """Calls the pool, and notes the start for other threads; `_usable` refuses an answer that came too late."""
         start = self.waiting_since = time.monotonic()
         try:
             result = call()
@@ -193,7 +193,7 @@ class Pooled:
         return jax.tree.map(lambda x: x[order], timestep)
 
     def _finish_steps(self, pool: Any, wait: Callable[[Callable[[], Any]], Any]) -> None:
-        """Receives every step under way; idle environments step too, for a pool gives whole batches only."""
+        """Receives every step under way; idle environments step too, since a pool returns whole batches only."""
         unsent = np.concatenate([ids for _, ids in self._unsent] or [self._all[:0]])
         self._unsent.clear()
         idle = np.union1d(np.flatnonzero(~self._busy), unsent).astype(np.int32)

@@ -32,7 +32,7 @@ _CHECK_S = 0.1
 _CLOSE_S = 1.0
 _POLL_S = 0.005
 _READ_BYTES = 1 << 16
-# Whatever a worker starts inherits it, in whatever session.
+# Environment variable that everything a worker starts inherits, also in another session.
 _MARK = "JAXRL_DIST_WORKER"
 _PASSES = 3
 # Run by its path, since importing the package around it would import JAX.
@@ -40,16 +40,16 @@ _BOOTSTRAP = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv[1]); ru
 
 
 class Plan(NamedTuple):
-    """Describes what a pool runs.
+    """Describes the environments and processes of a pool.
 
     Attributes:
-        spec: of one environment.
-        factory: how a process makes one, with Gymnasium's `reset(seed=)`, `step(action)` and `close()`.
+        spec: spec of one environment.
+        factory: makes an environment in a process, with Gymnasium's `reset(seed=)`, `step(action)` and `close()`.
         leaves: arrays of an observation as the environment returns it.
-        observation: list of these arrays, each [N, ...] -> tree of [N, ...] as `spec.observation` has it.
-        action_dtype: as the environment wants it.
-        workers: processes at most; 0 takes as many as there are cores.
-        max_restarts: workers that are replaced, over the life of the pool, before a fault ends it.
+        observation: (list of these arrays, each [N, ...]) -> tree of [N, ...] as in `spec.observation`.
+        action_dtype: dtype of actions for the environment.
+        workers: largest number of processes; 0 takes as many as there are cores.
+        max_restarts: number of workers that may be replaced over the life of the pool; the next fault ends it.
     """
 
     spec: types.EnvironmentSpec
@@ -64,14 +64,14 @@ class Plan(NamedTuple):
 class WorkerPool:
     """B environments, of which each process steps a fixed share; see `envs.HostEnvironment`.
 
-    Where a worker is replaced, the episodes of its environments end at their last observation (LAST, discount 1, reward
-    0, length 0), and the next step gives FIRST from the new process, with seeds of its own.
+    If a worker is replaced, the episodes of its environments end at their last observation (LAST, discount 1, reward 0,
+    length 0), and the next step returns FIRST from the new process, with new seeds.
 
     Attributes:
-        spec: of one environment.
+        spec: spec of one environment.
         num_envs: B.
         timeout_s: longest step.
-        waiting_since: 0, always: the pool ends its waits itself.
+        waiting_since: always 0, since the pool ends its waits itself.
     """
 
     waiting_since = 0.0
@@ -80,9 +80,9 @@ class WorkerPool:
         """Starts the processes, and does not wait for them.
 
         Args:
-            plan: what to run.
+            plan: environments and processes.
             seeds: u32 [B] of 31 bits.
-            batch_size: environments that `recv` returns at a time.
+            batch_size: number of environments that `recv` returns at a time.
             timeout_s: longest step, or reset.
 
         Raises:
@@ -99,8 +99,8 @@ class WorkerPool:
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
         self._since = np.zeros(num_workers)
-        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. It is stale once
-        # its process was replaced, and cut where the row to be received ends its episode for that reason.
+        # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. It is stale after
+        # its process was replaced, and cut while the row that ends its episode for that reason waits for `recv`.
         self._busy, self._pending, self._stale, self._cut = np.zeros((4, self.num_envs), bool)
         self._lives = np.zeros(self.num_envs, np.int64)
         self._ready: collections.deque[int] = collections.deque()
@@ -156,7 +156,7 @@ class WorkerPool:
         """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
 
         Raises:
-            EnvironmentFault: the pool had ended with one.
+            EnvironmentFault: an earlier fault has ended the pool.
             ValueError: an action or an index is not valid, or an environment is being stepped.
         """
         episodes = self._check_started()
@@ -177,7 +177,7 @@ class WorkerPool:
     def recv(self) -> tuple[types.TimeStep, np.ndarray]:
         """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
 
-        They come in the order in which they became ready; where `batch_size` is B, in that of their indices.
+        They are in the order in which they became ready; if `batch_size` is B, in the order of their indices.
 
         Raises:
             EnvironmentFault: more workers were lost than may be replaced, or a number is not finite or out of range.
@@ -189,7 +189,7 @@ class WorkerPool:
         return self._receive(self._batch_size)
 
     def close(self) -> None:
-        """Ends the processes, by force after a second; more calls do nothing."""
+        """Ends the processes, by force after a second; further calls do nothing."""
         self._close()
 
     def _check_usable(self) -> None:
@@ -219,7 +219,7 @@ class WorkerPool:
                 self._processes[index].command(message[low:high])
 
     def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
-        # Checked even where enough are ready, since the others go on while one hangs.
+        # Checked even if enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check:
             self._check_workers()
         while len(self._ready) < count:
@@ -248,14 +248,14 @@ class WorkerPool:
         return timestep, ids
 
     def _wait(self) -> None:
-        """Waits for a worker, and for no longer than until the next check of all of them."""
+        """Waits for a worker, at most until the next check of all workers."""
         for index in self._processes.wait(_CHECK_S):
             self._take(index)
         if time.monotonic() >= self._next_check:
             self._check_workers()
 
     def _take(self, index: int) -> None:
-        """Takes what a worker has finished; replaces it where it has died."""
+        """Takes the environments that a worker has finished; replaces a worker that has died."""
         try:
             finished = self._processes[index].finished()
             if finished is not None:
@@ -270,7 +270,7 @@ class WorkerPool:
         """Notes environments u32 [N] that have been stepped.
 
         Raises:
-            ValueError: one of them was not asked to, so something else has written into the worker's pipe.
+            ValueError: one of them was not asked to step, so something else has written into the worker's pipe.
             IndexError: there is no such environment, for the same reason.
         """
         if not self._pending[envs].all():
@@ -279,11 +279,11 @@ class WorkerPool:
         self._ready.extend(envs.tolist())
 
     def _check_workers(self) -> None:
-        """Replaces the workers that have died, or have been at one step for too long."""
+        """Replaces workers that have died, or have spent too long on one step."""
         self._next_check = time.monotonic() + min(_CHECK_S, self.timeout_s / 4)
         for index, share in enumerate(self._shares):
             self._take(index)
-            # A process that an environment has started may hold the pipe of a dead worker open.
+            # The pipe of a dead worker may be held open by a process that an environment has started.
             if self._processes[index].has_died():
                 self._replace(index, "")
             limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, hangs.MAKE_S)
@@ -292,10 +292,10 @@ class WorkerPool:
                 self._replace(index, f"did not answer within {limit:g} s")
 
     def _replace(self, index: int, wrong: str) -> None:
-        """Puts a new process in the place of one that has died, or that does something wrong, which is named.
+        """Replaces a process that has died, or that did something wrong, which `wrong` names.
 
         Raises:
-            EnvironmentFault: no more may be replaced.
+            EnvironmentFault: no more workers may be replaced.
         """
         share = self._shares[index]
         fate, raised, finished = self._processes.end(index, wrong)
@@ -304,9 +304,9 @@ class WorkerPool:
         error, _, frames = raised.partition("\n")
         what, most = f"{self.spec.name}: {fate}{': ' * bool(error)}{error}", self._plan.max_restarts
         self._restarts += 1
-        # Where it happened is told in full once.
+        # The place is told in full only the first time.
         place = f"\n{frames}" if frames and self._restarts == 1 else ""
-        # What is wrong from the start is wrong in another process too.
+        # An environment that raises before its first step would do so in another process too.
         is_wrong = bool(raised) and not self._block["stepped"][index]
         if is_wrong or self._restarts > most:
             if place:
@@ -322,7 +322,7 @@ class WorkerPool:
         ended, lost = self._check_started().ended[share], self._pending[share]
         self._stale[share] = True
         for env in share[lost & ~ended]:
-            # Its last row is the one before that which was being written.
+            # The slot with its last whole row is the other one: the process may have been writing to this.
             self._block["slot"][env] ^= 1
             self._pending[env] = False
             self._cut_short(int(env))
@@ -336,7 +336,7 @@ class WorkerPool:
         self._ready.append(env)
 
     def _renew(self, envs: np.ndarray) -> None:
-        """Gives environments seeds that none had before, for the reset to come in a new process."""
+        """Gives environments new seeds, for their first reset in a new process."""
         self._stale[envs] = False
         self._lives[envs] += 1
         for env in envs:
@@ -348,28 +348,28 @@ class Process:
     """One worker.
 
     Attributes:
-        results: descriptor that can be read when environments have finished, or the worker has died.
+        results: descriptor that is readable when environments have finished, or the worker has died.
     """
 
     def __init__(self, job: dict[str, Any], block: int, mark: str) -> None:
         """Starts a fresh interpreter, never a fork, which would copy the locks of JAX's threads.
 
         Args:
-            job: for `worker_process.main`, what JSON can hold.
+            job: argument of `worker_process.main`, of JSON's types.
             block: descriptor of the shared memory.
-            mark: to know by what it has started, see `_end_marked`.
+            mark: marks everything that it starts, see `_end_marked`.
         """
         path = [os.path.abspath(entry) for entry in sys.path]
         # Several processes share the cores, and an accelerator is the trainer's.
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "JAX_PLATFORMS": "cpu", _MARK: mark}
         commands, self._commands = os.pipe()
         self.results, results = os.pipe()
-        # The signal belongs to the pipe, so each worker has one of its own.
+        # Each worker has a pipe of its own, since the signal is set for the pipe.
         line, self._lifeline = os.pipe()
         os.set_blocking(self.results, False)
         try:
-            # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill takes along what
-            # the environments have started.
+            # A process group of its own, so that Ctrl-C reaches the trainer alone, and that a kill also ends the
+            # programs that environments have started.
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(path), worker_process.__file__],
                 stdin=subprocess.PIPE,
@@ -391,7 +391,7 @@ class Process:
             stdin.write(json.dumps({**job, **descriptors, "path": path}).encode())
 
     def command(self, message: bytes) -> None:
-        """Sends commands; a worker that has died is noticed when its results are read."""
+        """Sends commands; does not notice that the worker has died, which reading its results does."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._commands, message)
 
@@ -399,7 +399,7 @@ class Process:
         """Returns the environments u32 [N] that have finished since the last call, None once the worker has died.
 
         Raises:
-            ValueError: something else was written.
+            ValueError: the pipe holds something else.
         """
         try:
             received = os.read(self.results, _READ_BYTES)
@@ -408,7 +408,7 @@ class Process:
         return np.frombuffer(received, np.uint32) if received else None
 
     def has_died(self) -> bool:
-        """Says whether the worker has ended; its number is not given to another process before `kill`."""
+        """Says whether the worker has ended; the system does not reuse its process number before `kill`."""
         try:
             return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
         except ChildProcessError:
@@ -419,7 +419,7 @@ class Process:
         os.close(self._commands)
 
     def kill(self, timeout_s: float = 0.0) -> int:
-        """Ends the worker, by force unless it ends within the time, and all that it started; returns its exit code."""
+        """Ends the worker and all that it started, by force after `timeout_s`; returns the worker's exit code."""
         deadline = time.monotonic() + timeout_s
         while not self.has_died() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -428,17 +428,17 @@ class Process:
         return self._popen.wait()
 
     def release(self) -> None:
-        """Closes what is left of its pipes."""
+        """Closes the pipes that are still open."""
         os.close(self.results)
         os.close(self._lifeline)
 
 
 class Processes:
-    """Processes, memory and pipes of a pool, in an object of their own, which frees them even after the pool is gone.
+    """Processes, memory and pipes of a pool; an object of its own, so that they are freed even after the pool is gone.
 
     Attributes:
-        block: arrays of the shared memory by name, at first zeros. The memory has no name in the file system, so it is
-            freed however the processes die.
+        block: arrays of the shared memory by name, zeros at first. The memory has no name in the file system, so it is
+            freed even if all processes are killed.
     """
 
     def __init__(self, fields: list[worker_process.Field], shares: list[np.ndarray], job: dict[str, Any]) -> None:
@@ -447,7 +447,7 @@ class Processes:
         Args:
             fields: arrays of the memory.
             shares: environments of each worker.
-            job: for `worker_process.main`, what is the same for every worker.
+            job: the part of `worker_process.main`'s argument that is the same for every worker.
         """
         self._owner, self._shares, self._mark = os.getpid(), shares, secrets.token_hex(8)
         self._job = {**job, "fields": fields}
@@ -458,7 +458,7 @@ class Processes:
         self._poll, self._index_of = select.poll(), dict[int, int]()
 
     def start(self, index: int) -> None:
-        """Starts a worker, in the place of an earlier one that was ended."""
+        """Starts a worker, or its successor."""
         self.block["env"][index], self.block["built"][index], self.block["text"][index] = -1, 0, 0
         job = {**self._job, "index": index, "envs": self._shares[index].tolist()}
         process = Process(job, self._memory, f"{self._mark}.{index}.")
@@ -471,19 +471,19 @@ class Processes:
         return self._running[index]
 
     def wait(self, timeout_s: float) -> list[int]:
-        """Waits until workers have finished something or died, and returns their indices, none after the time."""
+        """Waits until workers have finished environments or died; returns their indices, none after `timeout_s`."""
         return [self._index_of[results] for results, _ in self._poll.poll(1e3 * timeout_s)]
 
     def end(self, index: int, wrong: str) -> tuple[str, str, np.ndarray]:
         """Ends a worker by force.
 
         Args:
-            index: of the worker.
-            wrong: what it did wrong, or "" where it has died.
+            index: index of the worker.
+            wrong: its mistake in words, or "" if it has died.
 
         Returns:
-            What happened to it; `worker_process.described` of what it raised, "" where it did not; the environments
-            u32 [N] that it had finished and not yet reported.
+            Its fate in words; its error by `worker_process.described`, "" without one; and the environments u32 [N]
+            that it had finished and not yet reported.
         """
         process, share = self._running.pop(index), self._shares[index]
         self._poll.unregister(process.results)
@@ -504,7 +504,7 @@ class Processes:
         return what, text, np.concatenate(found)
 
     def close(self) -> None:
-        """Ends the workers, by force after a second, and frees memory and pipes; must be called once only."""
+        """Ends the workers, by force after a second, and frees memory and pipes; call it only once."""
         # A forked child that exits must not end its parent's workers.
         if os.getpid() != self._owner:
             return
@@ -520,11 +520,11 @@ class Processes:
 
 
 def _end_marked(mark: str) -> None:
-    """Ends what workers have left behind, in sessions of their own: in /proc it has marks that begin like this."""
+    """Ends processes that workers have left behind, also in other sessions: those whose mark begins with `mark`."""
     wanted = f"{_MARK}={mark}".encode()
     for _ in range(_PASSES):
         for process in filter(str.isdecimal, os.listdir("/proc")):
-            # Of another user, or gone.
+            # The process is another user's, or gone.
             with contextlib.suppress(OSError):
                 if wanted in pathlib.Path("/proc", process, "environ").read_bytes():
                     os.kill(int(process), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""The process that steps a share of a pool's environments, and the block of memory that it has in common with the pool.
+"""The process that steps a share of a pool's environments, and the block of memory that it shares with the pool.
 
-Imports NumPy and what makes the environments, never JAX: a process starts within a fraction of a second, and a GPU
-stays with the trainer.
+It imports NumPy and the environments' libraries, never JAX: so it starts within a fraction of a second, and leaves the
+GPU to the trainer.
 """
 
 import functools
@@ -32,8 +32,8 @@ class Factory(NamedTuple):
     """Describes, in JSON's types, how a process makes an environment with Gymnasium's `reset` and `step`.
 
     Attributes:
-        functions: names `module:function`; the first gets `argument`, each later one the result of the one before.
-        argument: any value that JSON can hold.
+        functions: names `module:function`; the first takes `argument`, each later one the result before it.
+        argument: any value of JSON's types.
     """
 
     functions: tuple[str, ...]
@@ -53,7 +53,7 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """Its name for messages."""
         return "/".join(["observation", *map(str, self.path)])
 
 
@@ -68,10 +68,10 @@ class Field(NamedTuple):
 def fields(num_envs: int, num_workers: int, action: tuple[tuple[int, ...], str], leaves: Sequence[Leaf]) -> list[Field]:
     """Lists the arrays of the block of B environments, with actions of this shape and dtype, and W workers.
 
-    Observations have two slots per environment, so that the last one that the pool has seen survives the death of the
-    process that was writing the next. `env` and `since` say what a worker is at: which environment (−1: none), and
-    from when on, in seconds of the monotonic clock; `built` says whether its environments are made, `stepped` whether
-    it, or one whose place it took, has made a step.
+    Observations have two slots per environment, so that the last whole one survives the death of a process while it
+    writes the next. `env` and `since` have the environment that a worker is stepping (−1: none) and when it began, in
+    seconds of the monotonic clock. `built` says whether its environments are made, `stepped` whether it or one of its
+    predecessors has made a step.
     """
     per_env = [("seed", "u4"), ("slot", "i4"), ("reward", "f8"), ("flags", "u1")]
     per_worker = [("env", "i4"), ("since", "f8"), ("built", "u1"), ("stepped", "u1")]
@@ -101,8 +101,8 @@ def views(block: mmap.mmap, members: Iterable[Field]) -> dict[str, np.ndarray]:
 def main() -> None:
     """Makes the environments that standard input names in JSON, and steps them until the pool closes its pipe."""
     job = json.loads(sys.stdin.buffer.read())
-    # A handler that does nothing, unlike "ignore", is not passed on to programs that an environment starts. The pool
-    # alone ends its processes: a signal to the whole job must let the trainer save first.
+    # Only the pool ends its processes, so that the trainer can save after a signal to the whole job. Programs that an
+    # environment starts would inherit "ignore", but not a handler that does nothing.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     sys.path[:] = job["path"]
@@ -120,7 +120,7 @@ def main() -> None:
         text = described(error).encode()[:_TEXT_BYTES]
         arrays["text"][job["index"], : len(text)] = np.frombuffer(text, np.uint8)
         sys.stderr.flush()
-        # Threads of an environment could keep a process that merely returns.
+        # If main merely returned, threads of an environment could keep the process alive.
         os._exit(1)
 
 
@@ -148,15 +148,15 @@ class _Worker:
                 [self._arrays[f"leaf{i}"][slot, env, ...] for i in range(len(self._leaves))] for slot in (0, 1)
             ]
             self._ended[env] = False
-        # The time of the last one, which may have taken longer than a step may.
+        # Set the time anew, since making the last one may have taken longer than a step may.
         self._at(-1)
         self._built[0] = 1
 
     def serve(self, commands: int) -> None:
         """Executes commands i32, `env` to step and `~env` to reset with its seed, until their pipe is closed.
 
-        Commands are executed in the order of arrival, but a slow environment waits for the time of its last step times
-        the number of environments of its process: so it delays the others little, and still gets its share of the time.
+        Commands are executed in the order of arrival, but a slow environment is put off: by the time of its last step
+        times the number of the process's environments. So it delays the others little, but gets its share of the time.
         """
         patience = len(self._environments) if self._eager else 0
         cost = dict.fromkeys(self._environments, 0.0)
@@ -193,13 +193,13 @@ class _Worker:
             environment.close()
 
     def _at(self, env: int) -> float:
-        """Notes the environment that the worker is at, and returns the time."""
+        """Notes which environment the worker is stepping, and returns the time."""
         now = time.monotonic()
         self._env[0], self._since[0] = env, now
         return now
 
     def _advance(self, env: int, reseed: bool) -> None:
-        """Steps an environment, or resets it where it had ended, and writes what it returned."""
+        """Steps an environment, or resets it after the end of an episode, and writes the results into the block."""
         environment, arrays = self._environments[env], self._arrays
         reward, flags = 0.0, 0
         if reseed:
@@ -212,7 +212,7 @@ class _Worker:
             observation, reward, terminated, truncated, _ = environment.step(action)
             flags = TERMINATED * bool(terminated) + TRUNCATED * bool(truncated)
             if reward is None:
-                # NumPy would take it for NaN.
+                # NumPy would turn None into NaN.
                 raise TypeError("the reward is None, expected a number")
         for leaf, target in zip(self._leaves, self._targets[env][arrays["slot"][env]], strict=True):
             value = leaf.of(observation)
@@ -225,11 +225,11 @@ class _Worker:
 
 
 def described(error: BaseException) -> str:
-    """Describes an error in a line, and below it by the traceback in the environment's code, where there is one."""
+    """Describes an error in one line, followed by the traceback within the environment's code, if there is one."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     place, advice = f" at {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else "", ""
-    # Gymnasium's own wrappers, too, unpack what the environment returned.
+    # The error may come from Gymnasium's own wrappers, which unpack the tuple that the environment returned.
     if "values to unpack" in str(error) and all(f"{os.sep}gymnasium{os.sep}" in frame.filename for frame in frames):
         advice = "; reset returns (observation, info), step (observation, reward, terminated, truncated, info)"
         frames, place = [], ""
@@ -238,7 +238,7 @@ def described(error: BaseException) -> str:
 
 
 def _resolve(name: str) -> Any:
-    """Imports what `module:attribute.attribute` names."""
+    """Imports the object that `module:attribute.attribute` names."""
     module, _, path = name.partition(":")
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 

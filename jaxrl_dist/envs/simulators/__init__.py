@@ -1,1 +1,1 @@
-"""Programs that own their loop and ask for actions: what they use, and the side of the trainer."""
+"""The trainer's side of simulators: programs that own their loop and ask for actions by `jaxrl_dist.simulator`."""

@@ -11,7 +11,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Row(NamedTuple):
-    """A row as a simulator has sent it."""
+    """A row that a simulator has sent."""
 
     observation: np.ndarray
     reward: float
@@ -27,11 +27,11 @@ def read(
     Args:
         frame: the message.
         expected: "begin", which opens an episode and has no reward, or "act".
-        observation: its type.
-        reward_range: lowest and highest reward; f32 may be a little beyond.
+        observation: type of the observation.
+        reward_range: lowest and highest reward; rounding to f32 may lead a little beyond.
 
     Raises:
-        ValueError: names the field, what was expected, and what was given.
+        ValueError: the message is not valid; the error names the field, the expected and the given value.
     """
     header = frame.header
     if header.get("kind") != expected:
@@ -55,5 +55,5 @@ def read(
 
 
 def _slack(bound: float) -> float:
-    """Returns how far a reward in f32 may be beyond a bound."""
+    """Returns how far rounding to f32 may take a reward beyond a bound."""
     return 1e-5 * (1 + abs(bound))

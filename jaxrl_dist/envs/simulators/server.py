@@ -1,7 +1,7 @@
-"""B simulators that ask for actions, behind `envs.HostEnvironment`, which is asked for timesteps.
+"""Puts B simulators, which ask for actions, behind `envs.HostEnvironment`, which is asked for timesteps.
 
-Each speaks first: a message is a row, and the action for it is the answer. The message that ends an episode has none;
-what the agent chooses there is dropped, and the simulator resets meanwhile.
+A simulator speaks first: it sends a row, and gets the action as the answer. A row that ends an episode gets no answer:
+the simulator resets, and the action that the agent chooses for this row is dropped.
 """
 
 import collections
@@ -24,14 +24,14 @@ _CHECK_S, _POLL_S = 0.1, 0.5
 
 
 class Plan(NamedTuple):
-    """Describes what simulators play.
+    """Describes the task of simulators.
 
     Attributes:
-        spec: of one environment.
-        source: gives the simulators.
-        terms: what each is told.
-        observation: as it crosses.
-        action: as it crosses.
+        spec: spec of one environment.
+        source: provides the simulators.
+        terms: facts that every simulator is told.
+        observation: type in which observations are sent.
+        action: type in which actions are sent.
     """
 
     spec: types.EnvironmentSpec
@@ -48,22 +48,22 @@ class Conversations:
     a fault nothing but `close` works.
 
     Attributes:
-        spec: of one environment.
+        spec: spec of one environment.
         num_envs: B.
         timeout_s: longest step.
-        waiting_since: 0, always: waits end by themselves.
+        waiting_since: always 0, since waits end by themselves.
     """
 
     waiting_since = 0.0
 
     def __init__(self, plan: Plan, purpose: str, seeds: np.ndarray, batch_size: int, timeout_s: float) -> None:
-        """Asks for no simulator yet.
+        """Prepares the environments; asks for no simulators yet.
 
         Args:
-            plan: what is played.
+            plan: the task.
             purpose: `sources.TRAINING` or `sources.EVALUATION`.
             seeds: u32 [B] of 31 bits.
-            batch_size: environments that `recv` returns at a time.
+            batch_size: number of environments that `recv` returns at a time.
             timeout_s: longest step; connecting and the first observation may take `CONNECT_S`, if that is longer.
 
         Raises:
@@ -77,7 +77,7 @@ class Conversations:
         self._plan, self._purpose, self._batch_size = plan, purpose, batch_size
         self._terms = [{**plan.terms, "seed": int(seed)} for seed in seeds]
         self._all = np.arange(self.num_envs, dtype=np.int32)
-        # An environment is busy from `send` to `recv`, and pending until its simulator has spoken.
+        # An environment is busy from `send` to `recv`, and pending until its simulator has sent a row.
         self._busy, self._pending = np.zeros((2, self.num_envs), bool)
         self._since_s = np.zeros(self.num_envs)
         self._limit_s = np.full(self.num_envs, timeout_s)
@@ -96,7 +96,7 @@ class Conversations:
         return np.flatnonzero(self._busy).astype(np.int32)
 
     def reset(self) -> types.TimeStep:
-        """Waits for a simulator for each environment, others than before, and for their first observations.
+        """Waits for a new simulator for each environment, and for their first observations.
 
         Raises:
             errors.EnvironmentFault: too few simulators came, or one failed.
@@ -118,7 +118,7 @@ class Conversations:
             simulator.Reader(peer.connection, simulator.ASKING_BYTES, self._plan.observation.num_bytes)
             for peer in self._peers
         ]
-        # Numbers, for another thread may close the connections at any time.
+        # Kept as numbers, since another thread may close the connections at any time.
         self._descriptors = [peer.connection.fileno() for peer in self._peers]
         if min(self._descriptors) < 0:
             raise self._failed("the connections are gone")
@@ -163,7 +163,7 @@ class Conversations:
     def recv(self) -> tuple[types.TimeStep, np.ndarray]:
         """Waits for the first `batch_size` simulators that have spoken: leaves [N, ...], their indices i32 [N].
 
-        They come in the order in which they spoke; where `batch_size` is B, in that of their indices.
+        They are in the order in which they spoke; if `batch_size` is B, in the order of their indices.
 
         Raises:
             errors.EnvironmentFault: a simulator failed.
@@ -175,7 +175,7 @@ class Conversations:
         return self._receive(self._batch_size)
 
     def close(self) -> None:
-        """Tells the simulators that their sessions have ended, and frees the seats; more calls do nothing."""
+        """Tells the simulators that their sessions have ended, and frees the seats; further calls do nothing."""
         with self._lock:
             if self._is_closed:
                 return
@@ -202,7 +202,7 @@ class Conversations:
         return errors.EnvironmentFault(self._fault)
 
     def _await(self, ids: np.ndarray) -> None:
-        """Expects a message of each of the environments i32 [N], from now on."""
+        """Notes that each of the environments i32 [N] owes a message from now on."""
         self._since_s[ids] = time.monotonic()
         self._pending[ids] = True
         for env in ids.tolist():
@@ -215,13 +215,13 @@ class Conversations:
         except BlockingIOError:
             is_sent = False
         except OSError:
-            # The message that it sent before it went may still be unread.
+            # The simulator has gone, but a message that it sent before may still be unread.
             return
         if not is_sent:
             raise self._failed(f"{self._peers[env].name} does not read the actions that it is sent")
 
     def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
-        # Checked even where enough are ready, since the others go on while one hangs.
+        # Checked even if enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check_s:
             self._listen(0.0)
         while len(self._ready) < count:
@@ -237,12 +237,12 @@ class Conversations:
         return timestep, ids
 
     def _left_s(self) -> float:
-        """Returns how long the most impatient of the waits lasts."""
+        """Returns the seconds until the first of the waits is over."""
         pending = self._pending
         return max(0.0, float((self._since_s[pending] + self._limit_s[pending]).min()) - time.monotonic())
 
     def _listen(self, timeout_s: float) -> None:
-        """Reads the messages of simulators, waiting at most so long; one that is overdue then causes a fault."""
+        """Reads the messages that come within `timeout_s`; raises a fault if a simulator is overdue then."""
         if self._is_closed:
             raise self._failed("closed")
         for descriptor, _ in self._poll.poll(math.ceil(1000 * min(timeout_s, _POLL_S))):
@@ -255,7 +255,7 @@ class Conversations:
             raise self._refused(env, f"gave nothing for {self._limit_s[env]:g} s")
 
     def _read(self, env: int) -> None:
-        """Reads a simulator's message, if all of it has come."""
+        """Reads a simulator's message, if it is complete."""
         peer = self._peers[env]
         try:
             frame = self._readers[env].read()
@@ -272,16 +272,16 @@ class Conversations:
         self._ready.append(env)
 
     def _refused(self, env: int, what: str) -> errors.EnvironmentFault:
-        """Tells a simulator what is wrong with it, and makes the fault that says so."""
+        """Tells a simulator its mistake, and returns the fault that names it."""
         fault = self._failed(f"{self._peers[env].name} {what}")
         sources.dismiss(self._peers[env].connection, "refused", f"this simulator {what}")
         return fault
 
     def _row(self, env: int, frame: simulator.Frame) -> messages.Row:
-        """Checks a message, trusting no sender.
+        """Reads the row of a message, which is not trusted.
 
         Raises:
-            ValueError: names the field, what was expected, and what was given.
+            ValueError: the message is not valid; the error names the field, the expected and the given value.
             errors.EnvironmentFault: the simulator says that it has failed.
         """
         header = frame.header

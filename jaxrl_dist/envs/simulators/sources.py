@@ -1,4 +1,4 @@
-"""Gives simulators to the suite `external`: the interface, and functions of this process that play in threads.
+"""Provides simulators for the suite `external`: the interface, and functions of this process that play in threads.
 
 A claim asks for one simulator per seat, which is an environment of training or of an evaluation.
 """
@@ -16,7 +16,7 @@ from jaxrl_dist import simulator
 TRAINING, EVALUATION = "training", "evaluation"
 
 _CLOSE_S = 1.0
-# Size and number of reads that empty the connection of a dismissed peer.
+# Bytes per read, and most reads, to empty the connection of a dismissed peer.
 _DRAINED_BYTES, _DRAINED_READS = 1 << 16, 64
 
 
@@ -24,9 +24,9 @@ class Peer(NamedTuple):
     """A simulator that has a seat.
 
     Attributes:
-        connection: not blocking, `simulator.Session` at the other end.
-        name: for messages.
-        errors: what its thread raised, if it is one of ours.
+        connection: not blocking; the other end is a `simulator.Session`.
+        name: its name for messages.
+        errors: exceptions of its thread, if it is a thread of this process.
     """
 
     connection: socket.socket
@@ -35,13 +35,13 @@ class Peer(NamedTuple):
 
 
 class Claim(Protocol):
-    """Seats that were asked for."""
+    """A request for seats with simulators."""
 
     def wait(self, timeout_s: float) -> list[Peer]:
         """Waits until every seat has its simulator.
 
         Raises:
-            errors.EnvironmentFault: too few came, or the claim was closed.
+            errors.EnvironmentFault: too few simulators came, or the claim was closed.
         """
 
     def close(self, reason: str) -> None:
@@ -49,20 +49,20 @@ class Claim(Protocol):
 
 
 class Source(Protocol):
-    """Gives simulators; `open` and `close` are called once by each of the environments that use it."""
+    """Provides simulators; each set of environments that uses it calls `open` and `close` once."""
 
     def open(self) -> None: ...
     def close(self) -> None: ...
 
     def claim(self, purpose: str, terms: Sequence[Mapping[str, Any]]) -> Claim:
-        """Asks for a simulator for each of the terms, which it is told together with its purpose and slot."""
+        """Asks for a simulator for each of the terms, which the simulator is told with its purpose and slot."""
 
 
 class Threads:
     """Simulators that are a function of this process, called with a `simulator.Session` in a thread each."""
 
     def __init__(self, play: Callable[[simulator.Session], None]) -> None:
-        """Starts nothing yet."""
+        """Takes the function; starts no thread yet."""
         self._play, self._taken, self._lock = play, dict[str, set[int]](), threading.Lock()
 
     def open(self) -> None:
@@ -113,7 +113,7 @@ class _ThreadsClaim:
 
 
 def _run(play: Callable[[simulator.Session], None], connection: socket.socket, errors: list[BaseException]) -> None:
-    """Plays in this thread; an exception is passed to the claim."""
+    """Plays in this thread, and keeps an exception for the claim."""
     try:
         with simulator.Session(connection) as session:
             try:
@@ -121,7 +121,7 @@ def _run(play: Callable[[simulator.Session], None], connection: socket.socket, e
             except simulator.Ended:
                 raise
             except BaseException as error:
-                # Stored before the session closes, as the other end looks here when it does.
+                # Stored before the session closes, since the other end then looks for it.
                 errors.append(error)
                 raise
     except BaseException as error:
@@ -132,12 +132,12 @@ def _run(play: Callable[[simulator.Session], None], connection: socket.socket, e
 
 
 def shown(value: Any) -> str:
-    """Returns a value that a peer gave for a message, shortened."""
+    """Returns a value that a peer has sent as text for a message, shortened."""
     return repr(value)[:80]
 
 
 def lowest_free(taken: Collection[int], count: int) -> list[int]:
-    """Returns so many numbers from 0 that are not taken."""
+    """Returns the lowest `count` numbers from 0 on that are not taken."""
     free = (slot for slot in range(len(taken) + count) if slot not in taken)
     return list(itertools.islice(free, count))
 
@@ -152,7 +152,7 @@ def dismiss(connection: socket.socket, kind: str, reason: str) -> None:
     with contextlib.suppress(OSError):
         connection.setblocking(False)
         connection.send(simulator.pack({"kind": kind, "reason": reason}))
-        # With bytes left unread, the connection would be reset before the peer gets the message.
+        # If bytes were left unread, the connection would be reset before the peer gets the message.
         for _ in range(_DRAINED_READS):
             if not connection.recv(_DRAINED_BYTES):
                 break

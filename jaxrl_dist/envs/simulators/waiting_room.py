@@ -1,7 +1,7 @@
-"""Simulators that connect to a port of this machine, and wait in a waiting room until an environment needs them.
+"""Lets simulators connect to a port of this machine, and wait in a waiting room until an environment needs them.
 
-So the same programs serve training and, in turn, one evaluation after the other. What a peer without a seat sends is
-refused, and is no fault of an environment.
+So the same programs serve training, and in turn one evaluation after the other. A message of a peer without a seat is
+refused, but is no fault of an environment.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from typing import Any
 from jaxrl_dist import errors, simulator
 from jaxrl_dist.envs.simulators import sources
 
-# Seconds until a connection must have said hello, until the user is told that too few wait, and for which a candidate
-# may keep its place in a room that is full.
+# Seconds within which a connection must say hello; after which the user is told that too few simulators have come; and
+# for which a candidate may keep its place in a full room.
 _HELLO_S, _NOTICE_S, _GIVES_WAY_S = 5.0, 5.0, 2.0
 _MOST_WAITING = 1024
-# The process, or the machine, may open no more for now.
+# Errors that say that process or machine can open no more connections for now.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _POLL_S, _CLOSE_S, _WAKE_BYTES = 0.5, 1.0, 1 << 16
 
 
 @dataclasses.dataclass(eq=False)
 class _Seat:
-    """One environment's place for a simulator, empty while it has no peer."""
+    """An environment's place for a simulator; empty while it has no peer."""
 
     purpose: str
     slot: int
@@ -40,7 +40,7 @@ class _Seat:
 
 @dataclasses.dataclass(eq=False)
 class _Candidate:
-    """A connection in the waiting room; once it has said hello, it waits for a seat that suits it."""
+    """A connection in the waiting room; after its hello it waits for a seat that suits it."""
 
     connection: socket.socket
     reader: simulator.Reader
@@ -55,22 +55,22 @@ class _Candidate:
 
 
 class Listener:
-    """Simulators that connect to a port of 127.0.0.1; it listens while environments use it, in one thread."""
+    """Provides simulators that connect to a port of 127.0.0.1; listens in one thread while environments use it."""
 
     def __init__(self, port: int) -> None:
-        """Listens to nothing yet."""
+        """Takes the port; does not listen yet."""
         self._port, self._users = port, 0
         self._changed = threading.Condition()
         self._seats: list[_Seat] = []
         self._candidates: list[_Candidate] = []
         self._error: BaseException | None = None
-        # Why nobody more can connect for now, and when it is tried again.
+        # The reason why nobody more can connect for now, and the time when that is tried again.
         self._exhausted, self._again_s, self._most = "", 0.0, _MOST_WAITING
         self._wake: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
     def open(self) -> None:
-        """Begins to listen, unless it does.
+        """Begins to listen, unless it already listens.
 
         Raises:
             errors.EnvironmentFault: the port is taken.
@@ -111,7 +111,7 @@ class Listener:
         thread.join(_CLOSE_S)
 
     def claim(self, purpose: str, terms: Sequence[Mapping[str, Any]]) -> sources.Claim:
-        """Opens seats, numbered from the lowest that is free."""
+        """Opens seats with the lowest free numbers."""
         with self._changed:
             slots = sources.lowest_free({seat.slot for seat in self._seats if seat.purpose == purpose}, len(terms))
             seats = [_Seat(purpose, slot, seat_terms) for slot, seat_terms in zip(slots, terms, strict=True)]
@@ -149,7 +149,7 @@ class Listener:
                 self._changed.wait(min(_POLL_S, timeout_s - waited_s))
 
     def leave(self, seats: list[_Seat], reason: str) -> None:
-        """Frees seats, and dismisses the simulators in them."""
+        """Frees seats, and dismisses their simulators."""
         with self._changed:
             self._seats = [seat for seat in self._seats if seat not in seats]
             peers = [seat.peer for seat in seats if seat.peer is not None]
@@ -158,7 +158,7 @@ class Listener:
             sources.dismiss(peer.connection, "end", reason)
 
     def _notify(self) -> None:
-        # Where the thread has ended, `wait_for` says why; where wake-ups are waiting already, one more is not needed.
+        # If the thread has ended, `wait_for` says why. If the pipe is full, the thread has enough reasons to wake up.
         if self._wake is not None:
             with contextlib.suppress(OSError):
                 self._wake.send(b"\0")
@@ -177,7 +177,7 @@ class Listener:
                 self._changed.notify_all()
 
     def _serve(self, listening: socket.socket, woken: socket.socket) -> bool:
-        """Waits for the next connection or message, and handles it; returns whether to go on."""
+        """Waits for the next connections or messages, and handles them; returns whether to go on."""
         waiting = {candidate.connection.fileno(): candidate for candidate in self._candidates}
         poll, is_open = select.poll(), time.monotonic() >= self._again_s and self._has_place()
         for descriptor in (woken.fileno(), *waiting, *([listening.fileno()] if is_open else [])):
@@ -198,18 +198,18 @@ class Listener:
         return True
 
     def _has_place(self) -> bool:
-        """Says whether one more may come in: into a room that is full only when the longest wait has lasted a while.
+        """Says whether one more may come in; into a full room only when the oldest candidate has waited for a while.
 
-        Until then whoever connects waits outside, so a crowd cannot keep a simulator out that has a seat to take.
+        Until then new connections wait outside, so a crowd cannot push out a simulator for which there is a seat.
         """
-        # The rest of the run needs files too.
+        # The rest of the run needs files, too.
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._most = min(_MOST_WAITING, max(1, limit // 2)) if limit > 0 else _MOST_WAITING
         is_full = len(self._candidates) >= self._most
         return not is_full or time.monotonic() - self._candidates[0].since_s > _GIVES_WAY_S
 
     def _accept(self, listening: socket.socket) -> None:
-        """Lets a connection in; the longest wait ends where there are too many."""
+        """Lets a connection in, and dismisses the oldest candidate if there are too many."""
         try:
             connection, _ = listening.accept()
         except (BlockingIOError, ConnectionError):
@@ -231,11 +231,11 @@ class Listener:
             self._dismiss_oldest()
 
     def _dismiss_oldest(self) -> None:
-        """Ends the longest wait; a simulator that is told so comes again."""
+        """Dismisses the candidate that has waited longest; a simulator that is dismissed so connects again."""
         sources.dismiss(self._candidates.pop(0).connection, "end", "others want to wait too")
 
     def _hear(self, candidate: _Candidate) -> None:
-        """Reads a candidate's hello; any other word, or its end, removes it from the waiting room."""
+        """Reads a candidate's hello; any other message, or a closed connection, removes it from the waiting room."""
         try:
             frame = candidate.reader.read()
             if candidate.is_heard:
@@ -273,14 +273,14 @@ class Listener:
         sources.dismiss(candidate.connection, "refused", reason)
 
     def _seat_candidates(self) -> None:
-        """Gives the free seats to the candidates that they suit, those that want no other first."""
+        """Gives free seats to candidates, first to those that ask for this very seat."""
         for seat in self._seats:
             suited = [candidate for candidate in self._candidates if seat.peer is None and candidate.suits(seat)]
             if not suited:
                 continue
             candidate = min(suited, key=lambda candidate: candidate.slot is None)
             self._candidates.remove(candidate)
-            # One that has gone meanwhile is noticed when its first message is read.
+            # A simulator that has gone meanwhile is noticed when its first message is read.
             with contextlib.suppress(OSError):
                 candidate.connection.send(sources.welcome(seat.purpose, seat.slot, seat.terms))
             name = f"{seat.purpose} simulator {seat.slot}{candidate.name}"

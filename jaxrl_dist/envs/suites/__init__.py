@@ -1,1 +1,1 @@
-"""The suites of environments, one file each, found by their record `SUITE`; `envs.make` makes an environment of one."""
+"""The suites of environments: one file each, with a record `SUITE` by which `envs` finds it."""

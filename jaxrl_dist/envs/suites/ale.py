@@ -1,6 +1,6 @@
 """The suite ale (ale-py 0.12.1): Atari 2600 games, stepped by the C++ threads of ale-py's own vector environment.
 
-Its environments follow the same protocols as EnvPool's Atari; whether results are equal was not measured. It takes
+Its environments follow the same protocols as EnvPool's Atari; it was not measured whether results are equal. It takes
 actions only for the environments that it returned last, so all of them step together.
 """
 
@@ -56,7 +56,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 
 
 def _native(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ale-py's settings: frames cross unstacked and rewards raw, a life loss ends no episode."""
+    """Returns ale-py's settings: frames are not stacked, rewards are raw, and a life loss ends no episode."""
     return {
         "noop_max": values["noop_max"] if values["noop_max"] > 1 else 0,
         "use_fire_reset": values["use_fire_reset"],

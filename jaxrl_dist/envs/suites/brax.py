@@ -41,7 +41,7 @@ ENVIRONMENTS = (
 _BACKENDS = ("generalized", "mjx", "positional", "spring")
 _EPISODE_LENGTH = 1000
 
-# Lines that Brax prints where the optional package warp is missing, and warnings that it and MuJoCo always give.
+# Lines that Brax prints if the optional package warp is missing, and warnings that it and MuJoCo always give.
 _KNOWN_LINES = ("Failed to import warp", "Failed to import mujoco_warp")
 _KNOWN_WARNING = "Brax System, pip"
 _KNOWN_MUJOCO_WARNING = "compiler attribute 'settotalmass' is deprecated"
@@ -88,7 +88,7 @@ def adapt(environment: Any, full_name: str, episode_length: int) -> envs.BareEnv
     def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
         body, steps = state
-        # Both libraries' environments write into the dictionaries of the state they are given.
+        # The environments of both libraries write into the dictionaries of the state that they get, hence the copy.
         body = environment.step(jax.tree.map(lambda x: x, body), action)
         steps = steps + 1
         return envs.Transition((body, steps), body.obs, body.reward, body.done > 0.5, steps >= episode_length)
@@ -101,7 +101,7 @@ def adapt(environment: Any, full_name: str, episode_length: int) -> envs.BareEnv
 
 @contextlib.contextmanager
 def _without_known_noise() -> Iterator[None]:
-    """Drops these lines and warnings; everything else reaches the user, errors included."""
+    """Drops the known lines and warnings; everything else reaches the user, also errors."""
     printed = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):

@@ -1,7 +1,7 @@
 """The suite craftax (1.6.1): Craftax and Craftax-Classic with symbolic observations, all on the device.
 
-Its environments without auto-reset are taken. Pixels are not offered: they are drawn from the same state, at many times
-the cost.
+It uses the environments without auto-reset. Observations of pixels are not offered: they are drawn from the same state,
+at many times the cost.
 """
 
 import dataclasses
@@ -44,8 +44,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     """Gives an environment of Craftax's without auto-reset, and its parameters, the interface of a bare environment.
 
-    Craftax reports its time limit as an end like any other. Here it truncates, so Craftax is asked which ends there
-    would be without a limit.
+    Craftax reports its time limit as an end like any other. Here it truncates, so the adapter asks Craftax whether the
+    episode would have ended without a limit.
     """
     time_limit = env_params.max_timesteps
     env_params = env_params.replace(max_timesteps=_NO_LIMIT)

@@ -28,7 +28,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.Environment:
     function = user_code.load(errors.given("env", full_name), name, "function", inspect.isfunction)
     values = parameters.parse_params(params, parameters.defaults_of(function), full_name)
     try:
-        # What it makes its environment of is its own choice.
+        # The function may import whatever it needs: its own module is already trusted.
         with user_code.trusting(None):
             made = function(**values)
         if isinstance(made, envs.BareEnvironment):

@@ -37,8 +37,8 @@ _REWARD_RANGES = {
     "Taxi-v3": (-10.0, 20.0),
 }
 
-# Settings that no user may give, as this file or its caller sets them: frames cross unstacked and rewards raw, and a
-# life loss ends no episode. The last three name the game itself, and a wrong one ends the process.
+# Settings that no user may give, since this file or its caller sets them: frames are not stacked, rewards are raw, and
+# a life loss ends no episode. The last three name the game itself, and a wrong one ends the process.
 _FIXED = frozenset(
     ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info", "base_path", "max_num_players")
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
@@ -47,14 +47,14 @@ _FIXED = frozenset(
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
-# Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies where there is no OpenGL ends the process.
+# Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies without OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
 # Atari's simulator shows 60 frames a second.
 _SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
 
 def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
-    """Makes the task `envpool:name`, without any environment of it unless parameters are given.
+    """Makes the task `envpool:name`; makes one environment to try parameters out, if any are given.
 
     Args:
         name: one of `envpool.list_all_envs()`.
@@ -128,7 +128,7 @@ def _offered(defaults: Mapping[str, Any], is_atari: bool) -> dict[str, Any]:
 
 
 def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.EnvironmentSpec, pooled.Convert]:
-    """Returns what agents may know, and the function that brings EnvPool's observations into that form."""
+    """Returns the spec, and the function that brings EnvPool's observations into its form."""
     settings = native.config._asdict()
     if settings["max_num_players"] != 1:
         raise errors.UsageError(
@@ -176,7 +176,7 @@ def _converter(space: Any, name: str) -> tuple[pooled.Convert, Any]:
 
 
 def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDtypeStruct]:
-    """A discrete observation becomes one-hot f32, an image with leading channels [C, H, W] becomes [H, W, C]."""
+    """Makes one-hot f32 of a discrete observation, and [H, W, C] of an image with leading channels [C, H, W]."""
     kind = type(space).__name__
     if kind == "Discrete":
         numbers = np.arange(int(space.start), int(space.start) + int(space.n))
@@ -207,7 +207,7 @@ def _make_pool(
     sizes = {"num_envs": len(seeds), "batch_size": batch_size, "num_threads": threads, "seed": seeds.tolist()}
     with _without_known_warnings():
         pool = library.make(name, env_type="gymnasium", **{**settings, **sizes}, **drawn)
-        # EnvPool makes its spaces when they are first read, which its own `recv` does.
+        # EnvPool makes its spaces when they are first read, which warns; `recv` would read them outside the context.
         pool.observation_space, pool.action_space  # noqa: B018
     return pool
 
@@ -217,7 +217,7 @@ def _num_cores() -> int:
 
 
 def _try_out(library: Any, name: str, settings: Mapping[str, Any]) -> None:
-    """Resets one environment, so that a value that EnvPool refuses is refused in one line and before a run begins."""
+    """Resets one environment, so that a value that EnvPool refuses is an error in one line before a run begins."""
     try:
         _make_pool(library, name, settings, np.zeros(1, np.uint32), 1).reset()
     except (RuntimeError, ValueError) as error:
@@ -232,7 +232,7 @@ def _one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _without_known_warnings() -> Iterator[None]:
-    """Drops what Gymnasium says of every space whose bounds were declared in f64; everything else reaches the user."""
+    """Drops Gymnasium's warning on spaces whose bounds were declared in f64; all others reach the user."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*Box (low|high)'s precision lowered", category=UserWarning)
         yield

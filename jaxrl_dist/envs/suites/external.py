@@ -1,4 +1,4 @@
-"""The suite of external simulators: programs that own their loop and ask for actions, by `simulator.py`.
+"""The suite of external simulators: programs that own their loop, and ask for actions by `jaxrl_dist.simulator`.
 
 `external:my_module:play` calls the function `play(session)` in threads of this process; `external:NAME` with
 `--env.params.listen=PORT` waits for programs that connect to that port of this machine: docs/external_simulators.md.
@@ -30,19 +30,19 @@ _DEFAULTS = {
     "listen": 0,
 }
 _PORTS = (1024, 65535)
-# Limits of what a trainer reserves for each environment, and of the bounds that a welcome holds.
+# Limits of the bytes that a trainer reserves for each environment, and of the bounds in a welcome message.
 _MOST_OBSERVATION_BYTES, _MOST_ACTION_COMPONENTS = 1 << 26, 256
 
 
 class _Actions(NamedTuple):
-    """An action space, and how its actions cross."""
+    """An action space, and the type in which its actions are sent."""
 
     space: types.DiscreteSpace | types.BoxSpace
     kind: simulator.ArrayType
 
 
 def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
-    """Makes the task `external:name`; no thread is started and nothing listens before its environments are made.
+    """Makes the task `external:name`; threads and listening begin only when its environments are made.
 
     Training asks for a simulator per environment; each evaluation asks for others, one per episode.
 
@@ -91,7 +91,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 
 
 def _source(name: str, port: int, full_name: str) -> tuple[sources.Source, str]:
-    """Returns where the simulators come from, and a line that says so."""
+    """Returns the source of the simulators, and a line that describes it."""
     is_function = ":" in name
     if bool(port) == is_function:
         raise errors.UsageError(
@@ -155,7 +155,7 @@ def _array_type(name: str, text: str) -> simulator.ArrayType:
 
 
 def _numbers(name: str, text: str, count: int) -> np.ndarray:
-    """Reads so many numbers, f32, separated by commas; bounds may be given by one for all."""
+    """Reads `count` numbers separated by commas, as f32; for bounds, one number may stand for all."""
     try:
         numbers = np.asarray([float(part) for part in text.split(",")], np.float32)
     except ValueError:
@@ -167,7 +167,7 @@ def _numbers(name: str, text: str, count: int) -> np.ndarray:
 
 
 def _terms(spec: types.EnvironmentSpec, observation: simulator.ArrayType, actions: _Actions) -> dict[str, Any]:
-    """Returns what every simulator is told of its environment; JSON has no infinity, so None is no bound."""
+    """Returns the facts that every simulator is told; an infinite bound is None, since JSON has no infinity."""
 
     def plain(numbers: Any) -> list[float | None]:
         return [float(x) if np.isfinite(x) else None for x in np.ravel(numbers)]

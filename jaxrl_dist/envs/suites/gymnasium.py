@@ -1,6 +1,6 @@
 """The suite Gymnasium (1.3.0): any environment that is registered with it, in a pool of processes on the CPU.
 
-`gymnasium:CartPole-v1`, or `gymnasium:my_module:MyEnv-v0` where importing `my_module` registers it.
+Its names are as in `gymnasium:CartPole-v1`, or `gymnasium:my_module:MyEnv-v0` if importing `my_module` registers it.
 """
 
 import ast
@@ -31,20 +31,20 @@ _MORE_NAMES = (
 # Parameters that this file adds to the arguments of the environment.
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
 _LITERALS = {"true": True, "false": False, "none": None}
-# Dtypes of an observation -> those that an agent sees, as JAX has no 64 bits here; no observation needs wider integers.
+# Dtype of an observation -> dtype that an agent sees, as JAX has no 64 bits here; no observation needs wider integers.
 _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 def make(name: str, params: dict[str, str]) -> envs.HostTask:
-    """Makes the task `gymnasium:name`; it makes and closes one environment in this process, to read its spaces.
+    """Makes the task `gymnasium:name`; makes and closes one environment in this process, to read its spaces.
 
     A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree.
 
     Args:
-        name: of a registered environment, as `make` takes it.
-        params: arguments of the environment (numbers, true, false, none and lists are read as such, all else is text);
-            and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, how
-            many workers may be replaced in all, by default 3.
+        name: name of a registered environment, as `gymnasium.make` takes it.
+        params: arguments of the environment (numbers, true, false, none and lists are read as such, all else as text);
+            and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, the
+            number of workers that may be replaced in all, by default 3.
 
     Raises:
         errors.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
@@ -108,7 +108,7 @@ def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], d
 
 
 def _find(library: Any, name: str) -> Any:
-    """Returns Gymnasium's entry of a name, whose module is imported first where it has one."""
+    """Returns Gymnasium's entry of a name; imports the module in the name first, if there is one."""
     module, _, short = name.rpartition(":")
     if module:
         user_code.imported(errors.given("env", f"{_NAME}:{name}"), module)
@@ -116,7 +116,7 @@ def _find(library: Any, name: str) -> Any:
     found = library.spec(short)
     entry = found.entry_point
     if callable(entry):
-        # Another process finds it by name only.
+        # Worker processes find the class only by its name.
         found = dataclasses.replace(found, entry_point=f"{entry.__module__}:{entry.__qualname__}")
     if not isinstance(found.entry_point, str) or "<" in found.entry_point or found.entry_point.startswith("__main__:"):
         raise errors.UsageError(
@@ -124,7 +124,7 @@ def _find(library: Any, name: str) -> Any:
             f": other processes cannot import {found.entry_point}; define it at the top level of a module of its own",
         )
     if not module and not _is_installed(found.entry_point):
-        # That a program has registered it is no reason to make it for a folder.
+        # A run folder may not name it without trust, even if the program itself has registered it.
         user_code.check_trusted(errors.given("env", f"{_NAME}:{name}"), found.entry_point.partition(":")[0])
     return found
 
@@ -137,13 +137,13 @@ def _is_installed(entry_point: str) -> bool:
 
 
 def _extra(entry_point: str) -> str:
-    """Says how to install what an environment of Gymnasium's own imports, "" of others."""
+    """Says how to install the package that an environment of Gymnasium's own imports, "" for others."""
     folder = re.match(r"gymnasium\.envs\.(\w+)\.", entry_point)
     return f'; pip install "gymnasium[{folder[1]}]"' if folder else ""
 
 
 def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: str = "") -> Any:
-    """Calls code of others, and says in one line why it failed, with a hint where a module is missing."""
+    """Calls code of others; turns its errors into one line, with a hint if a module is missing."""
     try:
         return function()
     except Exception as error:
@@ -154,12 +154,12 @@ def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: st
 
 
 def _json(made: Any, name: str) -> str:
-    """Returns the entry of an environment that was made, all arguments included, for the processes."""
+    """Returns the registry's entry of a made environment, with all arguments, as JSON for the processes."""
     return _make(made.to_json, f"{_NAME}:{name}", "its arguments must be numbers, texts or lists: ")
 
 
 def _literal(text: str) -> Any:
-    """Reads a number, truth value, nothing or list; all else is text."""
+    """Reads a number, truth value, none or list; everything else is text."""
     if text.lower() in _LITERALS:
         return _LITERALS[text.lower()]
     try:
@@ -208,7 +208,7 @@ def _observe(
 
 
 def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]) -> types.ArrayTree:
-    """Arranges what belongs to each array as the space does."""
+    """Arranges values, one for each array of an observation, as the observation's space does."""
     kind = type(space).__name__
     if kind == "Dict":
         return {key: _tree(member, (*path, key), by_path) for key, member in space.spaces.items()}
@@ -218,7 +218,7 @@ def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]
 
 
 def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str) -> None:
-    """Refuses arguments that the environment's constructor does not name, where it names all that it takes."""
+    """Refuses arguments that the environment's constructor does not have, unless it takes any."""
     point = registered.entry_point
     try:
         if isinstance(point, str):

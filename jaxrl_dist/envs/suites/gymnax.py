@@ -1,6 +1,6 @@
 """The suite gymnax (1.0.1): classic control, bsuite and MinAtar, all on the device.
 
-Its own `step` resets in the same step; this file takes its parts instead (`step_env`, `is_truncated`, `reset_env`).
+Its own `step` resets in the same step; this file uses the parts of it (`step_env`, `is_truncated`, `reset_env`).
 """
 
 import contextlib
@@ -73,7 +73,7 @@ _COUNTS = (
     *("n_actions", "num_actions", "num_joints", "ramp_interval"),
 )
 
-# Modules that gymnax uses for drawing only, but always imports.
+# Modules that gymnax always imports, but uses only for drawing.
 _DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
@@ -115,7 +115,7 @@ def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
     the memory in a replay.
 
     Raises:
-        errors.UsageError: an action space that is neither discrete nor a box.
+        errors.UsageError: its action space is neither discrete nor a box.
     """
     is_minatar = name.endswith("-MinAtar")
     num_observations = getattr(environment.observation_space(env_params), "n", None)
@@ -175,9 +175,9 @@ def _import_library() -> Any:
 def _deferred_imports(names: Sequence[str]) -> Iterator[None]:
     """Replaces modules within the context by placeholders, each of which imports its module when it is first used.
 
-    gymnax imports pyplot and seaborn (hence pandas and scipy.stats), which takes longer than all the rest of it, and
-    uses them in its `render` methods only. Modules that are already imported are left alone, and afterwards an import
-    of the others finds the real ones.
+    gymnax imports pyplot and seaborn (hence pandas and scipy.stats), which takes longer than all the rest, and uses
+    them only in its `render` methods. Modules that are already imported are not replaced, and after the context an
+    import of the others finds the real ones.
     """
     placeholders = {name: _placeholder(name) for name in names if name not in sys.modules}
     for name, module in placeholders.items():

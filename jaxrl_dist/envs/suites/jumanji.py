@@ -1,8 +1,8 @@
 """The suite jumanji (1.1.2): combinatorial and routing problems, all on the device.
 
-An observation of several arrays becomes one vector of all of them, the mask of legal actions included. Each environment
-has its own rule for an illegal action: in most it ends the episode, in some it does nothing. A time limit counts as a
-true end where Jumanji gives it discount 0, as all of these do.
+An observation of several arrays becomes one vector of all of them, with the mask of legal actions. Each environment has
+its own rule for an illegal action: in most it ends the episode, in some it does nothing. A time limit counts as a true
+end if Jumanji gives it discount 0, as it does in all of these.
 """
 
 import importlib
@@ -18,8 +18,8 @@ from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "jumanji"
-# All that Jumanji registers with one reward and at most 10,000 actions, joint ones of several agents included, but for
-# Sokoban, which downloads its levels, and MultiCVRP, whose numbers of actions are not said.
+# All that Jumanji registers with one reward and at most 10,000 actions (joint actions, for several agents), but for
+# Sokoban, which downloads its levels, and MultiCVRP, which does not say how many actions it has.
 ENVIRONMENTS = (
     "Game2048-v1",
     "GraphColoring-v1",

@@ -1,7 +1,7 @@
 """The suite navix (0.7.4): MiniGrid's tasks, all on the device.
 
-Its own `step` resets too; this file takes the step without the reset. GoToDoor is not offered: the observation does not
-show which door is meant.
+Its own `step` also resets; this file uses the step without the reset. GoToDoor is not offered: its observation does not
+show to which door the agent must go.
 """
 
 import importlib
@@ -58,7 +58,7 @@ ENVIRONMENTS = (
 
 _OBSERVATIONS = ("symbolic", "symbolic_first_person")
 _DEFAULTS = {"observation": _OBSERVATIONS[0], "max_steps": 100}
-# A cell is (kind, colour, state): kinds to 10, six colours, and as states a door's three or four directions.
+# A cell is (kind, colour, state): kinds up to 10; six colours; as states three of a door, or four directions.
 _CODES = (11, 6, 4)
 _TERMINATED, _TRUNCATED = 2, 1
 
@@ -87,8 +87,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     """Gives a NAVIX environment with symbolic observations [H, W, 3] the interface of a bare environment.
 
-    The three codes of a cell become one-hot planes, bool [H, W, 21], for their order means nothing.
-    The family is not MinAtar's: with its settings one seed of PPO solved Empty-5x5 and forgot it after 120,000 steps.
+    The three codes of a cell become one-hot planes, bool [H, W, 21], since their order means nothing. The family is not
+    MinAtar's: with its settings one seed of PPO solved Empty-5x5 and forgot it after 120,000 steps.
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:

@@ -1,9 +1,9 @@
 """The suite pgx (2.6.0): board and card games and MinAtar, all on the device, played by one agent.
 
-In a game for two the agent is one player and the environment plays uniformly random legal moves for the other; who
-begins is drawn anew for each game. No agent here uses action masks. So a uniformly random legal action takes the place
-of an illegal one (`illegal=random`), and the state counts how often; or an illegal action loses the game at once, which
-is PGX's own rule (`illegal=lose`).
+In a game for two, the agent is one player, and the environment plays uniformly random legal moves for the other; each
+game draws who begins. No agent here uses action masks. So either a uniformly random legal action replaces an illegal
+one (`illegal=random`), and the state counts these; or an illegal action loses the game at once, which is PGX's own rule
+(`illegal=lose`).
 """
 
 import importlib
@@ -17,7 +17,7 @@ from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "pgx"
-# All that PGX makes by name, but for sparrow_mahjong: of three players, it can end before the agent's first turn.
+# All that PGX makes by name, but for sparrow_mahjong, whose three players can end it before the agent's first turn.
 ENVIRONMENTS = (
     "2048",
     "animal_shogi",
@@ -53,9 +53,9 @@ class State(NamedTuple):
     """State of one game.
 
     Attributes:
-        game: PGX's own; it is the agent's turn, or the game is over.
-        steps: i32 [], of the agent.
-        replaced: i32 [], illegal actions of this episode that a random legal one has replaced.
+        game: PGX's own state; it is the agent's turn, or the game is over.
+        steps: i32 [], steps of the agent.
+        replaced: i32 [], illegal actions of this episode that random legal ones have replaced.
     """
 
     game: ArrayTree
@@ -87,8 +87,8 @@ def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> e
 
     Args:
         game: PGX's environment.
-        name: without the suite's.
-        replaces_illegal: whether a random legal action takes an illegal one's place.
+        name: name without that of the suite.
+        replaces_illegal: whether a random legal action replaces an illegal one.
         max_steps: time limit, 0 for none.
     """
 
@@ -129,7 +129,7 @@ def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
     """Plays for the other player until it is the agent's turn or the game is over.
 
     Returns:
-        The state, and the sum of what the agent was given meanwhile.
+        The state, and the sum of the agent's rewards meanwhile.
     """
 
     def goes_on(carry: tuple[Any, Array, Array]) -> Array:
@@ -147,7 +147,7 @@ def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
 
 
 def _random_action(key: Array, is_legal: Array) -> Array:
-    """Draws one of the legal actions, all alike; i32 []."""
+    """Draws one of the legal actions uniformly; i32 []."""
     return jax.random.categorical(key, jnp.where(is_legal, 0.0, -jnp.inf)).astype(jnp.int32)
 
 

@@ -1,4 +1,4 @@
-"""Tiny environments whose every number is known beforehand, for tests: no learning task is meant here."""
+"""Tiny environments for tests, in which every number is known beforehand; they are no tasks to learn."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""The members of an asynchronous run at work: takes what they send, hands it to the server, and answers each."""
+"""Takes the work that members of an asynchronous run send, hands it to the server, and answers each member."""
 
 import queue
 import threading
@@ -18,7 +18,8 @@ _POLL_S = 0.1
 _MOST_THREADS = 64
 _AHEAD = 3
 _CLOSE_WITHIN_S = 5.0
-# What a member is to do when a run goes on; of those that wait, the first has this number, and each the next.
+# Tells a member how to go on when a run is resumed. WAITING and above are a queue: the first that waits has WAITING,
+# the second WAITING + 1, and so on.
 FRESH, AT_WORK, PLAYED, WAITING = range(4)
 
 
@@ -26,10 +27,10 @@ class Event(NamedTuple):
     """Work that arrived.
 
     Attributes:
-        worker: whose.
-        verdict: on its gradient, in NumPy; as on one of no rows where there was none.
-        sums: f64, of its episodes and of the update's metrics, 0 where there was none, as `server.pack` orders them;
-            without the metrics where there was no gradient.
+        worker: index of the worker that sent it.
+        verdict: on its gradient, in NumPy; without a gradient, the verdict on one of no rows.
+        sums: f64, of its episodes and then of the update's metrics, as `server.pack` orders them; 0 without episodes
+            or an update. Without a gradient the metrics are missing.
     """
 
     worker: int
@@ -41,14 +42,14 @@ class Dispatcher:
     """Members at work.
 
     Attributes:
-        workers: all of them, those that play first.
+        workers: all members; those that play come first.
         schedule: says whose work is next.
         server: judges gradients.
-        replay: that they share; None where each worker has its own.
-        events: how many there were, of the whole run.
-        waiting: members that are answered when the update that their gradient is part of has been made.
-        held_back: members that are answered when as much as they ask for has been played, or learned.
-        outdated: members whose parameters were rolled back: until they are answered, their gradients are dropped.
+        replay: the shared replay; None where each worker has its own.
+        events: number of events of the whole run.
+        waiting: members that wait for the update that will contain their gradient.
+        held_back: members that wait for the shared replay: for a sample that is due, or for learners to catch up.
+        outdated: members whose parameters were rolled back; their gradients are dropped until they are answered.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Dispatcher:
         replay: shared_replay.SharedReplay | None,
         events: int,
     ) -> None:
-        """Takes up a state, see the attributes; nobody is at work yet."""
+        """Takes over the state that the attributes describe; no member is at work yet."""
         self.workers, self.schedule, self.server, self.replay = workers, schedule, parameter_server, replay
         self.events, self._rollbacks = events, 0
         self.waiting: list[int] = []
@@ -72,7 +73,7 @@ class Dispatcher:
         self._pool = Threads(count if count > 1 or any(one.may_hang for one in workers) else 0)
 
     def go_on(self, status: Sequence[int], pending: Sequence[programs.Work], progress: float) -> None:
-        """Puts every member to what `rest` said that it is to do."""
+        """Lets every member go on as its status says, see `rest`."""
         self.waiting = [index for index in np.argsort(status).tolist() if status[index] >= WAITING]
         for index, (one, work) in enumerate(zip(status, pending, strict=True)):
             if one == FRESH:
@@ -81,7 +82,7 @@ class Dispatcher:
                 self._at_work[index] = done(work._replace(indices=None, priorities=None) if one == PLAYED else work)
 
     def answer(self, index: int, progress: float) -> None:
-        """Sends a member to work with the newest parameters, now, or once it may go on."""
+        """Gives a member the newest parameters and lets it work, at once or as soon as the shared replay permits."""
         state, one = self.server.learner, self.workers[index]
         if self.replay is not None and not self.replay.may_go(one.plays, one.learns):
             self.held_back.add(index)
@@ -97,16 +98,16 @@ class Dispatcher:
         self._at_work[index] = self._pool.submit(one.work, held, sample)
 
     def iterate(self, iteration: int, total: int, check: Callable[[], None]) -> None:
-        """Takes what comes up to the next unroll, with that, has gradients judged, and answers.
+        """Takes work until an unroll has come, has each gradient judged, and answers the members.
 
         Args:
-            iteration: its number.
-            total: of all.
-            check: called while waiting; what it raises is raised here, and no unroll was taken.
+            iteration: index of the iteration.
+            total: number of iterations.
+            check: called while waiting; if it raises, the exception passes through, and no unroll was taken.
 
         Raises:
             envs.EnvironmentFault: an environment hangs.
-            FloatingPointError: gradients go on being not finite.
+            FloatingPointError: one gradient after another is not finite.
         """
         is_played = False
         while not is_played:
@@ -119,7 +120,7 @@ class Dispatcher:
                 self.replay.add(index, work.unroll)
             if self.replay is not None and work.indices is not None:
                 self.replay.update(one.rank, one.number - 1, work.indices, work.priorities)
-            # An iteration is an unroll: what its own member does next belongs to the one after it.
+            # An iteration ends with an unroll: what the member that played it does next belongs to the next iteration.
             is_played = work.episodes is not None
             answered = self._serve(index, work, np.float32(iteration) / np.float32(total))
             held_back, self.held_back = sorted(self.held_back), set()
@@ -129,7 +130,7 @@ class Dispatcher:
     def take(self) -> tuple[list[Event], int, FloatingPointError | None]:
         """Returns the events since the last call, how often the server went back to an earlier version, and a fault.
 
-        The fault is that gradients go on being not finite where there is no version to go back to.
+        The fault is one gradient after another that is not finite, with no earlier version to go back to.
         """
         events, fault = [Event(index, *server.unpack(packed)) for index, packed in self._arrived], None
         self._arrived = []
@@ -142,10 +143,10 @@ class Dispatcher:
         return events, rollbacks, fault
 
     def warm(self, check: Callable[[], None]) -> None:
-        """Waits until every member has sent something: everything is compiled then.
+        """Waits until every member has sent something, since then everything is compiled.
 
         Raises:
-            Exception: what a member raised, or `check`.
+            Exception: one that a member or `check` raised.
         """
         while futures.wait(self._at_work.values(), _POLL_S).not_done:
             self._look(check)
@@ -156,9 +157,9 @@ class Dispatcher:
         """Waits until every member has sent its work, but for those that a fault holds.
 
         Returns:
-            Of each member its work, without parts where there is none, and what it is to do when the run goes on:
-            `AT_WORK` (it has sent), `PLAYED` (likewise, but it had no sample to learn from), `FRESH` (begin anew, as
-            soon as it may), or `WAITING` (for an update) and more, in the order in which they are answered.
+            Each member's work, empty if it has none, and its status, which says how it goes on: `AT_WORK` (its work is
+            there), `PLAYED` (its work is there, but it had no sample to learn from), `FRESH` (it starts anew as soon as
+            it may), or `WAITING` and more (it waits for an update; members are answered in the order of the numbers).
         """
         left = dict(self._at_work)
         while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
@@ -174,29 +175,29 @@ class Dispatcher:
         return sent, status
 
     def close(self) -> None:
-        """Lets the threads go, but for those that an environment holds."""
+        """Ends the threads, but for those that hang in an environment."""
         self._pool.close(_CLOSE_WITHIN_S)
         for one in self.workers:
             one.close()
 
     def _next(self, check: Callable[[], None]) -> int:
-        """Waits for the work that is next, and returns whose it is."""
+        """Waits for the next work, and returns the index of its member."""
         check()
         members = {self._at_work[index]: index for index in self.schedule.next(list(self._at_work))}
         while not (come := futures.wait(members, _POLL_S, futures.FIRST_COMPLETED).done):
             self._look(check)
-        # Of several that have come, whoever was answered first.
+        # If several are done, take the member that was answered first.
         return next(index for future, index in members.items() if future in come)
 
     def _sent_by(self, index: int) -> programs.Work:
-        """Returns the work of one that is done; the server will drop a gradient of parameters that were rolled back."""
+        """Returns the work of a member that is done; marks it as outdated if its parameters were rolled back."""
         work = self._at_work[index].result()
         return programs.outdated(work) if index in self.outdated else work
 
     def _serve(self, index: int, work: programs.Work, progress: np.float32) -> list[int]:
         """Has the server judge a gradient, if there is one, and returns the members to answer.
 
-        A member whose gradient is taken waits until the update that it is part of has been made.
+        A member whose gradient is taken waits until the update that contains it has been made.
         """
         if work.gradient is None:
             self._arrived.append((index, server.pack_episodes(work.episodes)))
@@ -220,7 +221,7 @@ class Dispatcher:
         return answered
 
     def _rolled_back(self, index: int) -> list[int]:
-        """Returns whom to answer after a rollback: this member, and those whose gradients were lost."""
+        """Returns the members to answer after a rollback: this one, and those whose gradients were lost."""
         self._rollbacks += 1
         self.outdated = set(range(len(self.workers)))
         answered, self.waiting = [index, *self.waiting], []
@@ -240,7 +241,7 @@ class Dispatcher:
 
 
 class Threads:
-    """A few threads that work off calls; the process does not wait for one that an environment holds."""
+    """A few threads that make calls; the process can end while one of them hangs in an environment."""
 
     def __init__(self, count: int) -> None:
         """Starts so many threads."""
@@ -253,7 +254,7 @@ class Threads:
             thread.start()
 
     def submit(self, call: Callable[..., programs.Work], *arguments: Any) -> futures.Future[programs.Work]:
-        """Leaves a call to the next thread that is free, or makes it where there are none; returns its future."""
+        """Gives a call to the next free thread, or makes it here if there are no threads; returns its future."""
         if not self._threads:
             return done(call(*arguments))
         future: futures.Future[programs.Work] = futures.Future()
@@ -261,7 +262,7 @@ class Threads:
         return future
 
     def close(self, timeout_s: float) -> None:
-        """Ends each thread when it is free, and waits so long: what is inside of JAX must not outlive Python."""
+        """Ends each thread once it is free, and waits at most so long: a call inside JAX must not outlive Python."""
         for _ in self._threads:
             self._calls.put(None)
         until_s = time.monotonic() + timeout_s
@@ -280,7 +281,7 @@ class Threads:
 
 
 def done(work: programs.Work) -> futures.Future[programs.Work]:
-    """Returns the future of work that is there already."""
+    """Returns a finished future that holds this work."""
     future: futures.Future[programs.Work] = futures.Future()
     future.set_result(work)
     return future

@@ -34,25 +34,24 @@ class Config:
         5, "Rows per environment behind each gradient (T).", low=1, source="Mnih et al. 2016, section 8 (t_max = 5)"
     )
     num_workers: int = setting(
-        4, "Workers of the process, which take gradients, and play where there are no actors apart.", low=1
+        4, "Workers of the process, which take gradients, and also play unless there are separate actors.", low=1
     )
     num_actors: int = setting(
         0,
-        "Actors apart from the workers, which then learn only, from what actors play; 0 has every worker play "
-        "(bundled).",
+        "Separate actors, whose rows the workers then only learn from; 0: every worker plays for itself (bundled).",
         low=0,
         source="Nair et al. 2015, section 4 (bundled mode; n actors and m learners)",
     )
     replay: str = setting(
         "local",
-        "Whose rows a gradient is of: a replay of each worker or actor (local), or one for all (global).",
+        "Where rows for gradients are kept: in a replay of each worker or actor (local), or in one for all (global).",
         choices=("local", "global"),
         source="Nair et al. 2015, section 4 (local and global replay memory)",
     )
     exchange: str = setting(
         "unroll",
-        "When a worker sends its gradient and takes new parameters: after each unroll, or after each in which one of "
-        "its environments ended an episode, with the sum of its gradients since.",
+        "When a worker sends a gradient and takes new parameters: after each unroll, or only after one in which an "
+        "episode of its environments ended, with the sum of its gradients since the last time.",
         choices=("unroll", "episode"),
     )
     worker_devices: str = setting(
@@ -63,43 +62,44 @@ class Config:
     )
     schedule: str = setting(
         "round_robin",
-        "Order of the gradients: each worker in turn; as they come (free), recorded so that it can be repeated; or as "
-        "they would come if workers took `durations` (virtual).",
+        "Order of the gradients: each worker in turn; as they come (free), which is recorded so that a run can be "
+        "repeated; or as they would come if workers took `durations` (virtual).",
         choices=("round_robin", "free", "virtual"),
     )
     gradients_per_apply: int = setting(
-        1, "Gradients that make an update; as many as workers are synchronous learning.", low=1
+        1, "Gradients that make an update; as many as there are workers make learning synchronous.", low=1
     )
     max_gradient_age: int = setting(
         -1,
-        "Updates since its parameters above which a gradient is dropped; -1 for no limit.",
+        "Largest age of a gradient, in updates since its parameters; older ones are dropped. -1 for no limit.",
         low=-1,
         source="Nair et al. 2015, section 4 (too old gradients are dropped)",
     )
     outlier_deviations: float = setting(
         0.0,
-        "Running deviations above the running mean from which a loss is an outlier and its gradient dropped; 0 is off.",
+        "A gradient is dropped if its loss is more than so many running deviations above the running mean; 0 is off.",
         low=0.0,
         source="Nair et al. 2015, section 4 (outlier losses are dropped)",
     )
     kept_versions: int = setting(
         0,
-        "Versions of the server that are kept, and saved with checkpoints: it goes back to the oldest where gradients "
-        "go on being not finite, or to any by `scripts/rollback.py`.",
+        "Versions of the server that are kept, and saved with checkpoints: it goes back to the oldest if one gradient "
+        "after another is not finite, or to any by `scripts/rollback.py`.",
         low=0,
         high=64,
     )
     kept_every: int = setting(1, "Updates from one kept version to the next.", low=1)
     durations: str = setting(
         "1",
-        "Virtual schedule: time of an unroll or a gradient, by member, actors first, repeated over all, as in 1,1,10.",
+        "Virtual schedule: time of each member for an unroll or a gradient, actors first, as in 1,1,10; it is repeated "
+        "for further members.",
     )
-    jitter: float = setting(0.0, "Virtual schedule: deviation of the logarithm of each duration.", low=0.0)
+    jitter: float = setting(0.0, "Virtual schedule: standard deviation of the logarithm of each duration.", low=0.0)
     timeout_s: float = setting(60.0, "Longest step of an environment; one that takes longer is a fault.", above=0.0)
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Returns the server's devices, of those there are.
+    """Chooses from the given devices those of the server.
 
     Raises:
         UsageError: a name is not that of a device.
@@ -211,7 +211,7 @@ class AsyncGradient(parallel.Layout):
         self._server.load(state.learner, state.server, state.versions, int(state.broken))
         if self._replay is not None:
             counts = np.asarray(state.counts)
-            # A replay that was not saved fills anew.
+            # A replay that was not saved is filled again from the start.
             was_saved = int(state.replay_began) != iteration
             self._replay.load(state.replay, counts if was_saved else np.zeros_like(counts))
         workers = [worker.Worker(self.plan, state, index) for index in range(self.plan.members)]
@@ -220,14 +220,14 @@ class AsyncGradient(parallel.Layout):
         return threads
 
     def _make_schedule(self, keys: Array) -> schedules.Schedule:
-        """Makes the order of events, at its beginning: that of the settings, or the one that was recorded."""
+        """Makes the schedule of the settings, or the recorded one, at its beginning."""
         if self._recorded is not None:
             return schedules.Recorded(self._recorded, self.plan.members)
         seed = int(jax.random.bits(run_keys.seed_keys(keys[0]).training, dtype=np.uint32))
         return schedules.make(self.plan.parts.config, self.plan.members, seed)
 
     def _metrics(self, threads: dispatcher.Dispatcher) -> tuple[parallel.Metrics, FloatingPointError | None]:
-        """Returns the sums of the events since the last call, and a fault among these; logs them."""
+        """Logs the events since the last call; returns their sums, and the fault among them or None."""
         events, rollbacks, fault = threads.take()
         for event in events:
             self._log += logs.encode(event.worker, int(event.verdict.age), [bool(flag) for flag in event.verdict[1:]])

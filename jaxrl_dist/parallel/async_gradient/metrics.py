@@ -17,12 +17,12 @@ def gradients(events: Sequence[dispatcher.Event], rollbacks: int, names: Sequenc
     """Sums asynchronous events, in NumPy.
 
     Args:
-        events: that came.
+        events: in the order in which they came.
         rollbacks: how often the server went back to an earlier version.
-        names: of the learner's metrics, sorted.
+        names: names of the learner's metrics, sorted.
     """
     none = unroll.no_episodes()
-    # What is sent while a replay fills, or before an episode ends, is of no rows and has no fate.
+    # A gradient of no rows, sent while a replay fills or before an episode ends, has no verdict to count.
     verdicts = [event.verdict for event in events if any(event.verdict[1:])]
     total: Any = np.zeros(len(none) + len(names))
     for event in events:
@@ -30,7 +30,7 @@ def gradients(events: Sequence[dispatcher.Event], rollbacks: int, names: Sequenc
     episodes: Any = [np.asarray([x], like.dtype) for x, like in zip(total, none, strict=False)]
     learned: Any = {name: np.asarray([x], np.float32) for name, x in zip(names, total[len(none) :], strict=True)}
     updates: Any = np.asarray([sum(bool(one.applied) for one in verdicts)], np.int32)
-    # Those of parameters that were rolled back have none.
+    # A gradient of parameters that were rolled back has no age.
     ages = np.minimum([int(one.age) for one in verdicts if one.age >= 0], LARGEST_AGE).astype(int)
     counts = np.bincount(ages, minlength=LARGEST_AGE + 1)[None].astype(np.float64)
     flags: Any = {
@@ -46,13 +46,14 @@ def gradients(events: Sequence[dispatcher.Event], rollbacks: int, names: Sequenc
 
 
 def report(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Says what a training record holds of asynchronous gradients.
+    """Makes the part of a training record about gradients.
 
     Args:
-        sums: of the layout's own that `gradients` gives, under `layout/`.
+        sums: of the measurements that `gradients` makes, named `layout/...`.
 
     Returns:
-        Age of gradients in updates; how many there were, how many were dropped and why; versions that were made.
+        The age of gradients in updates; the number of gradients, and of those dropped for each reason; the number of
+        versions that were made.
     """
     values = metrics.own(sums)
     return {
@@ -68,6 +69,6 @@ def report(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def summary(sums: Mapping[str, np.ndarray], num_workers: int) -> dict[str, Any]:
-    """Says what the summary of a run holds of them; a version was there before the first gradient."""
+    """Makes the part of a run's summary about gradients; the first version precedes the first gradient."""
     whole = report(sums)
     return whole | {"param_versions_published": whole["param_versions_published"] + 1, "workers": num_workers}

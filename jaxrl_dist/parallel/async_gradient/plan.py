@@ -19,17 +19,17 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Plan:
-    """The members of a run: those that play, P of them, and after them learners that are apart.
+    """The members of a run: P players, and after them the learners that do not play.
 
     Attributes:
-        parts: of the layout.
+        parts: the parts of the layout.
         players: P.
-        members: of them all.
-        width: environments of a player, B.
-        num_rings: shared replays; 0 where each worker has its own.
-        devices: of the members.
+        members: number of all members.
+        width: B, environments of a player.
+        num_rings: number of shared replays; 0 where each worker has its own.
+        devices: device of each member.
         rows: an unroll [T + 1, B] of `jax.ShapeDtypeStruct`.
-        programs: of the members.
+        programs: programs of the members.
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
@@ -64,7 +64,7 @@ class Plan:
         return np.arange(index * self.width, (index + 1) * self.width, dtype=np.int32)
 
     def replay_devices(self) -> Sequence[jax.Device]:
-        """Returns where replays are: each with its player, or the only one that is shared with the server."""
+        """Returns the device of each replay: its player's, or the server's for the only one that all share."""
         return [self.parts.mesh.devices.flat[0]] if self.num_rings == 1 else self.devices[: self.players]
 
     def init_learner(self, keys: Array) -> learners.LearnerState:
@@ -72,7 +72,7 @@ class Plan:
         return self.parts.learner.init(self.parts.agent.init(run_keys.seed_keys(keys[0]).params))
 
     def init_actors(self, keys: Array, env_ids: Any) -> unrolls.ActorState:
-        """Returns the first state of a player's environments, of keys [1]; on the host an end of episodes at zeros."""
+        """Returns the first state of a player's environments, of keys [1]; on the host a LAST timestep of zeros."""
         carry, environment = self.parts.agent.init_carry(self.width), self.parts.environment
         if not isinstance(environment, envs.Environment):
             return unrolls.ActorState((), unrolls.zero_timestep(environment.spec, self.width), carry)
@@ -119,19 +119,19 @@ class Plan:
     @property
     def gradient_struct(self) -> learners.Gradient:
         """The gradient that the server gets, of `jax.ShapeDtypeStruct`."""
-        # The last member learns in any case.
+        # The last member always learns.
         gradient = self.work_structs[-1].gradient
         assert gradient is not None
         return gradient
 
     def kept_struct(self) -> Kept:
-        """Returns what a worker keeps that exchanges by the episode, of `jax.ShapeDtypeStruct`."""
+        """Returns the state of a worker that exchanges by the episode, of `jax.ShapeDtypeStruct`."""
         (turn, *_), pushed = self.learning[1], jax.ShapeDtypeStruct((), bool)
         return Kept(turn.held, self.gradient_struct, pushed)
 
 
 def replay_shards(settings: Any, num_devices: int) -> int:
-    """Returns the shards of a replay: one for each that plays, or one for all.
+    """Returns the number of replays: one for each player, or one for all.
 
     Raises:
         UsageError: players that do not divide the environments.
@@ -192,7 +192,7 @@ def _check(plan: Plan) -> None:
 
 
 def _check_pace(plan: Plan) -> None:
-    """Raises a UsageError unless those that play and learn take one gradient per unroll."""
+    """Raises a UsageError unless members that both play and learn take one gradient per unroll."""
     numerator, denominator = plan.parts.replay.updates
     if plan.num_rings:
         denominator *= plan.players // plan.num_rings

@@ -13,12 +13,12 @@ from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.async_gradient import server
 from jaxrl_dist.types import Array, ArrayTree
 
-# No server makes so many updates.
+# More updates than any server makes: marks a gradient that is to be dropped.
 _NEVER = 2**30
 
 
 class Held(NamedTuple):
-    """Answer of the server: params, target network, updates i32 [] that they had had, and the share of training."""
+    """Answer of the server: params, target network, their number of updates i32 [], and the share of training."""
 
     params: types.Params
     target_network: ArrayTree
@@ -27,7 +27,7 @@ class Held(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Start of a program: what the member holds, its key, and the number i32 [] of its unroll or gradient."""
+    """Arguments of a member's programs: the server's answer, its key, the number i32 [] of its unroll or gradient."""
 
     held: Held
     key: Array
@@ -38,9 +38,9 @@ class Kept(NamedTuple):
     """State of a worker that exchanges by the episode.
 
     Attributes:
-        held: since the last pull.
-        gradient: summed since the last push.
-        pushed: bool [], whether the last unroll pushed, so that the next pulls.
+        held: the answer that it last pulled.
+        gradient: sum since the last push.
+        pushed: bool [], whether the last unroll pushed, so that the next one pulls.
     """
 
     held: Held
@@ -49,15 +49,15 @@ class Kept(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Results of a member: those that its role makes.
+    """Results of a member; those that its role does not make are None.
 
     Attributes:
-        gradient: without priorities, of who learns; None while there is no sample.
-        given: i32 [], updates that the gradient's parameters had had.
-        episodes: sums, leaves [1], of who plays.
-        unroll: of who plays for a shared replay.
-        indices: of the sample of a shared replay that was learned from.
-        priorities: new ones of that sample.
+        gradient: of a member that learns, without priorities; None while there is no sample.
+        given: i32 [], number of updates of the parameters that the gradient is taken at.
+        episodes: of a member that plays, sums with leaves [1].
+        unroll: of a member that plays for a shared replay.
+        indices: of a member that learns from a shared replay, the items of its sample.
+        priorities: new priorities of these items.
     """
 
     gradient: learners.Gradient | None = None
@@ -69,7 +69,7 @@ class Work(NamedTuple):
 
 
 class Programs:
-    """The functions below, compiled when they are called; they donate the state of environments and of replays.
+    """Compiles the functions below when they are first called; they donate the state of environments and of replays.
 
     Attributes:
         on_host: plays environments on the host; None where they are on the device.
@@ -94,13 +94,13 @@ def play(
     """Plays an unroll on the device.
 
     Args:
-        parts: of the layout.
-        turn: of the member.
+        parts: the parts of the layout.
+        turn: the member's arguments.
         env_ids: i32 [B], global indices of its environments.
-        actors: their state.
+        actors: state of its environments.
 
     Returns:
-        Their next state, the unroll [T + 1, B], and the sums of its episodes, leaves [1].
+        The next state of the environments, the unroll [T + 1, B], and the sums of its episodes, leaves [1].
     """
     held, act_key = turn.held, jax.random.split(jax.random.fold_in(turn.key, turn.number))[0]
     exploration = parts.agent.exploration(held.params, env_ids, parts.num_envs, held.progress)
@@ -153,7 +153,7 @@ def play_and_learn(
 
 
 def sound_carry(agent: agents.Agent, carry: ArrayTree) -> ArrayTree:
-    """Returns an acting state, begun anew where an environment's is not finite, as rolled back parameters left it."""
+    """Returns an acting state that is reset where it is not finite, as broken parameters may have left it."""
     floating = [x for x in jax.tree.leaves(carry) if jnp.issubdtype(x.dtype, jnp.floating)]
     if not floating:
         return carry
@@ -167,16 +167,16 @@ def sound_carry(agent: agents.Agent, carry: ArrayTree) -> ArrayTree:
 
 
 def pull(kept: Kept, newest: Held) -> Held:
-    """Returns what to act and learn with: the newest if the last unroll pushed."""
+    """Returns the answer to act and learn with: the newest if the last unroll pushed, else the kept one."""
     held = jax.tree.map(lambda new, old: jnp.where(kept.pushed, new, old), newest, kept.held)
-    # A schedule goes on, whatever the parameters.
+    # The share of training moves on, also while old parameters are kept.
     return held._replace(progress=newest.progress)
 
 
 def push(
     kept: Kept, held: Held, gradient: learners.Gradient, episodes: unrolls.EpisodeSums
 ) -> tuple[Kept, learners.Gradient]:
-    """Returns what to keep, and the sum of the gradients if an episode ended, else one of no rows."""
+    """Returns the next `Kept`, and the gradient to send: the sum if an episode ended, else one of no rows."""
     ended, total = episodes.episodes[0] > 0, server.add(kept.gradient, gradient)
     sent = jax.tree.map(lambda x: jnp.where(ended, x, jnp.zeros_like(x)), total)
     left = jax.tree.map(lambda x: jnp.where(ended, jnp.zeros_like(x), x), total)
@@ -184,26 +184,26 @@ def push(
 
 
 def learning_key(replay: replays.Replay, key: Array, number: Array) -> Array:
-    """Returns the key that is split into those of a member's draw and of its gradient."""
+    """Returns the key of a member's gradient and of the draw before it."""
     learn_key = jax.random.split(jax.random.fold_in(key, number))[1]
-    # As every layout's first update of an iteration.
+    # The same key as for the first update of an iteration in the other layouts.
     return jax.random.fold_in(learn_key, 0) if replay.min_rows else learn_key
 
 
 def outdated(work: Work) -> Work:
-    """Returns work whose gradient the server will drop, as one of parameters that it does not have."""
+    """Marks work so that the server drops its gradient."""
     return work if work.given is None else work._replace(given=jnp.full_like(work.given, _NEVER))
 
 
 def emptied(kept: Kept) -> Kept:
-    """Returns what a worker keeps without its gradient, so that it pulls anew."""
+    """Returns the `Kept` without its gradient, so that the worker pulls next."""
     return kept._replace(gradient=jax.tree.map(jnp.zeros_like, kept.gradient), pushed=jnp.ones_like(kept.pushed))
 
 
 def _gradient(
     parts: parallel.LayoutParts, held: Held, sample: types.Sample, key: Array
 ) -> tuple[learners.Gradient, Array]:
-    """Returns the gradient of a sample without priorities, and these."""
+    """Returns the gradient of a sample, without priorities, and the priorities."""
     inputs = types.LossInputs(sample.sequences, held.target_network, key, held.progress, types.LOCAL)
     batch = parts.learner.prepare(held.params, inputs)
     weights = learners.item_weights(sample, batch)

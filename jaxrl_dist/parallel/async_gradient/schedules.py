@@ -1,7 +1,6 @@
-"""In which order the work of asynchronous members arrives: in turn, as it comes, by a virtual clock, or as recorded.
+"""Orders the work of asynchronous members: each in turn, as it comes, by a virtual clock, or as recorded.
 
-Every worker is given new parameters in answer to its gradient, so the order of arrivals is all that a run needs to be
-repeated bit for bit.
+Every worker is given new parameters in answer to its gradient, so a run with the same order repeats bit for bit.
 """
 
 import abc
@@ -14,10 +13,10 @@ from jaxrl_dist.errors import UsageError, given
 
 
 class Schedule(abc.ABC):
-    """Says whose work is next; most take note of a part of what happens.
+    """Says whose work is next.
 
     Attributes:
-        state: f64 [W + 1], a number of each worker, and one more: what a checkpoint holds of it.
+        state: f64 [W + 1], a number for each worker and one for all, which a checkpoint holds.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -25,19 +24,19 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def next(self, at_work: Sequence[int]) -> Sequence[int]:
-        """Returns which of the workers at work it waits for: whichever of these is done first is next.
+        """Returns the workers to wait for, of those at work: the first of them that is done is next.
 
-        Asked again before `took`, it is the same."""
+        Returns the same until `took` is called."""
 
     def took(self, worker: int) -> None:  # noqa: B027
-        """Takes note that what this worker sent has been taken: it was its turn."""
+        """Takes note that this worker's work has been taken."""
 
     def answered(self, worker: int, number: int) -> None:  # noqa: B027
         """Takes note that a worker begins its unroll of that number."""
 
 
 class RoundRobin(Schedule):
-    """Each worker in turn, without those that wait for an update."""
+    """Takes the work of each worker in turn, but for workers that wait for an update."""
 
     def __init__(self, num_workers: int) -> None:
         super().__init__(num_workers)
@@ -52,25 +51,25 @@ class RoundRobin(Schedule):
 
 
 class Free(Schedule):
-    """The first that comes."""
+    """Takes work as it comes."""
 
     def next(self, at_work: Sequence[int]) -> Sequence[int]:
         return at_work
 
 
 class VirtualClock(Schedule):
-    """The worker that would be the first, if workers took as long as they are said to take.
+    """Takes the work that would come first if workers took the durations that the settings give.
 
-    Its state are the times at which each finishes, and the present one.
+    The state holds the time at which each worker finishes, and the present time.
     """
 
     def __init__(self, durations: Sequence[float], jitter: float, seed: int) -> None:
         """Starts at time 0.
 
         Args:
-            durations: of an unroll and its gradient, by worker, in any unit.
-            jitter: deviation of the logarithm of each duration.
-            seed: of the jitter.
+            durations: time that each worker takes for an unroll and its gradient, in any unit.
+            jitter: standard deviation of the logarithm of each duration.
+            seed: seed of the jitter.
         """
         super().__init__(len(durations))
         self._durations, self._jitter, self._seed = durations, jitter, seed
@@ -87,11 +86,11 @@ class VirtualClock(Schedule):
 
 
 class EndOfLog(Exception):  # noqa: N818
-    """All that was recorded has come."""
+    """The recorded events are used up."""
 
 
 class Recorded(Schedule):
-    """As a run's event log says."""
+    """Takes work in the order of a run's event log."""
 
     def __init__(self, workers: Sequence[int], num_workers: int) -> None:
         super().__init__(num_workers)
@@ -111,14 +110,14 @@ class Recorded(Schedule):
 
 
 def make(config: Any, num_workers: int, seed: int) -> Schedule:
-    """Makes the schedule of the layout's settings; `seed` is that of the jitter."""
+    """Makes the schedule that the layout's settings name; `seed` is the seed of the jitter."""
     if config.schedule == "virtual":
         return VirtualClock(parse_durations(config.durations, num_workers), config.jitter, seed)
     return Free(num_workers) if config.schedule == "free" else RoundRobin(num_workers)
 
 
 def parse_durations(text: str, num_workers: int) -> list[float]:
-    """Reads the durations of workers, such as "1,1,10": they are repeated over all.
+    """Reads the durations of workers, such as "1,1,10", and repeats them for all workers.
 
     Raises:
         UsageError: they are not positive numbers, or more than the workers.

@@ -22,23 +22,23 @@ from jaxrl_dist.types import Array
 
 _LOSSES_BEFORE_OUTLIERS = 100
 _DECAY = 0.99
-# Of each worker.
+# For each worker: so many gradients in a row that are not finite are a fault.
 _BROKEN_IN_A_ROW = 10
 # Its square is finite.
 _LARGEST_LOSS = 1e18
 
 
 class Verdict(NamedTuple):
-    """The verdict on a gradient, bool [] each but the age; all False where it had no taught rows.
+    """The verdict on a gradient: bool [] but for the age, and all False for a gradient of no taught rows.
 
     Attributes:
-        age: i32 [], updates since its parameters.
-        stale: dropped for its age, or as its parameters were rolled back.
-        outlier: dropped for its loss.
-        broken: dropped, as it is not finite.
-        taken: added to those that make the next update.
-        applied: which was made.
-        reverted: which was not finite, and is undone.
+        age: i32 [], updates that were made since the gradient's parameters.
+        stale: the gradient is dropped for its age, or since its parameters were rolled back.
+        outlier: the gradient is dropped for its loss.
+        broken: the gradient is dropped since it is not finite.
+        taken: the gradient is part of the next update.
+        applied: this update was made.
+        reverted: this update was not finite and is undone.
     """
 
     age: Array
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Running mean and mean square of the loss per taught row, f32 [], and how many were counted, i32 []."""
+    """Running mean and mean square of the loss per taught row, f32 [], and the number of losses, i32 []."""
 
     mean: Array
     square: Array
@@ -59,12 +59,12 @@ class Losses(NamedTuple):
 
 
 class Server(NamedTuple):
-    """State of the server beside the learner's.
+    """State of the server, beside that of the learner.
 
     Attributes:
-        gradient: the sum of those that wait for others, as of one.
-        number: i32 [], how many they are.
-        losses: of what arrived.
+        gradient: sum of the gradients that wait for others to make an update.
+        number: i32 [], number of these gradients.
+        losses: of the gradients that were neither broken nor stale.
     """
 
     gradient: learners.Gradient
@@ -73,8 +73,8 @@ class Server(NamedTuple):
 
 
 def init(gradient: learners.Gradient) -> Server:
-    """Returns the state before the first gradient; those will look like this one (arrays or their shapes)."""
-    # An array each: what is donated may not be one.
+    """Returns the state before the first gradient; `gradient` gives the shapes, as arrays or `jax.ShapeDtypeStruct`."""
+    # Separate arrays, since one array may not be donated twice.
     losses = Losses(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
     return Server(jax.tree.map(jnp.zeros_like, gradient), jnp.zeros((), jnp.int32), losses)
 
@@ -93,15 +93,15 @@ def step(
     given: Array,
     progress: Array,
 ) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
-    """Drops a gradient or takes it, and makes the update that is due; undoes one that is not finite.
+    """Drops a gradient or takes it, and makes the update that is due; undoes an update that is not finite.
 
     Args:
-        learner: built with `types.LOCAL`; a worker's gradient is of all its rows.
+        learner: built with `types.LOCAL`, since a gradient is already that of all rows of its worker.
         config: settings of the layout.
-        state: of the learner.
-        server: beside it.
+        state: state of the learner.
+        server: state of the server.
         gradient: without priorities.
-        given: i32 [], updates that its parameters had had.
+        given: i32 [], number of updates of the gradient's parameters.
         progress: share of training.
 
     Returns:
@@ -110,7 +110,7 @@ def step(
     loss, age = gradient.loss / jnp.maximum(gradient.valid, 1.0), state.updates - given
     taught = gradient.valid > 0
     broken = taught & ~parallel.all_finite((gradient.sums, gradient.loss))
-    # After a rollback there are gradients of parameters that are no more.
+    # A negative age: the gradient's parameters were rolled back.
     is_old = age > config.max_gradient_age if config.max_gradient_age >= 0 else False
     stale = taught & ~broken & ((age < 0) | is_old)
     arrived = taught & ~broken & ~stale
@@ -137,13 +137,13 @@ def pack(verdict: Verdict, episodes: unrolls.EpisodeSums | None, metrics: dict[s
 
 @jax.jit
 def pack_episodes(episodes: unrolls.EpisodeSums) -> Array:
-    """Returns what `pack` does of an unroll that came without a gradient."""
+    """Packs the episodes of an unroll that came without a gradient, as `pack` does."""
     none: Any = (0,) * len(Verdict._fields)
     return pack(Verdict(*none), episodes, {})
 
 
 def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
-    """Returns the verdict in NumPy, and what `pack` put after it, f64."""
+    """Returns the verdict in NumPy, and the numbers that `pack` put behind it, f64."""
     numbers = np.asarray(packed, np.float64)
     count = len(Verdict._fields)
     age, *flags = numbers[:count]
@@ -151,9 +151,10 @@ def unpack(packed: Any) -> tuple[Verdict, np.ndarray]:
 
 
 def largest_usual(losses: Losses, deviations: float) -> Array:
-    """Returns f32 [], the largest loss that is no outlier: infinite without `deviations`, and while little is known.
+    """Returns f32 [], the largest loss that is no outlier; infinite if `deviations` is 0, and for the first losses.
 
-    An outlier is counted as so large, so that one of any size hides no other, and what is usual may still grow.
+    The running mean counts an outlier as this loss: a huge one then does not hide the next outliers, and the bound can
+    still grow.
     """
     if not deviations:
         return jnp.full((), jnp.inf)
@@ -163,7 +164,7 @@ def largest_usual(losses: Losses, deviations: float) -> Array:
 
 
 def _count(losses: Losses, loss: Array) -> Losses:
-    """Counts a loss: averages at first, and moves by a hundredth later."""
+    """Moves mean and mean square towards a loss: as plain averages at first, by a hundredth later."""
     loss = jnp.clip(loss, -_LARGEST_LOSS, _LARGEST_LOSS)
     rate = jnp.maximum(1 - _DECAY, 1 / (losses.number + 1.0))
     mean = losses.mean + rate * (loss - losses.mean)
@@ -174,7 +175,7 @@ def _count(losses: Losses, loss: Array) -> Losses:
 def _update(
     learner: learners.Learner, state: learners.LearnerState, gradient: learners.Gradient, progress: Array, due: Array
 ) -> tuple[learners.LearnerState, dict[str, Array], Array]:
-    """Makes an update if it is `due`, and returns state, metrics, and whether these are finite; else undoes it."""
+    """Makes the update if it is `due`, and undoes it if it is not finite; returns state, metrics, and if it was."""
 
     def moved(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
         after, metrics = learner.apply(state, gradient, progress)
@@ -197,12 +198,12 @@ def add(one: learners.Gradient, other: learners.Gradient) -> learners.Gradient:
 
 
 def without_priorities(gradient: learners.Gradient) -> learners.Gradient:
-    """Returns what a worker sends: its replay keeps the priorities."""
+    """Returns the gradient that a worker sends to the server, which has no use for priorities."""
     return gradient._replace(priorities=())  # type: ignore[arg-type]
 
 
 def sharding(mesh: Mesh, leaf: Any) -> NamedSharding:
-    """Spreads a leaf over the server's devices by the first axis that they divide, or has it on each."""
+    """Spreads a leaf over the server's devices along the first axis that they divide; else each device has it whole."""
     count, ndim = mesh.shape["devices"], len(leaf.shape)
     axis = next((i for i in range(ndim) if leaf.shape[i] and leaf.shape[i] % count == 0), ndim)
     return NamedSharding(mesh, PartitionSpec(*("devices" if i == axis else None for i in range(ndim))))
@@ -213,20 +214,20 @@ class ParameterServer:
 
     Attributes:
         learner: `LearnerState`, leaves [...], spread over the server's devices.
-        state: beside it.
-        versions: learners that were, oldest first, to go back to.
-        broken: gradients in a row that were not finite.
-        answers_at_once: whether whoever sends a gradient need not wait for its verdict, as each makes an update.
+        state: state of the server, beside that of the learner.
+        versions: earlier states of the learner to go back to, oldest first.
+        broken: number of gradients in a row that were not finite.
+        answers_at_once: whether members are answered without a wait for the verdict, since each gradient is an update.
     """
 
     def __init__(self, config: Any, step: Callable[..., Any], mesh: Mesh) -> None:
-        """Takes the settings of the layout, `step` of a learner, and its devices; `load` comes before any use."""
+        """Takes the settings of the layout, `step` of a learner, and the server's mesh; call `load` before any use."""
         self.answers_at_once = config.gradients_per_apply == 1 and not config.kept_versions
         self._config, self._step, self._mesh = config, step, mesh
         self._program: Any = None
 
     def load(self, learner: Any, state: Server, versions: Sequence[Any], broken: int) -> None:
-        """Takes up a state, learner and versions with leaves [1, ...]."""
+        """Takes over a saved state; learner and versions have leaves [1, ...]."""
         each = [jax.tree.map(lambda x: x[0], one) for one in (learner, *versions)]
         self._spread = jax.tree.map(functools.partial(sharding, self._mesh), each[0])
         self.learner, *others = (jax.device_put(one, self._spread) for one in each)
@@ -234,12 +235,12 @@ class ParameterServer:
         self.state, self.broken = state, broken
 
     def saved(self, learner: learners.LearnerState) -> learners.LearnerState:
-        """Returns the learner, or a version, as states hold it, leaves [1, ...]."""
+        """Returns the learner, or a version of it, as saved states hold it, leaves [1, ...]."""
         where = meshes.sharding(self._mesh, meshes.PER_SEED)
         return jax.device_put(jax.tree.map(lambda x: x[None], learner), where)  # type: ignore[no-any-return]
 
     def receive(self, work: Any, progress: Any) -> Array:
-        """Takes the gradient of a member's work, and returns what `pack` does; donates nothing, as members hold it."""
+        """Takes the gradient of a member's work, and returns the packed verdict; donates nothing that members hold."""
         sent = work.gradient, work.given, work.episodes
         shared = meshes.sharding(self._mesh, meshes.SHARED)
         if self._program is None:
@@ -250,19 +251,19 @@ class ParameterServer:
         return packed  # type: ignore[no-any-return]
 
     def settle(self, verdict: Verdict, worker: int) -> bool:
-        """Keeps the version that a verdict made, or goes back to the oldest, which is all that is kept then.
+        """Keeps the version that an update made, or goes back to the oldest and drops the others.
 
         Args:
             verdict: in NumPy.
-            worker: whose gradient it is on.
+            worker: index of the worker that sent the gradient.
 
         Returns:
-            Whether it went back, as gradients go on being not finite.
+            Whether it went back, after too many gradients in a row that were not finite.
 
         Raises:
-            FloatingPointError: they do, and there is no version to go back to, or it is there already.
+            FloatingPointError: there were too many, but no version to go back to, or the learner is at it already.
         """
-        # A gradient of no rows says nothing.
+        # A gradient of no rows has no verdict.
         if not any(verdict[1:]):
             return False
         if verdict.applied and self.versions and int(self.learner.updates) % self._config.kept_every == 0:

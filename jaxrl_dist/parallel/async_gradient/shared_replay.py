@@ -1,7 +1,7 @@
-"""Replays that members share: one for all (global), or one of each actor (local), and how fast they are learned from.
+"""Replays that members share, one for all (global) or one for each actor (local), and the rate of learning from them.
 
 Source: Nair et al. 2015, "Massively parallel methods for deep reinforcement learning" (Gorila), section 4.1. The rate
-is that of `--replay.samples_per_insert` whatever the numbers of actors and learners: those that are ahead wait for the
+is that of `--replay.samples_per_insert` for any number of actors and learners: those that are ahead wait for the
 others, as with Reverb's rate limiter (Cassirer et al. 2021).
 """
 
@@ -20,12 +20,12 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class Rate(NamedTuple):
-    """Limits the samples that are drawn by the unrolls that came in.
+    """Limits the number of samples by the number of unrolls.
 
     Attributes:
-        first: unrolls of every player before the first draw.
-        per_unroll: draws for each unroll of one player after that.
-        ahead: draws that players may be ahead of the learners.
+        first: unrolls that every player must have added before the first draw.
+        per_unroll: draws per unroll of one player after that.
+        ahead: players wait while more draws than these are due.
     """
 
     first: int
@@ -52,15 +52,15 @@ def rate(plan: plans.Plan) -> Rate:
 
 
 class SharedReplay:
-    """Rings, one for all players or one for each, with their counts; only the server's thread uses it.
+    """Rings, one for all players or one for each, and counts; used by the server's thread alone.
 
     Attributes:
-        rings: their states.
-        counts: i64 [P + 1], unrolls of each player, and samples that were drawn of them.
+        rings: states of the rings.
+        counts: i64 [P + 1], the unrolls of each player, and the samples that were drawn.
     """
 
     def __init__(self, plan: plans.Plan) -> None:
-        """Builds the programs, which donate a ring that they change; `load` comes before any other use."""
+        """Builds the programs, which donate a ring that they change; call `load` before any other use."""
         replay = plan.parts.replay
 
         def draw(ring: ArrayTree, key: Array, number: Array, progress: Array) -> types.Sample:
@@ -70,7 +70,7 @@ class SharedReplay:
         self._draw, self._rate, self._width = jax.jit(draw), rate(plan), plan.width
 
     def load(self, rings: Sequence[ArrayTree], counts: np.ndarray) -> None:
-        """Takes up a state."""
+        """Takes over a saved state."""
         self.rings, self.counts = list(rings), np.array(counts)
 
     @property
@@ -79,12 +79,12 @@ class SharedReplay:
         return self._rate.is_ready(self.counts[:-1])
 
     def may_go(self, plays: bool, learns: bool) -> bool:
-        """Says whether a member goes on: a learner apart needs a sample that is due, an actor learners that keep up."""
+        """Says whether a member may go on: a learner once a sample is due, an actor unless learners are behind."""
         due = self._rate.due(self.counts[:-1]) - int(self.counts[-1])
         return (plays and learns) or (due > 0 if learns else due <= self._rate.ahead)
 
     def draw(self, rank: int, number: int, key: Array, progress: float) -> types.Sample:
-        """Draws the sample for a learner's gradient of this number."""
+        """Draws the sample for the learner's gradient of this number."""
         ring = self._ring(rank, number)
         self.counts[-1] += 1
         return self._draw(self.rings[ring], self._near(key, ring), np.int32(number), np.float32(progress))
@@ -97,12 +97,12 @@ class SharedReplay:
         self.counts[player] += 1
 
     def update(self, rank: int, number: int, indices: Any, priorities: Array) -> None:
-        """Gives the items of the sample that `draw` returned for a gradient new priorities."""
+        """Sets the priorities of the items that `draw` returned for the gradient of this number."""
         ring = self._ring(rank, number)
         self.rings[ring] = self._update(self.rings[ring], *self._near((indices, priorities), ring))
 
     def _ring(self, rank: int, number: int) -> int:
-        """Returns the ring that a learner draws from: of each in turn, from its own place on."""
+        """Returns the ring that a learner draws from: each in turn, the first by the learner's rank."""
         return (rank + number) % len(self.rings)
 
     def _near(self, tree: Any, ring: int) -> Any:

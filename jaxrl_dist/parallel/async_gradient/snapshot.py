@@ -1,4 +1,4 @@
-"""The part of a checkpoint that holds an asynchronous run: made, described, taken from its members, and rolled back."""
+"""The state of an asynchronous run in a checkpoint: made, described, taken from the members, and rolled back."""
 
 import functools
 from collections.abc import Callable
@@ -23,16 +23,16 @@ class State(NamedTuple):
         learner: `LearnerState`, leaves [1, ...].
         key: typed keys [1], constant.
         server: `server.Server`.
-        actors: of each player; environments only where they can be saved.
+        actors: of each player; with the state of environments only where these can be saved.
         replay: of each worker, or the shared ones.
         kept: of each worker that exchanges by the episode.
-        pending: of each member the work that has not arrived; where there is none, zeros, as shapes are constant.
-        versions: of the server that are kept, oldest first, leaves [1, ...].
+        pending: of each member, the work that the server has not taken; zeros without any, since shapes are constant.
+        versions: kept versions of the learner, oldest first, leaves [1, ...].
         status: i64 [M], `dispatcher.FRESH` and so on.
-        numbers: i64 [M], the next unroll or gradient of each.
-        counts: i64 [P + 1], unrolls of each player in shared replays, and samples drawn of them.
-        events: i64 [], how many there were.
-        broken: i64 [], gradients in a row that were not finite.
+        numbers: i64 [M], number of each member's next unroll or gradient.
+        counts: i64 [P + 1], `SharedReplay.counts`.
+        events: i64 [], number of events so far.
+        broken: i64 [], number of gradients in a row that were not finite.
         schedule: f64, state of the schedule.
         replay_began: i32 [], the iteration at which the replay was empty.
     """
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Part of `State` that is known without a halt of the members."""
+    """The part of `State` that is known while members work."""
 
     learner: learners.LearnerState
     key: Array
@@ -64,7 +64,7 @@ class Running(NamedTuple):
 
 
 def init(plan: plans.Plan, keys: Array, schedule: np.ndarray) -> State:
-    """Returns the state before the first unroll, `schedule` that of its schedule."""
+    """Returns the state before the first unroll; `schedule` is the state of the schedule."""
     return _first(plan, keys, schedule, lambda function, *arguments: function(*arguments), jax.device_put)
 
 
@@ -74,12 +74,12 @@ def template(plan: plans.Plan, keys: Array) -> State:
 
 
 def snapshot(plan: plans.Plan, running: Running, threads: dispatcher.Dispatcher) -> State:
-    """Takes the state of all members; waits until each has sent its work, and changes nothing of the run.
+    """Takes the state of all members, once each has sent its work; does not change the run.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         running: as `run` returned it.
-        threads: at work.
+        threads: members at work.
     """
     sent, status = threads.rest()
     states, parameter_server = [one.state for one in threads.workers], threads.server
@@ -106,14 +106,14 @@ def snapshot(plan: plans.Plan, running: Running, threads: dispatcher.Dispatcher)
 
 
 def roll_back(state: State, updates: int) -> State:
-    """Returns a snapshot whose server is that of a kept version, bit for bit; gradients since then will be dropped.
+    """Returns a snapshot whose server has a kept version, bit for bit; later gradients will be dropped.
 
     Args:
         state: a snapshot.
-        updates: that the version had had.
+        updates: number of updates of the version.
 
     Raises:
-        UsageError: it is not kept; the message names those that are.
+        UsageError: the version is not kept; the message names those that are.
     """
     kept = {int(np.asarray(one.updates)[0]): one for one in state.versions}
     if updates not in kept:
@@ -128,7 +128,7 @@ def roll_back(state: State, updates: int) -> State:
         kept=tuple(map(programs.emptied, state.kept)),
         versions=tuple(one if int(np.asarray(one.updates)[0]) <= updates else kept[updates] for one in state.versions),
         pending=tuple(map(programs.outdated, state.pending)),
-        # The update that they waited for is none any more.
+        # The update that these members waited for will not be made.
         status=np.where(waiting, dispatcher.FRESH, state.status),
     )
 
@@ -139,11 +139,11 @@ def _first(
     """Returns the state before the first unroll.
 
     Args:
-        plan: of the run.
-        keys: [1].
+        plan: plan of the run.
+        keys: typed keys [1].
         schedule: state of the schedule.
-        call: (function, arguments) -> its result, or the shapes of that.
-        put: (tree, sharding) -> the tree there.
+        call: (function, arguments) -> the result, or its shapes.
+        put: (tree, sharding) -> the tree with this sharding.
     """
     config, zeros = plan.parts.config, functools.partial(jax.tree.map, jnp.zeros_like)
     per_seed, shared = (mesh.sharding(plan.parts.mesh, kind) for kind in (mesh.PER_SEED, mesh.SHARED))
@@ -180,6 +180,6 @@ def _struct(tree: ArrayTree, where: jax.sharding.Sharding) -> ArrayTree:
 
 
 def _filled(work: programs.Work, struct: programs.Work) -> programs.Work:
-    """Returns work with zeros for what a member's role makes, but has not made."""
+    """Returns work in which zeros stand for results that the member's role makes, but has not made yet."""
     parts = zip(work, struct, strict=True)
     return programs.Work(*(jax.tree.map(jnp.zeros_like, like) if part is None else part for part, like in parts))

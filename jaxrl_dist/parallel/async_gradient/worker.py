@@ -26,7 +26,7 @@ class State(NamedTuple):
     """A member between two turns; a role reads and writes its own parts alone.
 
     Attributes:
-        actors: environments, of who plays; their own state is `()` on the host.
+        actors: of a member that plays: its environments, whose own state is `()` on the host.
         replay: of a bundled worker with a replay of its own.
         kept: of a worker that exchanges by the episode.
     """
@@ -42,27 +42,27 @@ class Worker:
     Attributes:
         plays: whether it has environments.
         learns: whether it takes gradients.
-        may_hang: whether these are on the host.
-        rank: its number among those of its role.
+        may_hang: whether its environments are on the host.
+        rank: its index among the members of its role.
         key: typed key of its own.
         env_ids: i32 [B], global indices of its environments.
-        number: of its next unroll or gradient.
-        state: before that.
-        programs: of all members.
+        number: number of its next unroll or gradient.
+        state: its state before that.
+        programs: programs of all members.
     """
 
     def __init__(self, plan: plans.Plan, saved: Any, index: int) -> None:
-        """Takes up what a `snapshot.State` holds of a member; environments on the host begin anew.
+        """Takes over a member's part of a `snapshot.State`; environments on the host begin anew.
 
         Args:
-            plan: of the run.
+            plan: plan of the run.
             saved: state of the run.
-            index: which member it is.
+            index: index of the member.
         """
         parts, keys = plan.parts, run_keys.seed_keys(saved.key[0])
         self.programs, self._role, self._device = plan.programs, _role(plan, index), plan.devices[index]
         self.plays, self.learns, self.number = plan.plays(index), plan.learns(index), int(saved.numbers[index])
-        # Acting and learning take other parts of a key, so a learner apart has that of the actor of its number.
+        # Acting and learning split a key differently, so a learner may have the same key as the actor of its rank.
         self.rank = index if self.plays else index - plan.players
         key = jax.random.fold_in(keys.training, self.rank)
         self.key, self.env_ids = jax.device_put((key, plan.env_ids(self.rank)), self._device)
@@ -80,12 +80,12 @@ class Worker:
         self._player: Any = None
         if self.may_hang:
             seed, played = int(jax.random.bits(keys.environment, dtype=np.uint32)), int(saved.numbers.sum())
-            # By the numbers of all, so that a resumed run plays other environments than before.
+            # The sum of all members' numbers, so that a resumed run plays other environments than before.
             seeds = episodes.seeds(seed, "training 0", played, index * plan.width, plan.width)
             self._make = functools.partial(parts.environment.make, seeds, plan.width, parts.config.timeout_s)
 
     def work(self, newest: Held, sample: types.Sample | None) -> Work:
-        """Plays an unroll, or takes a gradient, or both; blocks until it is there, unless alone."""
+        """Plays an unroll, or takes a gradient, or both; blocks until the result is computed, unless it is alone."""
         if jax.tree.leaves(newest.params)[0].devices() != {self._device}:
             newest = jax.device_put(newest, self._device)
         self.state, work = self._role(self, newest, jax.device_put(sample, self._device))
@@ -95,22 +95,22 @@ class Worker:
         return work
 
     def turn(self, held: Held) -> Turn:
-        """Returns what its programs start with."""
+        """Returns the arguments that its programs share."""
         return Turn(held, self.key, np.int32(self.number))
 
     def is_ready(self) -> np.ndarray:
-        """Returns bool [], whether its own replay is full enough with the next unroll."""
+        """Returns bool [], whether the next unroll fills its own replay enough to learn from it."""
         return np.asarray(self.number >= self._ready_at)
 
     def play(self, held: Held) -> tuple[State, types.Unroll, unrolls.EpisodeSums]:
-        """Plays an unroll, and returns its state after that, the unroll, and the sums of its episodes."""
+        """Plays an unroll; returns the member's next state, the unroll, and the sums of its episodes."""
         if self.programs.on_host is not None:
             return self._play_on_host(self.programs.on_host, held)
         actors, unroll, sums = self.programs.play(self.turn(held), self.env_ids, self.state.actors)
         return self.state._replace(actors=actors), unroll, sums
 
     def forget(self) -> None:
-        """Drops the parameters and the gradient that it keeps between pushes; only while it is not at work."""
+        """Drops the parameters and the gradient that it keeps between pushes; call it only while it is not at work."""
         if self.state.kept is not None:
             self.state = self.state._replace(kept=emptied(self.state.kept))
 
@@ -127,7 +127,7 @@ class Worker:
     def _play_on_host(
         self, programs: unrolls.HostUnroll, held: Held
     ) -> tuple[State, types.Unroll, unrolls.EpisodeSums]:
-        """Plays in environments on the host, which are made in the thread that steps them."""
+        """Plays in environments on the host, which are made here since the thread that steps them must make them."""
         assert self.state.actors is not None
         _, timestep, carry = self.state.actors
         if self._environment is None:
@@ -165,7 +165,7 @@ def act_and_learn(worker: Worker, held: Held, sample: types.Sample | None) -> tu
 
 
 def act_and_learn_alone(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:
-    """Plays for a replay of its own, and learns from that: the role of a bundled worker that shares none."""
+    """Plays for a replay of its own, and learns from it: the role of a bundled worker without a shared replay."""
     del sample
     programs, state, start = worker.programs, worker.state, (worker.turn(held), worker.is_ready())
     if programs.on_host is None:
@@ -179,12 +179,12 @@ def act_and_learn_alone(worker: Worker, held: Held, sample: types.Sample | None)
 
 
 def by_episode(role: "Role", worker: Worker, newest: Held, sample: types.Sample | None) -> tuple[State, Work]:
-    """Plays a bundled role with parameters that are kept until an episode ends, and sends its gradients' sum then."""
+    """Plays a bundled role with the same parameters until an episode ends, and then sends the sum of its gradients."""
     programs, kept = worker.programs, worker.state.kept
     assert kept is not None
     held = programs.pull(kept, newest)
     state, work = role(worker, held, sample)
-    # Of no sample there is no gradient, and a sum may wait for the end of an episode all the same.
+    # Without a sample there is no gradient, but the sum so far may still be sent.
     gradient = work.gradient or jax.tree.map(jnp.zeros_like, kept.gradient)
     kept, gradient = programs.push(kept, held, gradient, work.episodes)
     return state._replace(kept=kept), work._replace(gradient=gradient, given=held.updates)
@@ -194,7 +194,7 @@ Role = Callable[[Worker, Held, Any], tuple[State, Work]]
 
 
 def _role(plan: plans.Plan, index: int) -> Role:
-    """Returns what a member does."""
+    """Returns the function that a member's role is."""
     if not plan.learns(index):
         return act
     if not plan.plays(index):
@@ -204,6 +204,6 @@ def _role(plan: plans.Plan, index: int) -> Role:
 
 
 def _unrolls_kept(replay_state: Any, unroll_length: int) -> int:
-    """Returns how many unrolls a worker's own replay holds: 0 of one that keeps none."""
+    """Returns how many unrolls a worker's own replay holds, 0 for a replay that keeps none."""
     filled = getattr(replay_state, "filled", None)
     return 0 if filled is None else int(np.asarray(filled).min()) // unroll_length

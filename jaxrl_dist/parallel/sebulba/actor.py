@@ -22,29 +22,29 @@ _CLOSE_WITHIN_S = 5.0
 
 
 class Acting(Protocol):
-    """The way in which actors play: with all environments in step, or with those first that are ready."""
+    """The way in which actors play: all environments in step, or whichever are ready first."""
 
     def warm_up(self, published: unrolls.Published, device: jax.Device) -> None:
-        """Compiles for a device what can be compiled ahead."""
+        """Compiles the programs of a device that can be compiled ahead."""
 
     def play(self, actor: "Actor", environment: envs.HostEnvironment) -> Iterator[queues.Unrolled]:
-        """Plays an actor's environments for ever, yields unrolls, and keeps `actor.at`."""
+        """Plays an actor's environments for ever, yields unrolls, and keeps `actor.at` up to date."""
 
 
 class Actor:
     """One thread that plays until its queue closes.
 
     Attributes:
-        number: in this process.
-        begin: number of its first unroll, and where that begins: timestep [B] in NumPy that it opens with, () for fresh
-            episodes; acting state before it; saved state of the environments. New environments, of state (), take over
-            from a timestep that is all LAST.
+        number: its index in this process.
+        begin: number of its first unroll, and the `ActorState` before it: saved state of the environments, or () for
+            new ones; timestep [B] in NumPy that opens the unroll, () for fresh episodes; acting state. New environments
+            can take over from a timestep that is all LAST.
         life: how many times its environments were replaced.
         device: where it chooses actions.
         env_ids: i32 [B], global indices of its environments, on its device.
         key: typed key of its own, on its device.
-        columns: i32 [B / D], which of a device's columns are its environments'.
-        at: as `begin`, of its present unroll, but for its environments; None until these are made.
+        columns: i32 [B / D], the columns of each of the learner's devices that belong to its environments.
+        at: the same as `begin` for its present unroll, without environments; None until these are made.
     """
 
     def __init__(self, threads: "Threads", number: int, begin: tuple[int, unrolls.ActorState], life: int = 0) -> None:
@@ -66,16 +66,16 @@ class Actor:
         self._thread.start()
 
     def parameters(self, number: int) -> tuple[int, int, unrolls.Published]:
-        """Waits for what an unroll is acted with.
+        """Waits for the parameters of an unroll.
 
-        An unroll that is late gives way to the one that the newest version acts in. An actor whose unroll was taken is
-        late for the next number only when a quorum of others is in, so a quorum plays every number.
+        A late unroll is skipped: the actor plays the one for which the newest version acts. An actor whose unroll was
+        taken is late for the next number only when a quorum of others has played it, so a quorum plays every number.
 
         Args:
-            number: one more than that of the actor's last unroll.
+            number: one more than the number of the actor's last unroll.
 
         Returns:
-            Number of the unroll to play, the version that acts in it, and its parameters.
+            Number of the unroll to play, the version that acts in it, and the parameters of that version.
         """
         store, lag = self._threads.store, self._threads.actors.lag
         if lag is None:
@@ -85,7 +85,7 @@ class Actor:
         return number, *store.wait(max(self._threads.began, number - lag), self.device)
 
     def check(self) -> None:
-        """Raises what ended the thread, or an `EnvironmentFault` if its environments take longer than they may."""
+        """Raises the error that ended the thread, or an `EnvironmentFault` if its environments take too long."""
         if self._error is not None:
             raise self._error
         try:
@@ -96,15 +96,15 @@ class Actor:
             raise errors.EnvironmentFault(message) from None
 
     def resting_point(self) -> unrolls.ActorState:
-        """Returns where it goes on, with the state of its environments; only while it waits for parameters."""
+        """Returns where it goes on, with the state of its environments; call it only while it waits for parameters."""
         assert self.at is not None and self._environment is not None
         return self.at[1]._replace(environment=self._environment.state())  # type: ignore[attr-defined]
 
     def replaced(self) -> "Actor":
         """Starts an actor with new environments where this one began its unfinished unroll.
 
-        The timestep that opens this unroll closes the one before, so it becomes the last of its episode: no sequence
-        joins two lives, and the rows of the unfinished unroll are lost.
+        The rows of the unfinished unroll are lost. The timestep that opens it also closes the unroll before, so it
+        becomes the last of its episode, and no sequence joins old and new environments.
         """
         number, state = self.at or self.begin
         timestep: Any = unrolls.ended(state.timestep) if state.timestep else ()
@@ -112,7 +112,7 @@ class Actor:
         return Actor(self._threads, self.number, begin, self.life + 1)
 
     def give_up(self) -> None:
-        """Lets go of the thread, which may never come back: what it still sends is dropped."""
+        """Drops whatever the thread, which may hang for ever, still sends."""
         self._is_current = False
         self._threads.queue.wake()
 
@@ -139,25 +139,25 @@ class Actor:
 
 
 class Threads:
-    """The actors of this process while they play, and what lies between them and the learner.
+    """The actors of this process while they play, with the channels between them and the learner.
 
     Attributes:
-        actors: what they are.
-        acting: how they play.
-        state: that they go on from, after so many iterations.
-        iteration: how many.
-        began: as the iteration when they began.
-        keys: of the run, by use.
-        store: where they find parameters.
+        actors: describes them.
+        acting: the way in which they play.
+        state: state of the run after `iteration` iterations.
+        iteration: number of iterations so far.
+        began: the same when the threads began.
+        keys: keys of the run, by use.
+        store: gives them parameters.
         send: puts unrolls onto the learner's devices.
-        queue: where they put unrolls then.
-        restarts: how many actors were replaced.
+        queue: takes their unrolls then.
+        restarts: number of actors that were replaced.
     """
 
     def __init__(
         self, actors: Actors, acting: Acting, state: tiers.State, iteration: int, published: unrolls.Published
     ) -> None:
-        """Starts every actor where a snapshot has it; of another state, new environments take the place of its own.
+        """Starts every actor where a snapshot has it; if the state is no snapshot, with new environments.
 
         `published` are the parameters of the state.
         """
@@ -182,20 +182,20 @@ class Threads:
         """Takes the unrolls of an iteration: those of its number, or, where the lag is free, those that came first.
 
         Args:
-            iteration: that begins.
-            check: called while waiting; what it raises is raised here, and nothing was taken.
+            iteration: index of the iteration.
+            check: called while waiting; if it raises, the exception passes through, and nothing was taken.
         """
         if self.actors.lag is None:
             return self.queue.take(self.actors.num_actors, check)
         return self.queue.take_number(iteration, self.actors.quorum, check)
 
     def filled(self, unrolled: Sequence[queues.Unrolled]) -> Sequence[queues.Unrolled]:
-        """Returns an unroll of each actor: its own where there is one, else what stands in."""
+        """Returns an unroll of each actor: its own, or the stand-in for a late one."""
         own = {one.actor: one for one in unrolled}
         return [own.get(one.actor, one) for one in self._stand_ins] or unrolled
 
     def check(self) -> None:
-        """Replaces actors that were lost, and raises the fault of one that may not be replaced any more."""
+        """Replaces actors that failed, or raises the fault if no more actors may be replaced."""
         limit = self.actors.parts.config.max_actor_restarts
         for number, actor in enumerate(self._players):
             try:
@@ -232,7 +232,7 @@ class Threads:
         return grown
 
     def close(self) -> None:
-        """Ends every thread, but for those that an environment holds."""
+        """Ends every thread, but for those that hang in an environment."""
         self.store.close()
         self.queue.close()
         until_s = time.monotonic() + _CLOSE_WITHIN_S
@@ -242,7 +242,7 @@ class Threads:
             actor.join(max(0.0, until_s - time.monotonic()))
 
     def _begin(self, number: int) -> tuple[int, unrolls.ActorState]:
-        """Says where an actor begins: from a snapshot, afresh, or where its lost environments ended."""
+        """Returns where an actor begins: where a snapshot has it, afresh, or where its lost environments ended."""
         state, actors = self.state.actors[number], self.actors
         if self.state.pending:
             return self.began + len(self.state.pending[number]), jax.tree.map(_to_host, state)
@@ -250,7 +250,7 @@ class Threads:
         return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.width))
 
     def _make_stand_ins(self) -> tuple[queues.Unrolled, ...]:
-        """Makes what stands in for each actor's late unroll and teaches nothing; all share their arrays."""
+        """Makes the stand-in for each actor's late unroll, which teaches nothing; all share their arrays."""
         actors, parts = self.actors, self.actors.parts
         width = actors.num_columns
         struct = unrolls.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)

@@ -1,4 +1,4 @@
-"""The actors of one process in numbers: what the settings come to on these devices, and which of them do not fit."""
+"""The actors of one process in numbers: computed from the settings for these devices, and checked."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.types import Array
 
-# So many unrolls of each actor are kept, and saved with every checkpoint.
+# A lag of L keeps L unrolls of each actor, in memory and in every checkpoint.
 _LARGEST_LAG = 64
 
 
@@ -21,13 +21,13 @@ class Actors(NamedTuple):
     """Describes the actors of this process, the same over the whole run.
 
     Attributes:
-        parts: of the layout.
-        devices: of each actor.
-        local: the learner's devices of this process.
+        parts: the parts of the layout.
+        devices: device of each actor.
+        local: the learner's devices in this process.
         width: B, environments of one actor.
-        ready: environments that act as soon as so many are ready; 0 waits for all.
+        ready: number of ready environments that act together; 0 waits for all.
         lag: exact policy lag, None where it is free.
-        quorum: unrolls of an iteration that suffice to go on; all actors' where nothing may be late.
+        quorum: number of unrolls that an iteration needs; that of all actors where none may be late.
     """
 
     parts: parallel.LayoutParts
@@ -40,35 +40,35 @@ class Actors(NamedTuple):
 
     @property
     def num_actors(self) -> int:
-        """Actors of this process."""
+        """The number of actors of this process."""
         return len(self.devices)
 
     @property
     def num_acting(self) -> int:
-        """Environments whose actions are chosen together."""
+        """The number of environments whose actions are chosen together."""
         return self.ready or self.width
 
     @property
     def num_waiting(self) -> int:
-        """Unrolls of each actor that wait for the learner when all actors rest, and versions that they act with."""
+        """The number of unrolls of each actor that wait for the learner when all actors rest, and of their versions."""
         return (self.lag or 0) + 1
 
     @property
     def num_columns(self) -> int:
-        """Columns of an unroll on each of the learner's devices."""
+        """The number of columns of an unroll on each of the learner's devices."""
         return self.width // len(self.local)
 
     def columns(self, number: int) -> np.ndarray:
-        """Returns i32 [B / D], which of a device's columns are an actor's."""
+        """Returns i32 [B / D], the columns of a device that belong to an actor."""
         return np.arange(number * self.num_columns, (number + 1) * self.num_columns, dtype=np.int32)
 
     def make_environments(self, key: Array, first: int, iteration: int, life: int) -> envs.HostEnvironment:
-        """Makes an actor's environments; a resumed run and a replaced actor play others than those before.
+        """Makes an actor's environments; a resumed run and a replaced actor get new seeds.
 
         Args:
             key: typed key of all environments.
-            first: global index of the actor's first.
-            iteration: at which the threads began.
+            first: global index of the actor's first environment.
+            iteration: the iteration at which the threads began.
             life: how many times the actor was replaced.
         """
         environment = self.parts.environment
@@ -108,7 +108,7 @@ def make(parts: parallel.LayoutParts) -> Actors:
 
 
 def acting_devices(named: str, learners: Sequence[jax.Device]) -> Sequence[jax.Device]:
-    """Returns the devices that are named; else the learner's, on a CPU all there are.
+    """Returns the named devices; if none are named, the learner's, or on CPUs all there are.
 
     Raises:
         UsageError: a name is not that of a device of this process.
@@ -190,12 +190,12 @@ def _check_central(config: Any, lag: int | None) -> None:
 
 
 def _half(width: int) -> int:
-    """Returns the largest number up to half of the environments that divides them."""
+    """Returns the largest divisor of the number of environments that is at most its half."""
     return next(count for count in range(max(width // 2, 1), 0, -1) if width % count == 0)
 
 
 def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width: int) -> None:
-    """Raises a UsageError where environments cannot act as they get ready."""
+    """Raises a UsageError where environments cannot act as soon as some are ready."""
     flag, environment = given("layout.ready_envs", ready), parts.environment
     if lag is not None:
         raise UsageError(

@@ -1,6 +1,6 @@
 """The channel from the learner to the actor threads: published parameters, on the device of each.
 
-Every wait ends when the channel is closed, and looks up at least every `POLL_S`.
+Every wait ends when the channel is closed; a wait checks for that at least every `POLL_S`.
 """
 
 import threading
@@ -14,23 +14,23 @@ POLL_S = 0.1
 
 
 class Closed(Exception):  # noqa: N818
-    """The other side has gone; there is nothing more to do."""
+    """The channel was closed: nothing more will be sent or taken."""
 
 
 class ParamStore:
     """The last versions of the parameters, on the device of every actor.
 
     Attributes:
-        count: of copies to actor devices that are not the learner's.
-        num_bytes: of these copies.
+        count: number of copies to actor devices that are not the learner's.
+        num_bytes: bytes of these copies.
     """
 
     def __init__(self, devices: Iterable[jax.Device], keep: int) -> None:
         """Holds nothing yet.
 
         Args:
-            devices: of the actors.
-            keep: how many of the newest versions stay.
+            devices: devices of the actors.
+            keep: how many of the newest versions are kept.
         """
         self.count = self.num_bytes = 0
         self._devices = tuple(dict.fromkeys(devices))
@@ -40,11 +40,11 @@ class ParamStore:
         self._is_closed = False
 
     def publish(self, version: int, published: unroll.Published) -> None:
-        """Copies a version to every actor's device, once, and wakes who waits for it.
+        """Copies a version to each device of actors, and wakes the actors that wait for it.
 
         Args:
             version: one more than the last.
-            published: arrays that nobody donates.
+            published: arrays that are never donated.
         """
         placed = {device: self._place(published, device) for device in self._devices}
         with self._changed:
@@ -54,7 +54,7 @@ class ParamStore:
             self._changed.notify_all()
 
     def wait(self, version: int, device: jax.Device) -> tuple[int, unroll.Published]:
-        """Waits until a version, or a newer one, was published; returns the oldest such.
+        """Waits until a version or a newer one is published; returns the oldest of these.
 
         Raises:
             Closed: nothing more will be published.
@@ -68,7 +68,7 @@ class ParamStore:
         raise Closed
 
     def newest(self) -> int:
-        """Returns the newest version, -1 where there is none."""
+        """Returns the newest version, -1 without one."""
         with self._changed:
             return max(self._versions, default=-1)
 

@@ -1,8 +1,8 @@
-"""Acting on whichever environments are ready first, so that a slow one delays itself only.
+"""Acts on whichever environments are ready first, so that a slow environment delays only itself.
 
-Every environment fills rows at its own pace. One that has T of them, and the next that closes them, gives a column; an
-unroll is the first B columns that are complete, wherever they come from. The closing row is acted on once: it is the
-executed first row of the column after it.
+Every environment fills the rows of a column at its own pace. A column is complete with T rows and the row that closes
+them; an unroll is the first B complete columns, of any environments. The closing row is also the first row of the
+environment's next column, and is acted on once.
 """
 
 import functools
@@ -27,8 +27,8 @@ class Tables(NamedTuple):
 
     Attributes:
         carry: leaves [B, ...], acting state before the next row.
-        opening: leaves [B, ...], before row 0 of the column that is being filled.
-        closing: leaves [B, ...], before its closing row.
+        opening: leaves [B, ...], acting state before row 0 of the column that is being filled.
+        closing: leaves [B, ...], acting state before that column's closing row.
         rows: `types.Step` [T + 1, B].
     """
 
@@ -39,7 +39,7 @@ class Tables(NamedTuple):
 
 
 class FirstReady:
-    """See `actor.Acting`. M environments act together; programs run where their arguments are."""
+    """Acts as soon as M environments are ready, see `actor.Acting`; programs run where their arguments are."""
 
     def __init__(self, actors: Actors) -> None:
         """Builds the programs; compiles none."""
@@ -54,7 +54,7 @@ class FirstReady:
         self._emit = jax.jit(functools.partial(_emit, width, len(actors.local)))
 
     def warm_up(self, published: unroll.Published, device: jax.Device) -> None:
-        """Compiles nothing: which rows act together first is not known before."""
+        """Compiles nothing, since the programs are compiled for the first rows that come."""
 
     def play(self, actor: Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
         number, (_, timestep, carry) = actor.begin
@@ -89,12 +89,12 @@ class FirstReady:
 
 
 class _Columns:
-    """Counts on the host how far each environment is in its column, and which columns are complete.
+    """Counts on the host how many rows each environment's column has, and lists complete columns.
 
     Attributes:
         t: i32 [B], the next row of each environment's column.
         sums: f64 [4] of the episodes since the last unroll, as `unroll.host_sums` takes them.
-        seconds: since then, by what they were spent on.
+        seconds: seconds since the last unroll, by what they were spent on.
     """
 
     def __init__(self, width: int, ready: int, length: int, opening: types.TimeStep) -> None:
@@ -108,14 +108,14 @@ class _Columns:
 
     @property
     def are_enough(self) -> bool:
-        """Says whether they make an unroll."""
+        """Says whether there are enough complete columns for an unroll."""
         return len(self._complete) >= self._width
 
     def add(self, rows: types.TimeStep, ids: np.ndarray, version: int) -> np.ndarray | None:
-        """Counts rows [M] of these environments, acted on by a version.
+        """Counts rows [M] of these environments, in which this version acted.
 
         Returns:
-            i32 [M], the places of the columns that they close, B + M where they close none; None if no row does.
+            i32 [M], the slot for the column that each row closes, B + M where it closes none; None if no row does.
         """
         t, slots = self.t[ids], None
         done = t == self._length
@@ -131,13 +131,14 @@ class _Columns:
         return slots
 
     def unrolled(self, actor: Actor, number: int, parts: tuple[types.Unroll, ...]) -> queue.Unrolled:
-        """Takes the first B complete columns, which are cut into these parts."""
+        """Takes the first B complete columns off the list; `parts` are their rows, one part for each device."""
         taken, self._complete = self._complete[: self._width], self._complete[self._width :]
         for env, _, closing in taken:
             for table, value in zip(jax.tree.leaves(self._closed), jax.tree.leaves(closing), strict=True):
                 table[env] = value
         ids = np.asarray([env for env, _, _ in taken], np.int32)
-        # The replay of a single device knows every column; that of `latest` none.
+        # On one device, a replay is told the column of each environment; on several, the replay is `latest`, which has
+        # no use for it.
         columns = actor.columns[0] + ids if len(parts) == 1 else actor.columns
         oldest, closed = min(version for _, version, _ in taken), jax.tree.map(np.copy, self._closed)
         episodes, seconds = unroll.host_sums(*self.sums), self.seconds
@@ -151,7 +152,7 @@ class _Columns:
 def _arrivals(
     environment: envs.HostEnvironment, columns: _Columns, ready: int, timestep: Any, fresh: types.TimeStep
 ) -> Iterator[tuple[types.TimeStep, np.ndarray, bool]]:
-    """Yields rows [M] that wait to be acted on, whose they are, and whether these environments then step."""
+    """Yields rows [M] to act on, the indices of their environments, and whether these environments then step."""
     chunks = np.arange(environment.num_envs, dtype=np.int32).reshape(-1, ready)
     if timestep:
         yield from ((_take(timestep, ids), ids, False) for ids in chunks)
@@ -167,7 +168,7 @@ def _take(timestep: Any, rows: Any) -> Any:
 
 
 def _begin(rows: types.Unroll, space: types.Unroll, carry: ArrayTree) -> tuple[Tables, types.Unroll]:
-    """Returns tables, and space [T + 1, B + M] for complete columns, of zeros, from carry [B]."""
+    """Returns tables with the acting states `carry` [B], and zeros [T + 1, B + M] as space for complete columns."""
     steps, space = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (rows.steps, space))
     before, opening, closing = (jax.tree.map(jnp.copy, carry) for _ in range(3))
     return Tables(before, opening, closing, steps), space
@@ -186,7 +187,7 @@ def _act(
     t: Array,
     timestep: types.TimeStep,
 ) -> tuple[Array, Tables]:
-    """Chooses actions [M] for timesteps [M] of environments `ids`; `t` i32 [M] is the row of its column of each."""
+    """Chooses actions [M] for timesteps [M] of environments `ids`, each in row `t` i32 [M] of its column."""
     before = jax.tree.map(lambda x: x[ids], tables.carry)
     explored = jax.tree.map(lambda x: x[ids], exploration)
     inputs = types.ActInputs(timestep, before, jax.random.fold_in(key, step), explored)
@@ -208,7 +209,7 @@ def _act(
 def _collect(
     length: int, width: int, capacity: int, tables: Tables, space: types.Unroll, ids: Array, slots: Array
 ) -> tuple[Tables, types.Unroll]:
-    """Copies columns into slots i32 [M], none where a slot is B + M, and opens the columns after them."""
+    """Copies columns into slots i32 [M] (a slot of B + M copies nothing), and opens the next columns."""
     steps = jax.tree.map(lambda x, rows: x.at[:, slots].set(rows[:, ids], mode="drop"), space.steps, tables.rows)
     carry = jax.tree.map(lambda x, new: x.at[slots].set(new[ids], mode="drop"), space.carry, tables.opening)
     complete = jnp.where(slots < capacity, ids, width)

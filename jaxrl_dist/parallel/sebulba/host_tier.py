@@ -1,8 +1,8 @@
-"""A replay in two tiers: observations compressed in the host's memory, all else a ring on the learner's devices.
+"""A replay in two tiers: observations compressed in the host's memory, everything else in a ring on the devices.
 
-Windows are drawn on the devices, their observations read by a thread of the host. The batch of the next update is drawn
-before the present one is learned, so that reading and learning go on at the same time; its priorities are one update
-old. Which batch is drawn when follows from the iteration alone, so a run repeats bit by bit.
+Windows are drawn on the devices, and a thread of the host reads their observations. The batch of the next update is
+drawn before the present update begins, so that reading and learning overlap; its priorities are one update old. The
+iteration alone decides when a batch is drawn, so a run repeats bit for bit.
 """
 
 import functools
@@ -28,10 +28,10 @@ _CHECK_EVERY = 64
 
 
 class HostTier(tiers.Tier):
-    """The observations of a replay are compressed in the host's memory, all else is on the learner's devices.
+    """Keeps a replay's observations compressed in the host's memory, and everything else on the learner's devices.
 
-    Its program is ((iteration, number, progress), keys [1], learner, ring, sample, observations, totals) -> `Learned`,
-    of one update: samples and observations [1, N, L, ...], `totals` the updates and metrics of the iteration so far.
+    Its program makes one update: ((iteration, number, progress), keys [1], learner, ring, sample, observations, totals)
+    -> `Learned`. Sample and observations are [1, N, L, ...]; `totals` are the iteration's updates and metrics so far.
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
@@ -89,7 +89,7 @@ class HostTier(tiers.Tier):
         self._nothing = jnp.ones(1, bool), *_zeros(arguments[-1])
 
     def check(self, state: tiers.State, iteration: int) -> None:
-        # The first iteration of a session has not unpacked its blocks yet.
+        # In the first iteration of a session the blocks are still packed.
         blocks = state.replay.blocks
         if iteration % _CHECK_EVERY == 0 and isinstance(blocks, packed_observations.Blocks):
             packed_observations.check(blocks, memory_use.free_of_host(), self._capacity)
@@ -109,7 +109,7 @@ class HostTier(tiers.Tier):
                 live.put(device, one.columns, packed)
         learned = tiers.Learned(state.learner, rows, *self._nothing)
         updates = [_numbers(iteration, number, total) for number in range(self._pace.due(age))]
-        # The first of the next iteration is drawn in this one.
+        # The first batch of the next iteration is drawn in this one.
         following = updates[1:] + [_numbers(iteration + 1, 0, total)] * (self._pace.due(age + 1) > 0)
         for number, numbers in enumerate(updates):
             if self._ahead is None:
@@ -123,7 +123,7 @@ class HostTier(tiers.Tier):
             learned = teach(numbers, state.key, learned.learner, rows, *sampled, totals)
             rows = learned.replay
             if not np.asarray(learned.sound.addressable_data(0)).all():
-                # Another update would use up the learner and the rows that this one left.
+                # Keep these arguments: the next update would donate the learner and the rows after this one.
                 failing = (numbers, state.key, learned.learner, rows, *sampled, self._nothing[1:])
                 break
         return learned._replace(replay=packed_observations.Tiered(rows, drawn, live)), failing
@@ -150,7 +150,7 @@ class HostTier(tiers.Tier):
         self._ahead = self._live = None
 
     def _open(self, replay: packed_observations.Tiered, age: int) -> packed_observations.Blocks:
-        """Returns the living blocks of a state, and goes on reading what was drawn ahead in it."""
+        """Returns a state's blocks, unpacked if it was saved, and starts reading the batch that it had drawn ahead."""
         live = replay.blocks
         if not isinstance(live, packed_observations.Blocks):
             live = self._new_blocks()
@@ -162,7 +162,7 @@ class HostTier(tiers.Tier):
         return live
 
     def _windows(self, live: packed_observations.Blocks, drawn: types.Sample) -> ArrayTree:
-        """Reads the windows that were drawn, and sends them to their devices."""
+        """Reads the observations of a drawn sample, and sends them to their devices."""
         columns, starts = (np.asarray(x).reshape(self._shape[0], -1) for x in drawn.indices[:2])
         parts = [
             jax.device_put(live.read(d, columns[d], starts[d], self._length), device)
@@ -189,7 +189,7 @@ class HostTier(tiers.Tier):
 
 
 def _numbers(iteration: int, number: int, total: int) -> tuple[Any, ...]:
-    """Returns what an update is called with: the iteration, its number in it, and the share of training."""
+    """Returns the numbers of an update: the iteration, its index in the iteration, and the share of training."""
     return np.int32(iteration), np.int32(number), np.float32(iteration) / np.float32(total)
 
 

@@ -1,4 +1,4 @@
-"""Acting with all environments of an actor together: every unroll is the next T rows of each."""
+"""Acts on all environments of an actor together: an unroll is the next T rows of each."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,10 @@ from jaxrl_dist.parallel.sebulba.actors import Actors
 
 
 class InStep:
-    """See `actor.Acting`.
+    """Plays all environments in step, see `actor.Acting`.
 
     Attributes:
-        programs: of an unroll.
+        programs: programs of an unroll.
     """
 
     def __init__(self, actors: Actors) -> None:

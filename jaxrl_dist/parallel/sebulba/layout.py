@@ -32,42 +32,42 @@ class Config:
     )
     num_actors: int = setting(
         1,
-        "Actor threads of a process, each with its share of the environments. One is fastest where steps are short; "
-        "two let one act while the other's environments step, which pays where steps are long and cores are many.",
+        "Actor threads of a process, each with its share of the environments. One is fastest if steps are short; with "
+        "two, one acts while the other's environments step, which pays if steps are long and there are many cores.",
         low=1,
     )
     actor_devices: str = setting(
         "",
-        "Devices of the actors in turn, such as cpu:0 or gpu:0,gpu:1; empty takes those of the learner, and where "
-        "these are CPUs all there are.",
+        "Devices of the actors in turn, such as cpu:0 or gpu:0,gpu:1; empty takes those of the learner, or, if these "
+        "are CPUs, all CPUs.",
     )
     learner_devices: str = setting(
         "", "Devices of the learner, such as gpu:2,gpu:3; empty takes all accelerators, or the first CPU."
     )
     policy_lag: str = setting(
         "1",
-        "Versions by which the acting policy is behind: a number makes it exact, so that runs on environments that can "
-        "be saved repeat bit by bit; free lets actors take the newest, and the learner whichever unrolls come first.",
+        "Versions by which the acting policy is behind. A number is exact, so that runs on environments that can be "
+        "saved repeat bit for bit; with free, actors take the newest version, and the learner the first unrolls.",
         source="Huang et al. 2023 (Cleanba), section 3",
     )
     inference: str = setting(
         "per_actor",
         "Who chooses actions: each actor with its own copy of the parameters, or one loop on the learner's device for "
-        "all environments, as they get ready (central): no parameters are copied. Needs a free policy lag.",
+        "whichever environments are ready (central), which copies no parameters and needs a free policy lag.",
         choices=("per_actor", "central"),
         source="Espeholt et al. 2020 (SEED RL), section 3; Babaeizadeh et al. 2017 (GA3C)",
     )
     quorum: int = setting(
         0,
-        "Actors of a process whose unrolls of an iteration suffice to go on; those that come later are dropped, so the "
-        "clock says what is learned from. 0 waits for all. Needs a number as policy lag.",
+        "Actors of a process for whose unrolls an iteration waits; later unrolls are dropped, so the clock decides "
+        "which rows are learned from. 0 waits for all. Needs a number as policy lag.",
         low=0,
         source="Heess et al. 2017 (DPPO), algorithm 2 (W − D workers)",
     )
     ready_envs: int = setting(
         0,
-        "Environments of an actor that act together as soon as so many are ready, so that a slow one delays itself "
-        "only; 0 waits for all, or under central inference for half. Needs a free policy lag.",
+        "An actor acts as soon as so many of its environments are ready, so that a slow one delays only itself; 0 "
+        "waits for all, or under central inference for half of them. Needs a free policy lag.",
         low=0,
         source="Espeholt et al. 2020 (SEED RL); Weng et al. 2022 (EnvPool)",
     )
@@ -78,7 +78,7 @@ class Config:
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Returns the learner's devices, of those there are.
+    """Chooses from the given devices those of the learner.
 
     Raises:
         UsageError: a name is not that of a device.
@@ -144,7 +144,7 @@ class Sebulba(parallel.Layout):
 
     def snapshot(self, state: tiers.State) -> tiers.State:
         if not state.pending and saved.is_exact(self._actors):
-            # Only a run that has not begun has neither threads nor pending unrolls.
+            # A run that has not begun has no threads, and its state no pending unrolls.
             state = saved.snapshot(self._playing(state, 0, 0.0))
         return state._replace(replay=self._tier.saved(state.replay))
 
@@ -195,7 +195,7 @@ class Sebulba(parallel.Layout):
         return threads.state
 
     def _playing(self, state: tiers.State, iteration: int, progress: float) -> actor.Threads:
-        """Returns the actors that go on from a state; starts them where there are none."""
+        """Returns the actors that go on from a state; starts them if there are none."""
         if self._threads is None or self._threads.state is not state:
             self.close()
             published = self._published(state.learner, progress)
@@ -236,7 +236,7 @@ class Sebulba(parallel.Layout):
 
 
 def _copy(learner: learners.LearnerState) -> Any:
-    """Returns parameters and number of updates, copies without the seeds axis that outlive the learner's own."""
+    """Copies parameters and number of updates, without the axis of seeds, since the learner donates its own."""
     return jax.tree.map(lambda x: x[0], (learner.params, learner.updates))
 
 

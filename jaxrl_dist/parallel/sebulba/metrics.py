@@ -31,9 +31,9 @@ class Measured:
         """Adds an iteration.
 
         Args:
-            iteration: the version that it improved.
-            unrolled: what the learner took of the queue.
-            learned: what it gave.
+            iteration: its index, which is also the version that it improved.
+            unrolled: the unrolls that the learner took from the queue.
+            learned: the results of learning.
             **own: `queue_depth` in unrolls, and seconds: `learner_wait_s` for unrolls, `learning_s`.
         """
         own |= {"iterations": 1, "unplayed_steps": (self._num_actors - len(unrolled)) * self._unroll_steps}
@@ -47,7 +47,7 @@ class Measured:
         self._learned.append(jax.tree.map(lambda x: x.addressable_data(0), values))
 
     def metrics(self, counts: Mapping[str, int]) -> parallel.Metrics:
-        """Returns all of it in NumPy.
+        """Returns the sums in NumPy.
 
         Args:
             counts: of these iterations: `bytes_to_learner`, `bytes_to_actors` and `dropped_unrolls`.
@@ -55,14 +55,14 @@ class Measured:
         nothing: Any = np.zeros(1, np.int32), {name: np.zeros(1, np.float32) for name in self._names}
         updates, learned = jax.tree.map(lambda *x: np.sum(x, 0), nothing, *jax.device_get(self._learned))
         sums = {**self._sums, **counts}
-        # What came too late was played all the same.
+        # Unrolls that came too late were played all the same.
         sums["unplayed_steps"] -= counts.get("dropped_unrolls", 0) * self._unroll_steps
         own: dict[str, Any] = {name: np.asarray([value], np.float64) for name, value in sums.items()}
         return parallel.Metrics(self._episodes, updates, learned, own | {"lag_counts": self._lags[None]})
 
 
 def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-    """Says what a training record holds of the layout.
+    """Makes the part of a training record about the layout.
 
     Args:
         sums: of `Measured.metrics` under `layout/`.
@@ -70,10 +70,10 @@ def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], sec
         seconds: of wall time that `recent` covers.
 
     Returns:
-        Policy lag in versions; unrolls that came too late; depth in unrolls; bytes per second; shares of the time in
-        which actors do not wait, in environment, inference and transfer; the share of the learner's time in which it
-        learns, and does not wait; `bottleneck`, what the others wait for; and where observations are kept on the host,
-        how many times smaller.
+        Policy lag in versions; the number of late unrolls; depth of the queue in unrolls; bytes per second; the shares
+        of environment, inference and transfer in the time that actors do not wait; the share of its time in which the
+        learner learns; `bottleneck`, the part that the others wait for; and, if observations are kept on the host, the
+        ratio of their compression.
     """
     values = own(recent)
     busy = sum(values[name] for name in _BUSY) or 1.0
@@ -93,7 +93,7 @@ def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], sec
 
 
 def summary(sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Says what the summary of a run holds of the layout; every iteration publishes a version, after the first one."""
+    """Makes the part of a run's summary about the layout; versions are the first one and one per iteration."""
     values = own(sums)
     return {**_lag_and_drops(values), "param_versions_published": int(values.get("iterations", 0)) + 1}
 
@@ -112,6 +112,6 @@ def _lag_and_drops(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def lag_quantile(counts: np.ndarray, share: float) -> int:
-    """Returns the smallest lag that at least a share of all rows do not exceed."""
+    """Returns the smallest lag that at least this share of all rows does not exceed."""
     cumulative = np.cumsum(counts)
     return int(np.searchsorted(cumulative, share * cumulative[-1])) if cumulative[-1] else 0

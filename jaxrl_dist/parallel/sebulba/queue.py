@@ -23,15 +23,16 @@ class Unrolled(NamedTuple):
     """One actor's unroll on its way to the learner.
 
     Attributes:
-        actor: its index.
-        number: of the unroll among the actor's, -1 of one that stands in for a late one.
-        version: that acted, the oldest where there were several.
-        unroll: `types.Unroll` on the learner's devices; until it is sent, the parts for each of this process's.
-        packed: its observations, where they stay on the host: for each of this process's devices a block per column.
-        columns: i32 [B / D], which of a device's columns these are, the same on every device.
-        timestep: `types.TimeStep` [B] in NumPy, of each environment the closing row; () where a snapshot held it.
+        actor: index of the actor.
+        number: number of the unroll among the actor's; -1 for the stand-in of a late one.
+        version: version that acted, the oldest if there were several.
+        unroll: `types.Unroll` on the learner's devices; until it is sent, a tuple of parts, one for each device of
+            this process.
+        packed: its observations, if they stay on the host: for each device of this process a block per column.
+        columns: i32 [B / D], the indices of its columns on a device, the same on every device.
+        timestep: `types.TimeStep` [B] in NumPy, the closing row of each environment; () if a snapshot held the unroll.
         episodes: sums in NumPy.
-        seconds: by what the actor spent them on.
+        seconds: the actor's seconds, by what they were spent on.
     """
 
     actor: int
@@ -46,11 +47,11 @@ class Unrolled(NamedTuple):
 
 
 class Sender:
-    """Puts unrolls onto the learner's devices of this process, each as one array over all of them; for any thread.
+    """Puts unrolls onto the learner's devices of this process, as arrays over all of them; any thread may call it.
 
     Attributes:
-        count: of unrolls that were sent.
-        num_bytes: of these unrolls.
+        count: number of unrolls that were sent.
+        num_bytes: bytes of these unrolls.
     """
 
     def __init__(self, actors: Actors) -> None:
@@ -66,7 +67,7 @@ class Sender:
         """Sends an unroll that is cut by columns into as many parts as there are devices of this process."""
         sending_s, parts = time.perf_counter(), unrolled.unroll
         if self._observations is not None:
-            # The last row comes again as the first of the next unroll.
+            # The last row is left out: it comes again as the first of the next unroll.
             observed = [jax.tree.map(lambda x: x[:-1], part.steps.timestep.observation) for part in parts]
             unrolled = unrolled._replace(packed=tuple(self._observations.pack(one) for one in observed))
             parts = [strip(part) for part in parts]
@@ -80,7 +81,7 @@ class Sender:
         return unrolled._replace(unroll=types.Unroll(steps, carry), seconds=seconds)
 
     def whole(self, unrolled: Unrolled) -> types.Unroll:
-        """Returns an unroll with its observations, those of the last row zeros; the inverse of `again`."""
+        """Returns an unroll with its observations, but with zeros for those of the last row; the inverse of `again`."""
         unroll = unrolled.unroll
         if self._observations is None:
             return unroll  # type: ignore[no-any-return]
@@ -94,7 +95,7 @@ class Sender:
         return _with_observation(unroll, jax.tree.map(functools.partial(self._join, 1), *placed))
 
     def again(self, unrolled: Unrolled) -> Unrolled:
-        """Takes up one whose unroll is as a snapshot held it."""
+        """Packs the observations of an unroll that a snapshot held."""
         if self._observations is None:
             return unrolled
         observed, packed = unrolled.unroll.steps.timestep.observation, []
@@ -111,14 +112,14 @@ class Sender:
 
 
 class UnrollQueue:
-    """Unrolls in the order of their arrival, and in order for each actor, at most so many of each.
+    """Unrolls in the order of their arrival, a bounded number of each actor.
 
     Attributes:
-        dropped: how many came after others of their number were taken.
+        dropped: how many unrolls came after the others of their number were taken.
     """
 
     def __init__(self, num_actors: int, size: int, first: int = 0) -> None:
-        """Holds nothing yet; `size` unrolls of each actor fit, none with a number below `first`."""
+        """Starts empty; holds at most `size` unrolls of each actor, and drops those with a number below `first`."""
         self.dropped = 0
         self._size, self._first = size, first
         self._waiting: list[collections.deque[tuple[int, Unrolled]]] = [collections.deque() for _ in range(num_actors)]
@@ -127,14 +128,14 @@ class UnrollQueue:
         self._is_closed = False
 
     def put(self, unrolled: Unrolled, is_current: Callable[[], bool]) -> None:
-        """Adds an unroll, or drops it if it is late, and waits while its actor's are full.
+        """Adds an unroll, or drops it if it is late; waits while the queue is full for its actor.
 
         Args:
-            unrolled: of one actor.
-            is_current: whether its actor still counts; one that was given up adds nothing any more.
+            unrolled: unroll of one actor.
+            is_current: () -> whether its actor still counts; the unroll of an actor that was given up is not added.
 
         Raises:
-            channels.Closed: nobody takes it.
+            channels.Closed: the queue was closed.
         """
         with self._changed:
             while not self._is_closed and is_current():
@@ -153,8 +154,8 @@ class UnrollQueue:
         """Takes the `count` unrolls that came first, all of them or none.
 
         Args:
-            count: how many.
-            check: called while waiting; what it raises is raised here, and nothing was taken.
+            count: number of unrolls.
+            check: called while waiting; if it raises, the exception passes through, and nothing was taken.
         """
         with self._changed:
             while sum(map(len, self._waiting)) < count:
@@ -165,13 +166,13 @@ class UnrollQueue:
             return [self._waiting[actor].popleft()[1] for _, actor in oldest]
 
     def take_number(self, number: int, count: int, check: Callable[[], None]) -> list[Unrolled]:
-        """Takes every unroll of a number as soon as `count` of them are in, in the order of their actors.
+        """Takes all unrolls of a number as soon as there are `count` of them, in the order of their actors.
 
-        Those of this number that come later are dropped.
+        Unrolls of this number that come later are dropped.
 
         Args:
             number: one more than at the last call.
-            count: how many suffice.
+            count: number of unrolls that suffice.
             check: as in `take`.
         """
         with self._changed:
@@ -198,12 +199,12 @@ class UnrollQueue:
             return sum(map(len, self._waiting))
 
     def wake(self) -> None:
-        """Lets who waits look again."""
+        """Makes every waiting thread check its condition again."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Ends every `put`, drops what waits, and frees it."""
+        """Ends every `put`, and drops the unrolls that wait."""
         with self._changed:
             self._is_closed = True
             for waiting in self._waiting:

@@ -1,4 +1,4 @@
-"""Saved state of a Sebulba run, with the unrolls that wait, and its shapes."""
+"""The saved state of a Sebulba run, with the unrolls that wait for the learner, and its shapes."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ from jaxrl_dist.types import Array
 
 
 def is_exact(actors: Actors) -> bool:
-    """Says whether all of a run can be saved: its environments, and unrolls that come in the same order every time."""
+    """Says whether snapshots are exact: environments can be saved, and unrolls come in the same order every time."""
     all_are_taken = actors.lag is not None and actors.quorum == actors.num_actors
     return all_are_taken and isinstance(actors.parts.environment, envs.Environment)
 
 
 def snapshot(threads: Threads) -> tiers.State:
-    """Waits until the actors rest, and returns the state with theirs, and the unrolls that the learner has not taken.
+    """Waits until the actors rest; returns the state with their states and the unrolls that wait for the learner.
 
     Args:
-        threads: of a run that `is_exact`.
+        threads: actors of a run that `is_exact`.
 
     Raises:
         RuntimeError: unrolls were taken and not learned from.

@@ -1,4 +1,4 @@
-"""The learner's side of layouts whose actors are apart: what its tiers share, and what one iteration of them gives."""
+"""The learner's side of Sebulba: a tier keeps a replay's observations on devices or host, and learns from them."""
 
 import abc
 import functools
@@ -27,9 +27,10 @@ class State(NamedTuple):
         learner: `LearnerState`, leaves [1, ...].
         key: typed keys [1], constant.
         actors: where each actor of this process goes on: the closing rows of the last unroll that the learner took;
-            in a snapshot of what can be saved, after all of `pending`, with environments and acting states.
+            in an exact snapshot, the state after all of `pending`, with environments and acting state.
         replay: leaves [1, B, ...].
-        pending: in such a snapshot, for each actor what the learner has not taken: unrolls, and sums of their episodes.
+        pending: in an exact snapshot, for each actor the unrolls that the learner has not taken, and the sums of their
+            episodes.
         replay_began: i32 [] in NumPy, the iteration at which the replay was empty.
     """
 
@@ -45,11 +46,11 @@ class Learned(NamedTuple):
     """Results of one iteration.
 
     Attributes:
-        learner: leaves [1, ...]; as before where the update was not sound.
+        learner: leaves [1, ...]; unchanged by an update that is not sound.
         replay: leaves [1, B, ...].
-        sound: bool [1], all of the new learner and its metrics is finite.
-        updates: i32 [1], made in this iteration.
-        metrics: f32 [1] each, their sums.
+        sound: bool [1], whether the new learner and its metrics are finite.
+        updates: i32 [1], number of updates in this iteration.
+        metrics: f32 [1] each, sums over these updates.
     """
 
     learner: learners.LearnerState
@@ -67,9 +68,9 @@ class Tier(abc.ABC):
 
     Attributes:
         program: the jitted program of an update; donates the learner and the replay.
-        again: the same, but that it donates nothing, returns a learner that is not finite too, and is given a replay
-            that holds its unrolls already, unless it is `latest`.
-        notes: lines that say what it keeps where.
+        again: the same program to repeat an update: it donates nothing, returns the learner also if it is not finite,
+            and takes a replay that already holds the unrolls, unless it is `latest`.
+        notes: lines that say what is kept where.
     """
 
     program: Any
@@ -77,7 +78,7 @@ class Tier(abc.ABC):
     notes: tuple[str, ...] = ()
 
     def __init__(self, parts: parallel.LayoutParts, unroll: types.Unroll) -> None:
-        """Takes what one actor's unroll [T + 1, B] in all processes together is like on the learner's devices."""
+        """Takes one actor's unroll [T + 1, B], of all processes together, as shapes on the learner's devices."""
         num_unrolls, devices = parts.config.num_actors, parts.mesh.shape["devices"]
         self._mesh, self._pace = parts.mesh, learning_steps.pace(parts.replay, parts.config.unroll_length)
         self._columns = np.zeros((num_unrolls, parts.num_envs // num_unrolls // devices), np.int32)
@@ -91,7 +92,7 @@ class Tier(abc.ABC):
 
     @abc.abstractmethod
     def template(self, keys: Array) -> tuple[learners.LearnerState, ArrayTree]:
-        """Returns what `init` does of `jax.ShapeDtypeStruct` with shardings; the replay as `saved` returns it."""
+        """Returns `init`'s result as `jax.ShapeDtypeStruct` with shardings, and the replay as `saved` returns it."""
 
     @abc.abstractmethod
     def compile(self, state: State) -> None:
@@ -104,7 +105,7 @@ class Tier(abc.ABC):
         """Runs one iteration; the learner and the replay of the state are donated.
 
         Returns:
-            What it gave, and the arguments of `again` that repeat its first unsound update, None where all were sound.
+            The results, and the arguments of `again` that repeat the first unsound update, None if all were sound.
         """
 
     @abc.abstractmethod
@@ -112,14 +113,14 @@ class Tier(abc.ABC):
         """Returns arguments of `program` and `again`, of arrays and `jax.ShapeDtypeStruct`."""
 
     def saved(self, replay: ArrayTree) -> ArrayTree:
-        """Returns what a checkpoint holds of a replay."""
+        """Returns a replay as a checkpoint holds it."""
         return replay
 
     def check(self, state: State, iteration: int) -> None:  # noqa: B027
-        """Raises what ends a run before it takes the unrolls of an iteration, so that all until then can be saved."""
+        """Raises an error that is to end the run before an iteration takes its unrolls, while all can be saved."""
 
     def report(self) -> dict[str, Any]:
-        """Returns sums of its own as arrays [1] by name."""
+        """Returns its own measurements, sums as arrays [1], by name."""
         return {}
 
     def close(self) -> None:  # noqa: B027
@@ -145,7 +146,7 @@ def keys_struct() -> Any:
 
 
 def learning_key(key: Array, iteration: Array) -> Array:
-    """Returns this device's key for what is learned in an iteration; call it inside `device_map`."""
+    """Returns this device's key for learning in an iteration; call it inside `device_map`."""
     device_key = jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
     return jax.random.split(jax.random.fold_in(device_key, iteration))[1]
 
@@ -167,11 +168,10 @@ def unroll_struct(parts: parallel.LayoutParts) -> types.Unroll:
 
 
 class DeviceTier(Tier):
-    """The whole replay is on the learner's devices.
+    """Keeps the whole replay on the learner's devices.
 
     Its program is ((iteration, total, ready_at, credit), columns i32 [U, B / D], keys [1], learner, replay, U unrolls)
-    -> `Learned`. `columns` says which of a device's columns of the replay those of each unroll are, the same on every
-    device.
+    -> `Learned`. `columns` are the columns of a device's replay that each unroll fills, the same on every device.
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:

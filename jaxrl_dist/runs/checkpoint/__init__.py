@@ -1,8 +1,9 @@
-"""Saves trees of arrays to folders that are whole or not there, and restores the newest one whose every byte is right.
+"""Saves trees of arrays to folders that are whole or not there, and restores the newest with every byte right.
 
 Arrays are stored by Orbax, which checks no data bytes; so each folder has a manifest of our own with the digest of
-every file. Nothing in it can run code: arrays are plain bytes, all else is JSON, and the structure comes from the
-reader's own template, leaf by leaf under its path. Functions that write expect the caller to hold the folder's lock.
+every file. Nothing in it can run code: arrays are plain bytes, everything else is JSON, and the structure comes from
+the reader's own template, leaf by leaf under its path. Functions that write expect the caller to hold the folder's
+lock.
 """
 
 import contextlib
@@ -31,9 +32,9 @@ Path = str | os.PathLike[str]
 _STEP = re.compile(r"step_\d{12,}")
 _SLOT = re.compile(r"[a-z][a-z_]*")
 _ARRAYS, _CONTENTS = "arrays", "contents.json"
-# A folder being written, one being replaced, one being deleted, and one that was passed over as corrupt.
+# Names of a folder that is being written, replaced or deleted, and of one that was set aside as corrupt.
 _NEW, _OLD, _TRASH, _CORRUPT = ".new-", ".old-", ".trash-", "corrupt_"
-# Lies in a folder until its first step: tells a run that was killed before that from one that has lost its steps.
+# File in a folder until its first step: tells a run that was killed before that from one that has lost its steps.
 _UNSAVED = ".unsaved"
 
 
@@ -44,7 +45,8 @@ class Config:
     keep: int = setting(2, "How many of the latest checkpoints are kept.", low=1, tag="tunable")
     interval_s: float = setting(60.0, "Least wall seconds between two checkpoints.", low=0.0, tag="tunable")
     replay: bool = setting(
-        True, "Save the replay too; off: a resumed run collects anew before it learns, and is not the same bit for bit."
+        True,
+        "Save the replay, too; off: a resumed run fills it anew before it learns, and differs from an unbroken one.",
     )
 
 
@@ -53,14 +55,14 @@ def save(
 ) -> pathlib.Path:
     """Saves a tree under a step or in a slot; on return all of it is on disk, and the tree may be donated.
 
-    A kill at any time leaves the earlier checkpoints whole; one that is replaced goes after the new one has come.
+    A kill at any time leaves the earlier checkpoints whole; a slot's old one is deleted after the new one is there.
 
     Args:
-        folder: where checkpoints are; made where it is missing.
+        folder: folder of the checkpoints; made if it is missing.
         name: environment steps, or the name of a slot that each save replaces, such as "best".
-        tree: jax or NumPy arrays of any dtype, typed keys too.
-        meta: what JSON can hold.
-        check: of the lock, before anything is written and before the checkpoint gets its name.
+        tree: jax or NumPy arrays of any dtype, also typed keys.
+        meta: data of JSON's types.
+        check: checks the lock, before anything is written and before the checkpoint gets its name.
 
     Returns:
         The folder of the checkpoint.
@@ -89,7 +91,7 @@ def save(
             (path.parent / _UNSAVED).unlink(missing_ok=True)
         _replace(new, path)
     except BaseException as error:
-        # What has that name now may be another trainer's.
+        # The folder of that name may be another trainer's by now.
         check()
         shutil.rmtree(new, ignore_errors=True)
         if not isinstance(error, Exception):
@@ -105,7 +107,7 @@ def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda met
     Args:
         path: folder that `save` returned.
         template: tree of arrays or `jax.ShapeDtypeStruct`s with the same leaves; its containers may be of other types.
-        check: of the meta, before the leaves are compared; what it raises leaves.
+        check: (meta) checks the meta before the leaves are compared; its exceptions pass through.
 
     Returns:
         The tree in the template's containers and shardings (on the default device where a leaf has none; a NumPy leaf
@@ -113,7 +115,7 @@ def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda met
 
     Raises:
         CheckpointError: it is missing or corrupt, or Orbax cannot read it.
-        ValueError: its leaves are not the template's; the message names the first, with both shapes.
+        ValueError: its leaves differ from the template's; the message names the first one, with both shapes.
     """
     path = pathlib.Path(path)
     leaves, meta = _read_contents(path)
@@ -131,7 +133,7 @@ def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda met
 
 
 def read_meta(path: Path) -> Any:
-    """Reads what was saved beside the arrays of a checkpoint, after checking every byte of it.
+    """Reads the meta of a checkpoint, after checking every byte of it.
 
     Raises:
         CheckpointError: it is missing or corrupt.
@@ -145,17 +147,17 @@ def restore_latest(
     """Restores the newest whole step; corrupt ones before it are reported and set aside as `corrupt_step_...`.
 
     Args:
-        folder: where checkpoints are.
+        folder: folder of the checkpoints.
         template: as in `restore`.
         warn: called with one line for each corrupt checkpoint.
         check: as in `restore`.
 
     Returns:
-        Tree and meta, or None where there is no step.
+        Tree and meta, or None if there is no step.
 
     Raises:
-        CheckpointError: there are steps and none is whole (nothing is changed then), or Orbax cannot read one that is.
-        ValueError: the leaves are not the template's.
+        CheckpointError: there are steps, but none is whole (nothing is changed then), or Orbax cannot read a whole one.
+        ValueError: the leaves differ from the template's.
     """
     corrupt: list[pathlib.Path] = []
     for path in latest(folder):
@@ -166,7 +168,7 @@ def restore_latest(
             corrupt.append(path)
             continue
         restored = restore(path, template, check)
-        # Else they would count among the newest that `prune` keeps.
+        # Otherwise they would count among the newest, which `prune` keeps.
         for passed_over in corrupt:
             aside = passed_over.with_name(_CORRUPT + passed_over.name)
             _delete(aside)
@@ -180,23 +182,23 @@ def restore_latest(
 
 
 def latest(folder: Path) -> list[pathlib.Path]:
-    """Lists the steps in a folder, whole or not, and links to such, newest first; empty where there is no folder."""
+    """Lists the steps in a folder, whole or not, and links to steps, newest first; empty without a folder."""
     named = [path for path in pathlib.Path(folder).glob("step_*") if _STEP.fullmatch(path.name)]
-    # A link to nothing is one too: its disk may be missing, which must be said.
+    # A broken link is listed, too: its disk may be missing, which must be said.
     steps = [path for path in named if path.is_dir() or path.is_symlink()]
     return sorted(steps, key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
 
 
 def find(folder: Path, name: int | str) -> pathlib.Path | None:
-    """Finds a step or slot for reading, also one whose replacement was cut short; None where there is none."""
+    """Finds a step or slot for reading, also one whose replacement was cut short; None if there is none."""
     path = pathlib.Path(folder) / _name(name)
-    # The last again: a running trainer may have finished its replacement meanwhile.
+    # The path is tried twice, since a running trainer may finish its replacement in between.
     candidates = (path, path.with_name(_OLD + path.name), path)
     return next((candidate for candidate in candidates if candidate.is_dir()), None)
 
 
 def begin(folder: Path) -> None:
-    """Notes in a folder, made where it is missing, that it has no step yet; `save` of the first one ends that."""
+    """Notes in a folder, which is made if it is missing, that it has no step; the first `save` removes the note."""
     note = pathlib.Path(folder) / _UNSAVED
     with run_folder.named(note.parent):
         note.parent.mkdir(exist_ok=True)
@@ -205,12 +207,12 @@ def begin(folder: Path) -> None:
 
 
 def has_begun(folder: Path) -> bool:
-    """Says whether a run has begun in a folder and saved no step so far; of one whose steps are lost it is false."""
+    """Says whether a run has begun in a folder and saved no step so far; False if its steps are lost."""
     return (pathlib.Path(folder) / _UNSAVED).exists()
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Deletes all but the newest `keep` steps; those set aside as corrupt go once there are that many.
+    """Deletes all but the newest `keep` steps; deletes those set aside as corrupt once there are that many steps.
 
     Raises:
         ValueError: `keep` is less than 1.
@@ -226,17 +228,17 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def clean(folder: Path) -> None:
-    """Finishes or undoes what a killed process left half done, and removes its temporary folders."""
+    """Finishes or undoes the half-done work of a killed process, and removes its temporary folders."""
     folder = pathlib.Path(folder)
     for old in folder.glob(_OLD + "*"):
         path = folder / old.name.removeprefix(_OLD)
         if not os.path.lexists(path):
             new = folder / (_NEW + path.name)
-            # An old one steps aside only for a complete new one.
+            # An old checkpoint is moved aside only after the new one is complete.
             (new if new.is_dir() else old).rename(path)
     for new in folder.glob(_NEW + "step_*"):
         path = folder / new.name.removeprefix(_NEW)
-        # The note of `begin` goes just before a step that is complete gets its name.
+        # The note of `begin` is removed just before a complete step gets its name.
         with contextlib.suppress(errors.CheckpointError):
             verify(new)
             if not os.path.lexists(path):
@@ -258,7 +260,7 @@ def params_sha256(tree: Any) -> str:
 
 
 def _read_contents(path: pathlib.Path) -> tuple[list[storage.Leaf], Any]:
-    """Reads all but the arrays."""
+    """Reads the contents of a checkpoint without the arrays."""
     verify(path)
     try:
         contents = json.loads((path / _CONTENTS).read_bytes())
@@ -281,7 +283,7 @@ def _name(name: int | str) -> str:
 
 
 def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
-    """Puts a complete folder in its place; the one before steps aside first and goes last."""
+    """Puts a complete folder in its place: moves the old one aside first, and deletes it last."""
     old = path.with_name(_OLD + path.name)
     if os.path.lexists(path):
         _delete(old)
@@ -297,12 +299,12 @@ def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def _delete(path: pathlib.Path) -> None:
-    """Deletes what is there, of a link itself; under another name, so that half of it is never taken for corrupt."""
+    """Deletes a folder, or a link itself; renames it first, so that a half-deleted one is never taken for corrupt."""
     if os.path.lexists(path):
         trash = path.with_name(_TRASH + secrets.token_hex(8))
         path.rename(trash)
         if trash.is_dir() and not trash.is_symlink():
-            # On a network file system the folder of a file that somebody reads stays; `clean` tries again.
+            # On a network file system a folder stays while somebody reads a file of it; `clean` tries again.
             shutil.rmtree(trash, ignore_errors=True)
         else:
             trash.unlink()

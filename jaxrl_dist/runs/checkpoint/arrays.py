@@ -1,4 +1,4 @@
-"""Leaves of a tree on disk: what each is called and looks like, and their arrays, stored by Orbax.
+"""Leaves of a tree on disk: their descriptions, and their arrays, stored by Orbax.
 
 Structure is never stored: leaves are found by their paths in the reader's own template. Nothing here can run code.
 """
@@ -22,9 +22,9 @@ class Leaf(NamedTuple):
         path: names from the root, separated by "/"; the same for a dict, a NamedTuple or a dataclass.
         shape: logical shape (of a key array: without the axes of the key data).
         dtype: its name, such as "float32" or "key<fry>".
-        impl: of a typed key, its generator, such as "threefry2x32"; else "".
-        data_shape: of the stored array; differs from `shape` for typed keys.
-        data_dtype: of the stored array.
+        impl: generator of a typed key, such as "threefry2x32"; else "".
+        data_shape: shape of the stored array; differs from `shape` for typed keys.
+        data_dtype: dtype of the stored array.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Leaf(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class AnyLength:
-    """In a template, a NumPy array of one axis whose length only the checkpoint knows."""
+    """Stands in a template for a NumPy array of one axis whose length only the checkpoint knows."""
 
     dtype: Any
     shape: tuple[int, ...] = (-1,)
@@ -89,7 +89,7 @@ def check_match(path: pathlib.Path, stored: list[Leaf], expected: list[Leaf]) ->
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Copies one leaf to the host; of typed keys their data."""
+    """Copies one leaf to the host; for typed keys, their data."""
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.device_get(jax.random.key_data(value) if is_key else value))
 
@@ -108,7 +108,7 @@ def place(leaf: Leaf, array: np.ndarray, target: Any) -> Any:
 
 def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray]) -> None:
     """Writes large arrays by index, and the bytes of all others as one array."""
-    # Orbax takes 1.5 s to import, which the first log line need not wait for.
+    # Importing Orbax takes 1.5 s, for which the first log line need not wait.
     import orbax.checkpoint as orbax
 
     stored, packed = {}, []
@@ -124,7 +124,7 @@ def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray
 
 
 def read_arrays(path: pathlib.Path, leaves: list[Leaf]) -> list[np.ndarray]:
-    """Reads what `write_arrays` wrote."""
+    """Reads the arrays that `write_arrays` wrote."""
     import orbax.checkpoint as orbax
 
     names = [_PACKED, *(str(index) for index, leaf in enumerate(leaves) if leaf.data_bytes > _PACKED_BYTES)]

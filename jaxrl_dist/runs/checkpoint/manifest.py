@@ -14,17 +14,17 @@ NAME = "manifest.json"
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Checks that a checkpoint has exactly the files it was written with, every byte of them; but for hidden ones.
+    """Checks that a checkpoint has exactly the files that were written, with every byte; ignores hidden files.
 
     Raises:
-        CheckpointError: it has not; the message names a file and what is wrong with it.
+        CheckpointError: it has not; the message names a file and its fault.
     """
     path = pathlib.Path(path)
     try:
         written = (path / NAME).read_bytes()
         manifest = json.loads(written)
         recorded = manifest["files"]
-        # Equal bytes, so that no change of the manifest itself goes unseen.
+        # Compared as bytes, so that no change of the manifest itself goes unseen.
         if encode(recorded) != written:
             raise ValueError("its form is not as written")
         sizes = {name: record["bytes"] for name, record in recorded.items()}
@@ -65,7 +65,7 @@ def sync(path: pathlib.Path) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Returns the first line of an error, with its type where the text is empty."""
+    """Returns the first line of an error, or its type if the text is empty."""
     # Orbax and TensorStore hide this error in a long text, under a type that does not name it.
     if os.strerror(errno.ENOSPC) in str(error):
         return os.strerror(errno.ENOSPC)
@@ -75,7 +75,7 @@ def one_line(error: BaseException) -> str:
 def _files(path: pathlib.Path) -> dict[str, pathlib.Path]:
     """Lists all files below a folder but the manifest, by relative name; links are refused.
 
-    Hidden ones are none of ours: file systems and desktops put them anywhere, such as .nfs0001 and .DS_Store.
+    Hidden files are ignored: file systems and desktops put them anywhere, such as .nfs0001 and .DS_Store.
     """
     found = {}
     for entry in sorted(path.rglob("*")):
