@@ -57,6 +57,18 @@ def test_the_package_runs_its_commands_by_name(
         assert told.err == "" if code == 0 else len(told.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_the_console_lists_its_commands_where_help_is_read(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jaxrl-dist", flag])
+    assert __main__.main() == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    listed = [line.split()[0] for line in told.out.splitlines() if line.startswith("  ")]
+    assert listed == list(commands.NAMES)
+
+
 def test_package_data_covers_all_that_is_no_module() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["jaxrl_dist"]
     covered = {path for pattern in patterns for path in conftest.PACKAGE.glob(pattern)}

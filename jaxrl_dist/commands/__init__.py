@@ -16,7 +16,17 @@ from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.training import stop
 
 CONSOLE = "jaxrl-dist"
-NAMES = ("train", "evaluate", "plot", "report", "study", "compare", "rollback", "replay_schedule")
+# Name -> what the command does.
+NAMES = {
+    "train": "trains a system on an environment",
+    "evaluate": "evaluates, and films, the policies of a run",
+    "plot": "draws runs into one picture",
+    "report": "writes one HTML page about a set of runs",
+    "study": "runs seeds × settings into one table and one page",
+    "compare": "says whether a run learns like the reference of its system and environment",
+    "rollback": "takes an asynchronous run back to a version that its server kept",
+    "replay_schedule": "runs an asynchronous run again in the order of its event log",
+}
 
 
 def program(name: str) -> str:
