@@ -29,6 +29,7 @@ from jaxrl_dist.training import study as studies
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _API = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
+# Modules that the reference lists whole.
 REFERENCE = re.findall(r"automodule:: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
@@ -342,6 +343,12 @@ def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
             if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
         ]
         assert set(public) <= names, sorted(set(public) - names)
+    for _, _, config in _owners():
+        if config.__module__ in REFERENCE:
+            full_name = f"{config.__module__}.{config.__name__}"
+            assert {f"{full_name}.{field.name}" for field in fields.of(config)} <= names
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "docs" / "api").glob("*.html"))
+    assert "Alias for field" not in pages and "Create new instance" not in pages
 
 
 def test_docstrings_do_not_open_with_a_question() -> None:
