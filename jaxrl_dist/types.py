@@ -21,6 +21,14 @@ def short_repr(record: Any) -> str:
 
     Args:
         record: `NamedTuple`; of a mapping in it, the keys are named.
+
+    Returns:
+        Such as `Axis(functions sum, max)`.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> print(types.short_repr(types.LOCAL))
+        Axis(functions sum, max)
     """
     values, functions = [], []
     for name, value in record._asdict().items():
@@ -62,6 +70,19 @@ class TimeStep(NamedTuple):
             truncation.
         observation: tree of [B, ...].
         info: `EpisodeInfo`; `()` once stored.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> timestep = types.TimeStep(
+        ...     step_type=jnp.array([types.FIRST, types.MID], jnp.int8),
+        ...     reward=jnp.array([0.0, 1.0]),
+        ...     discount=jnp.ones(2),
+        ...     observation=jnp.zeros((2, 4)),
+        ...     info=(),
+        ... )
+        >>> print(timestep.step_type == types.FIRST)
+        [ True False]
     """
 
     step_type: Array
@@ -75,7 +96,7 @@ class Step(NamedTuple):
     """A stored row: a timestep, and the action that the agent took there.
 
     Attributes:
-        timestep: `TimeStep` with `info=()`.
+        timestep: `TimeStep` of leaves [B, ...] with `info=()`.
         action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
         extras: tree of [B, ...], what the agent stores of acting (log-probability, value).
         version: i32 [B], version of the policy that acted.
@@ -117,8 +138,8 @@ class ActInputs(NamedTuple):
     Attributes:
         timestep: `TimeStep` [B] with `info=()`.
         carry: acting state, tree of [B, ...].
-        key: of this step.
-        exploration: tree of [B, ...] from `Agent.exploration`, the same for a whole unroll; () in evaluation.
+        key: typed key [], of this step.
+        exploration: tree of [B, ...] from `agents.Agent.exploration`, the same for a whole unroll; () in evaluation.
     """
 
     timestep: TimeStep
@@ -128,7 +149,13 @@ class ActInputs(NamedTuple):
 
 
 class ActOutput(NamedTuple):
-    """Action [B, ...], extras (tree of [B, ...]) and the next acting state (tree of [B, ...])."""
+    """Holds what an agent that acts returns.
+
+    Attributes:
+        action: [B, ...].
+        extras: tree of [B, ...], what the agent stores of acting.
+        carry: tree of [B, ...], the next acting state.
+    """
 
     action: Array
     extras: ArrayTree
@@ -140,8 +167,8 @@ class LossInputs(NamedTuple):
 
     Attributes:
         batch: for `prepare` the `Unroll` [L, N]; for `loss` what `prepare` made of it, leaves [N', ...].
-        target: the target network, () without one.
-        key: of this call.
+        target: parameters of the target network, () without one.
+        key: typed key [], of this call.
         progress: f32 [], share of training.
         axis: reductions over all devices.
     """
@@ -163,6 +190,15 @@ class LossOutput(NamedTuple):
         metrics: dict of f32 [N], each summed over the item's taught steps.
         maxima: dict of f32 [N], each the largest of the item's taught steps; 0 where it has none.
         unweighted: f32 [N], a part of the loss that importance weights leave as it is, such as a policy's.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> error, taught = jnp.array([[1.0, -2.0], [3.0, 0.0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
+        >>> loss = (0.5 * taught * error**2).sum(-1)  # per item, over its taught steps
+        >>> output = types.LossOutput(loss, taught.sum(-1), jnp.abs(error).max(-1), {"loss": loss}, {})
+        >>> print(output.loss, output.valid)
+        [2.5 4.5] [2. 1.]
     """
 
     loss: Array
@@ -180,7 +216,7 @@ class Sample(NamedTuple):
         sequences: `Unroll` with leaves [L, N, ...] and carry [N, ...].
         indices: tree of [N], where the windows came from (`()` where nothing is ever updated).
         weights: f32 [N], importance weights.
-        fresh: the unroll among them that is new, for running statistics; `()` where all or none of them is.
+        fresh: the unroll [L, M] among them that is new, for running statistics; `()` where all or none of them is.
     """
 
     sequences: Unroll
@@ -190,7 +226,17 @@ class Sample(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Reductions over all devices: collectives inside `mesh.device_map`, identities outside it."""
+    """Reductions over all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
+
+    Attributes:
+        sum: (tree) -> tree, each leaf summed over devices.
+        max: (tree) -> tree, likewise the largest.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.LOCAL.sum({"loss": 1.0})
+        {'loss': 1.0}
+    """
 
     sum: Callable[[ArrayTree], ArrayTree]
     max: Callable[[ArrayTree], ArrayTree]
@@ -209,6 +255,11 @@ class Part(NamedTuple):
     Attributes:
         learning_rate: step size; 0 takes the learner's.
         period: updates of the other parts for each update of this one.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.Part(learning_rate=1e-4, period=2)
+        Part(learning_rate=0.0001, period=2)
     """
 
     learning_rate: float = 0.0
@@ -216,7 +267,17 @@ class Part(NamedTuple):
 
 
 class DiscreteSpace(NamedTuple):
-    """Integers 0 … num_values − 1."""
+    """Integers 0 … num_values − 1.
+
+    Attributes:
+        num_values: number of actions.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> space = types.DiscreteSpace(3)
+        >>> space.kind, space.struct.shape, space.struct.dtype
+        ('discrete', (), dtype('int32'))
+    """
 
     num_values: int
 
@@ -232,7 +293,21 @@ class DiscreteSpace(NamedTuple):
 
 
 class BoxSpace(NamedTuple):
-    """Real arrays of one shape, with bounds (±inf where there is none) given per component or for all."""
+    """Real arrays of one shape.
+
+    Attributes:
+        shape: of one action.
+        low: lower bound, one for all or one per component; −inf where there is none.
+        high: upper bound, likewise; inf where there is none.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import types
+        >>> types.BoxSpace((2,), low=-1.0, high=np.array([1.0, 2.0])).kind
+        'bounded'
+        >>> types.BoxSpace((2,), low=-np.inf, high=np.inf).kind
+        'unbounded'
+    """
 
     shape: tuple[int, ...]
     low: Any
@@ -260,6 +335,14 @@ class EnvironmentSpec(NamedTuple):
         reward_range: (lowest, highest) reward of one step, ±inf where unknown.
         time_limit: longest episode in steps, 0 where there is none.
         frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> observation = jax.ShapeDtypeStruct((4,), jnp.float32)
+        >>> types.EnvironmentSpec("mine:pole", observation, types.DiscreteSpace(2), family="classic", time_limit=500)
+        EnvironmentSpec(mine:pole: observation float32[4], actions 2, family classic)
     """
 
     name: str

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import conftest
 import pytest
@@ -35,6 +36,15 @@ ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
 COMING_FROM = ROOT / "docs" / "coming_from.md"
 WITH_SYSTEMS = [ROOT / "README.md", ROOT / "docs" / "systems.md"]
+
+
+def public(module: str) -> dict[str, Any]:
+    """Returns the functions and classes that a module defines for others, by name."""
+    return {
+        name: value
+        for name, value in vars(importlib.import_module(module)).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
+    }
 
 
 def table() -> str:
@@ -337,12 +347,8 @@ def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
         value = getattr(jaxrl_dist, name)
         assert inspect.ismodule(value) or {f"jaxrl_dist.{name}", f"{value.__module__}.{name}"} & names
     for module in REFERENCE:
-        public = [
-            f"{module}.{name}"
-            for name, value in vars(importlib.import_module(module)).items()
-            if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
-        ]
-        assert set(public) <= names, sorted(set(public) - names)
+        full_names = {f"{module}.{name}" for name in public(module)}
+        assert full_names <= names, sorted(full_names - names)
     for _, _, config in _owners():
         if config.__module__ in REFERENCE:
             full_name = f"{config.__module__}.{config.__name__}"

@@ -134,8 +134,17 @@ def make(
         settings: by flag name, such as {"agent.discount": 0.9}.
         **run_settings: settings without an owner, as `train` takes them.
 
+    Returns:
+        `Parts`.
+
     Raises:
         UsageError: arguments or settings are not valid, or do not go together.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> parts = jaxrl_dist.make("ppo", "toy:walk", settings={"agent.discount": 0.9})
+        >>> parts.settings["agent.discount"], parts.environment.spec.action.num_values, parts.replay.updates
+        (0.9, 3, (1, 1))
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)

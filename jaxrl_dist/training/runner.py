@@ -27,7 +27,13 @@ FAULTS = (
 
 
 class Run(NamedTuple):
-    """A run that has stopped: its folder, its summary, and why, as in `session.Result`."""
+    """A run that has stopped.
+
+    Attributes:
+        folder: of the run.
+        summary: the contents of its `summary.json`.
+        reason: why it stopped, `finished` where it has all its steps.
+    """
 
     folder: pathlib.Path
     summary: dict[str, Any]
@@ -69,6 +75,12 @@ def train(
         FloatingPointError: training diverged.
         MemoryError: something was too large.
         Exception: of a callback, as it was raised, when what was learned is saved.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=2_048, out="runs/walk", settings={"agent.discount": 0.9})
+        >>> run.reason, run.summary["env_steps"]
+        ('finished', 2048)
     """
     arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)
