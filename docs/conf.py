@@ -29,6 +29,8 @@ html_static_path = ["static"]
 html_css_files = ["extra.css"]
 html_show_sphinx = html_copy_source = False
 html_math_renderer = "mathml"
+# Dashes alone: docstrings quote what is code.
+smartquotes_action = "D"
 
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
@@ -40,6 +42,9 @@ copybutton_exclude = ".linenos, .gp, .go"
 default_role = "code"
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
+# A link to a name of this package that the reference lacks is a warning; other projects have pages of their own.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!jaxrl_dist\.).*|jaxrl_dist\.\w+\.resolve\.ConfigT")]
 autoclass_content = "both"
 # The heading names the module.
 add_module_names = False

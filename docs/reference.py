@@ -1,7 +1,6 @@
 """How Sphinx turns docstrings into the reference: fields of records, settings, sources, and links between names."""
 
 import dataclasses
-import importlib
 import inspect
 import pathlib
 import re
@@ -11,6 +10,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+import jaxrl_dist
 from jaxrl_dist.settings import OURS, fields
 
 PAGES = pathlib.Path(__file__).resolve().parent / "api"
@@ -107,7 +107,10 @@ def _target(text: str, module: Any, value: Any) -> str | None:
     if not _NAME.fullmatch(text) or module is None:
         return None
     first, *rest = text.split(".")
-    found: Any = vars(module).get(first, sys.modules.get(f"jaxrl_dist.{first}"))
+    found: Any = vars(module).get(first)
+    if found is None:
+        # The last part of a module's name, as code that imports it has it.
+        found = next((sys.modules.get(name) for name in documented() if name.endswith(f".{first}")), None)
     for i, name in enumerate(rest):
         if is_record(found) and name in found._fields:
             # Fields are lines of their record.
@@ -120,11 +123,13 @@ def _documented(value: Any) -> str | None:
     """Returns the full name of an object that the reference has."""
     if isinstance(value, types.ModuleType):
         return value.__name__ if value.__name__ in documented() else None
-    home, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if not callable(value) or home not in documented() or re.search(r"(^|\.)_", name) or "<" in name:
+    home, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    if not callable(value) or re.search(r"(^|\.)_", name) or "<" in name:
         return None
-    owner = getattr(importlib.import_module(home), name.partition(".")[0], None)
-    return f"{home}.{name}" if owner is not None else None
+    if home in documented():
+        return f"{home}.{name}"
+    # Names of the package lie in rooms that are not listed.
+    return f"jaxrl_dist.{name}" if getattr(jaxrl_dist, name, None) is value else None
 
 
 def _settings(config: type) -> list[str]:

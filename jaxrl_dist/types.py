@@ -283,12 +283,12 @@ class DiscreteSpace(NamedTuple):
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of one action: i32 []."""
+        """Returns shape and dtype of one action, i32 []."""
         return jax.ShapeDtypeStruct((), np.int32)
 
     @property
     def kind(self) -> str:
-        """Kind of action, as in `System.actions`."""
+        """Returns the kind of action, as in `systems.System.actions`."""
         return "discrete"
 
 
@@ -315,12 +315,12 @@ class BoxSpace(NamedTuple):
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of one action: f32 [...]."""
+        """Returns shape and dtype of one action, f32 [...]."""
         return jax.ShapeDtypeStruct(self.shape, np.float32)
 
     @property
     def kind(self) -> str:
-        """Kind of action, as in `System.actions`."""
+        """Returns the kind of action, as in `systems.System.actions`."""
         return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 

@@ -3,8 +3,9 @@ r"""Deterministic policy gradients, with the parts of D4PG and TD3 as switches: 
 The loss of a row moves the critics by the first term, and the policy μ by the second; θ⁻ are the parameters of the
 target network, and n rewards lead to s':
 
-.. math:: L = \frac{1}{2} \sum_i (y - Q_i(s, a; \theta))^2 - Q_1(s, \mu(s; \theta)), \quad
-   y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n \min_i Q_i(s', \mu(s'; \theta^-) + \xi; \theta^-)
+.. math:: L = \frac{1}{2} \sum_i (y - Q_i(s, a; \theta))^2 - Q_1(s, \mu(s; \theta))
+
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n \min_i Q_i(s', \mu(s'; \theta^-) + \xi; \theta^-)
 
 ξ is 0, or noise clipped to ± `target_noise_clip` (TD3). With `num_atoms` the first term is KL(Φ y ‖ p(s, a; θ)), where
 Φ projects the distribution of the target onto the atoms (D4PG).

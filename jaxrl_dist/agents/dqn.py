@@ -3,7 +3,9 @@ r"""Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double,
 The loss of a row is ℓ(y − Q(s, a; θ)), where ℓ is Huber's function (`error_clip`), θ⁻ are the parameters of the target
 network, and n rewards lead to s':
 
-.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n Q(s', a^*; \theta^-), \quad a^* = \arg\max_a Q(s', a; \theta^-)
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n Q(s', a^*; \theta^-)
+
+.. math:: a^* = \operatorname{argmax}_a Q(s', a; \theta^-)
 
 With `double`, a* is that of θ. With `num_atoms` the loss is KL(Φ y ‖ p(s, a; θ)), where Φ projects the distribution of
 the target onto the atoms.

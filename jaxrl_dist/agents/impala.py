@@ -1,13 +1,13 @@
 r"""IMPALA, feed-forward and recurrent: an actor-critic that corrects for the older policies that acted.
 
-The loss of a row, with the targets v of `returns.vtrace`, which are fixed, and the weight ρ of the policy μ that acted,
-min(`clip_policy_rho`, π / μ):
+The loss of a row, with the targets v of `returns.vtrace`, which are fixed; ρ is π / μ of the policy μ that acted, at
+most `clip_policy_rho`:
 
 .. math:: L_s = -\rho_s \log \pi(a_s | x_s)\, (r_s + \gamma v_{s+1} - V(x_s))
    + \frac{c_v}{2} (v_s - V(x_s))^2 - \beta\, H(\pi(\cdot | x_s))
 
-c_v is `value_cost`, β `entropy_cost`. With λ < 1, `returns.vtrace` says what takes the place of v_{s+1}; `correction`
-chooses other corrections.
+c_v is `value_cost`, β `entropy_cost`. With λ < 1, `returns.vtrace` says what takes the place of v at s + 1;
+`correction` chooses other corrections.
 
 Source: Espeholt et al. 2018, "IMPALA: scalable distributed deep-RL with importance weighted actor-learner
 architectures", equation 1 (v) and section 4.2.

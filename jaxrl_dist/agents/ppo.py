@@ -3,7 +3,9 @@ r"""Proximal policy optimisation, feed-forward and recurrent, each code-level de
 The loss of a row, with advantages A and targets R of `returns.gae` by the policy μ that acted:
 
 .. math:: L_t = -\min(r_t A_t,\, \operatorname{clip}(r_t, 1 - \epsilon, 1 + \epsilon) A_t)
-   + \frac{c_1}{2} (V(s_t) - R_t)^2 - c_2 H(\pi(\cdot | s_t)), \quad r_t = \frac{\pi(a_t | s_t)}{\mu(a_t | s_t)}
+   + \frac{c_1}{2} (V(s_t) - R_t)^2 - c_2 H(\pi(\cdot | s_t))
+
+.. math:: r_t = \frac{\pi(a_t | s_t)}{\mu(a_t | s_t)}
 
 ε is `clip_epsilon`, c_1 `value_cost`, c_2 `entropy_cost`. With `clip_value` the squared error is the larger of this one
 and that of V moved by at most so much from its old prediction; `kl_penalty` adds λ KL(μ ‖ π), whose weight adapts.

@@ -2,8 +2,9 @@ r"""Parallelised Q-network, feed-forward and recurrent: Q(λ) on the rows just p
 
 The loss of a row; its target is made before the first epoch, and fixed:
 
-.. math:: L_t = \frac{1}{2} (R^\lambda_t - Q(s_t, a_t))^2, \quad
-   R^\lambda_t = r_t + \gamma \left(\lambda R^\lambda_{t+1} + (1 - \lambda) \max_a Q(s_{t+1}, a)\right)
+.. math:: L_t = \frac{1}{2} (R^\lambda_t - Q(s_t, a_t))^2
+
+.. math:: R^\lambda_t = r_t + \gamma \left(\lambda R^\lambda_{t+1} + (1 - \lambda) \max_a Q(s_{t+1}, a)\right)
 
 Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
 those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on past an action that was not the

@@ -2,9 +2,11 @@ r"""Recurrent replay distributed DQN: sequences with stored state and burn-in, r
 
 The loss of a sequence is summed over its taught rows, with h of `values.signed_hyperbolic`:
 
-.. math:: L = \frac{1}{2} \sum_t (y_t - Q(s_t, a_t; \theta))^2, \quad
-   y_t = h\left(\sum_{k=0}^{n-1} \gamma^k r_{t+k} + \gamma^n h^{-1}(Q(s_{t+n}, a^*; \theta^-))\right), \quad
-   a^* = \arg\max_a Q(s_{t+n}, a; \theta)
+.. math:: L = \frac{1}{2} \sum_t (y_t - Q(s_t, a_t; \theta))^2
+
+.. math:: y_t = h\left(\sum_{k=0}^{n-1} \gamma^k r_{t+k} + \gamma^n h^{-1}(Q(s_{t+n}, a^*; \theta^-))\right)
+
+.. math:: a^* = \operatorname{argmax}_a Q(s_{t+n}, a; \theta)
 
 Its priority is η max |δ| + (1 − η) mean |δ| of these errors; η is `max_error_share`.
 

@@ -3,11 +3,14 @@ r"""Soft actor-critic, with a temperature that learns.
 The losses of a row, of the critics, the policy and the temperature α; θ⁻ are the parameters of the target network, s'
 follows after n rewards, and a', ã are new samples of the policy at s' and s:
 
-.. math:: L_Q = \frac{1}{2} \sum_i (y - Q_i(s, a))^2, \quad
-   y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n \left(\min_i Q_i(s', a'; \theta^-) - \alpha \log \pi(a' | s')\right)
+.. math:: L_Q = \frac{1}{2} \sum_i (y - Q_i(s, a))^2
 
-.. math:: L_\pi = \alpha \log \pi(\tilde a | s) - \min_i Q_i(s, \tilde a), \quad
-   L_\alpha = -\log \alpha\, (\log \pi(\tilde a | s) + \bar H)
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k
+   + \gamma^n \left(\min_i Q_i(s', a'; \theta^-) - \alpha \log \pi(a' | s')\right)
+
+.. math:: L_\pi = \alpha \log \pi(\tilde a | s) - \min_i Q_i(s, \tilde a)
+
+.. math:: L_\alpha = -\log \alpha\, (\log \pi(\tilde a | s) + \bar H)
 
 H̄ is `target_entropy` times the size of an action. The paper's equation 18 has α for log α.
 

@@ -131,7 +131,7 @@ def make(
     Args:
         system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
         env: environment as suite:name.
-        settings: by flag name, such as {"agent.discount": 0.9}.
+        settings: by flag name, such as `{"agent.discount": 0.9}`.
         **run_settings: settings without an owner, as `train` takes them.
 
     Returns:

@@ -75,7 +75,7 @@ def load(
     Raises:
         UsageError: the folder holds no such policy, it names code that is not trusted, or an argument is of another
             type than it must be.
-        checkpoint.CheckpointError: its files are corrupt.
+        CheckpointError: its files are corrupt.
 
     Example:
         >>> import jax

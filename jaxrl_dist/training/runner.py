@@ -61,7 +61,7 @@ def train(
         system: row of the table of systems by name, `module:SYSTEM`, or a row of one's own.
         env: environment as suite:name.
         devices: to train on; by default all there are.
-        settings: by flag name, such as {"agent.discount": 0.9}.
+        settings: by flag name, such as `{"agent.discount": 0.9}`.
         callbacks: functions of a record, a dict; called in turn with each one that is logged. A true result saves and
             ends the run; a text says why, and is part of the run's `reason`. The same call goes on later.
         display: show on standard output what the command does: what runs where, and a live line of progress.
