@@ -50,7 +50,7 @@ def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: A
 
 def _shorten(app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str, returns: str) -> Any:
     """Writes a record's fields without their types, which its attributes tell, and a Config's below it alone."""
-    if is_settings(value):
+    if is_settings(value) or getattr(value, "_is_protocol", False):
         return "", None
     if not is_record(value):
         return None
@@ -92,6 +92,8 @@ def _render(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: 
 
 def _written(line: str, module: Any, value: Any) -> str:
     """Escapes what reStructuredText would read as markup, and links names between backquotes."""
+    # A letter and a full stop alone would begin a list.
+    line = re.sub(r"^(\s+\w+: [A-Z])\.$", r"\1\\.", line)
     parts = re.split(r"(`[^`]*`)", line)
     written = [re.sub(r"(?<!\\)([*|])", r"\\\1", part) for part in parts]
     for i in range(1, len(parts), 2):
@@ -140,6 +142,7 @@ def _settings(config: type) -> list[str]:
         about = [field.help, f"Valid: {fields.valid_values(field)}."] if field.kind != "bool" else [field.help]
         about.append(f"Default from {source.removesuffix('.')}.")
         text = re.sub(r"([*|`\\])", r"\\\1", " ".join(about))
+        text = re.sub(r"--[\w.=]+", r"``\g<0>``", text)
         lines += [f".. py:attribute:: {field.name}", f"   :type: {field.kind}", f"   :value: {field.default!r}", ""]
         lines += [f"   {text}", ""]
     return lines

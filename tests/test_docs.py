@@ -61,12 +61,17 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def as_code(text: str) -> str:
+    """Puts the flags of a sentence between backquotes, as the site makes dashes of two hyphens."""
+    return re.sub(r"--[\w.=]+", r"`\g<0>`", text)
+
+
 def names_of(library: str) -> str:
     """Returns the table of a library's names and ours in Markdown."""
     lines = ["| there | here |", "|---|---|"]
     for theirs, ours, remark in synonyms.LIBRARIES[library]:
         flags = " or ".join(f"`--{flag}`" for flag in ours)
-        lines.append(f"| `{theirs}` | {'; '.join(part for part in (flags, remark) if part)} |")
+        lines.append(f"| `{theirs}` | {'; '.join(part for part in (flags, as_code(remark)) if part)} |")
     return "\n".join(lines)
 
 
@@ -98,7 +103,7 @@ def flags_page() -> str:
     for title, prefix, config in _owners():
         lines += [f"## {title}", "", "| flag | default | what it is | default from |", "|---|---|---|---|"]
         for field in fields.of(config):
-            about = f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|")
+            about = as_code(f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|"))
             default = fields.shown(field.default)
             source = resolve.origin_of(field.source) if field.source else ""
             lines.append(f"| `--{prefix}{field.name}` | {f'`{default}`' if default else ''} | {about} | {source} |")
@@ -266,7 +271,8 @@ def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
         for layout in row.layouts
         for name in catalogue.declared(row, layout.name)
     }
-    actions = {"help", "list", "version", "flagfile", "dry_run", *catalogue.ALIASES}
+    # `flag` stands for any.
+    actions = {"help", "list", "version", "flagfile", "dry_run", "flag", *catalogue.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
         assert name in known or f"{negation}{name}" in known or name.startswith(resolve.PARAMS), name
