@@ -265,10 +265,14 @@ class Session:
     def begin(self, observation: Any) -> Any:
         """Opens an episode with its first observation, and returns the action to take there.
 
+        Args:
+            observation: number, list or array of the type and shape that the trainer expects.
+
         Returns:
             int, or f32 [...].
 
         Raises:
+            RuntimeError: an episode is open.
             ValueError: the observation is not as the trainer expects it.
             Ended: the trainer has ended this session.
             Refused: the trainer does not accept what was sent.
@@ -287,6 +291,7 @@ class Session:
             truncated: a time limit, or whatever else cut the episode short; `terminated` wins where both are true.
 
         Raises:
+            RuntimeError: no episode is open.
             ValueError: the observation or the reward is not as the trainer expects it.
             Ended: the trainer has ended this session.
             Refused: the trainer does not accept what was sent.

@@ -106,10 +106,13 @@ def test_arguments_have_shapes(name: str) -> None:
         assert not takes_arrays(arguments[argument].annotation) or SHAPE.search(text), argument
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", NAMED)
 def test_errors_are_told(name: str) -> None:
-    told = entries(sections(FUNCTIONS[name]).get("Raises", ""))
-    assert raised(FUNCTIONS[name]) <= {error.rpartition(".")[2] for error in told}
+    value = NAMED[name]
+    calls = [one for _, one in methods(value)] if inspect.isclass(value) else [value]
+    for call in filter(inspect.isfunction, calls):
+        told = entries(sections(call).get("Raises", ""))
+        assert raised(call) <= {error.rpartition(".")[2] for error in told}
 
 
 @pytest.mark.parametrize("name", [name for name, value in CLASSES.items() if hasattr(value, "_fields")])
