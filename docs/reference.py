@@ -1,6 +1,7 @@
 """How Sphinx turns docstrings into the reference: fields of records, settings, sources, and links between names."""
 
 import dataclasses
+import functools
 import inspect
 import pathlib
 import re
@@ -17,10 +18,21 @@ PAGES = pathlib.Path(__file__).resolve().parent / "api"
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
+@functools.cache
 def documented() -> list[str]:
     """Returns the names of the modules that the reference lists whole."""
+    return _directives("module")
+
+
+@functools.cache
+def listed() -> list[str]:
+    """Returns the full names that it lists of other modules."""
+    return _directives("function|class")
+
+
+def _directives(kinds: str) -> list[str]:
     pages = "".join(page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
-    return re.findall(r"automodule:: (\S+)", pages)
+    return re.findall(rf"auto(?:{kinds}):: (\S+)", pages)
 
 
 def is_record(value: Any) -> bool:
@@ -128,7 +140,7 @@ def _documented(value: Any) -> str | None:
     home, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
     if not callable(value) or re.search(r"(^|\.)_", name) or "<" in name:
         return None
-    if home in documented():
+    if home in documented() or f"{home}.{name}" in listed():
         return f"{home}.{name}"
     # Names of the package lie in rooms that are not listed.
     return f"jaxrl_dist.{name}" if getattr(jaxrl_dist, name, None) is value else None

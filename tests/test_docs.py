@@ -30,8 +30,9 @@ from jaxrl_dist.training import study as studies
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _API = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
-# Modules that the reference lists whole.
+# Modules that the reference lists whole, and names that it lists of others.
 REFERENCE = re.findall(r"automodule:: (\S+)", _API)
+LISTED = re.findall(r"auto(?:function|class):: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
 COMING_FROM = ROOT / "docs" / "coming_from.md"

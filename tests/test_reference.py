@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import importlib
 import inspect
 import pathlib
 import re
@@ -13,13 +14,11 @@ import pytest
 import test_docs
 from marks import some
 
-import jaxrl_dist
 from jaxrl_dist.settings import fields
 
 # Modules whose examples take a second or more.
 SLOW = {"", ".agents", ".agents.dpg", ".learning.learner", ".learning.step", ".networks", ".parallel.unroll"}
-SLOW |= {".numeric.returns", ".replay.sum_tree"}
-TOP = [getattr(jaxrl_dist, name) for name in jaxrl_dist.__all__ if not inspect.ismodule(getattr(jaxrl_dist, name))]
+SLOW |= {".agents.shared.transitions", ".numeric.returns", ".replay.sum_tree"}
 # A shape, or a tree whose shapes depend on the network or the environment.
 SHAPE = re.compile(r"\[|\b(tree|parameters|state)\b")
 
@@ -27,7 +26,11 @@ SHAPE = re.compile(r"\[|\b(tree|parameters|state)\b")
 NAMED = {
     f"{module}.{name}": value for module in test_docs.REFERENCE for name, value in test_docs.public(module).items()
 }
-NAMED |= {f"jaxrl_dist.{value.__name__}": value for value in TOP if value not in NAMED.values()}
+NAMED |= {
+    name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
+    for name in test_docs.LISTED
+}
+MODULES = list(dict.fromkeys(name.rpartition(".")[0] for name in NAMED))
 FUNCTIONS = {name: value for name, value in NAMED.items() if inspect.isfunction(value)}
 CLASSES = {name: value for name, value in NAMED.items() if inspect.isclass(value)}
 
@@ -140,9 +143,7 @@ def examples(values: dict[str, Any]) -> list[doctest.DocTest]:
     return [test for name, value in values.items() for test in finder.find(value, name, globs={})]
 
 
-@pytest.mark.parametrize(
-    "module", some(["jaxrl_dist", *test_docs.REFERENCE], slow={f"jaxrl_dist{name}" for name in SLOW})
-)
+@pytest.mark.parametrize("module", some(MODULES, slow={f"jaxrl_dist{name}" for name in SLOW}))
 def test_examples_print_what_they_show(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     own = {name: value for name, value in NAMED.items() if name.rpartition(".")[0] == module}
@@ -150,3 +151,4 @@ def test_examples_print_what_they_show(module: str, tmp_path: pathlib.Path, monk
     for test in examples(own):
         out: list[str] = []
         assert not runner.run(test, out=out.append).failed, "".join(out)
+    assert runner.summarize(verbose=False).attempted
