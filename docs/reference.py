@@ -121,8 +121,10 @@ def _target(text: str, module: Any, value: Any) -> str | None:
     if not _NAME.fullmatch(text) or module is None:
         return None
     first, *rest = text.split(".")
+    if is_record(value) and first in value._fields:
+        return None
     found: Any = vars(module).get(first)
-    if found is None:
+    if found is None and rest:
         # The last part of a module's name, as code that imports it has it.
         found = next((sys.modules.get(name) for name in documented() if name.endswith(f".{first}")), None)
     for i, name in enumerate(rest):

@@ -362,6 +362,8 @@ def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
             assert {f"{full_name}.{field.name}" for field in fields.of(config)} <= names
     pages = "".join(page.read_text(encoding="utf-8") for page in (site / "docs" / "api").glob("*.html"))
     assert "Alias for field" not in pages and "Create new instance" not in pages
+    # Every file of an agent has the equation that it minimises.
+    assert pages.count("<math") >= len({row.agent for row in systems.SYSTEMS.values()})
 
 
 def test_docstrings_do_not_open_with_a_question() -> None:

@@ -68,7 +68,7 @@ def train(
         **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without an owner.
 
     Returns:
-        The run.
+        `Run`.
 
     Raises:
         UsageError: arguments or settings that cannot be.
