@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import pathlib
-import re
 import sys
 from typing import Any
 
@@ -10,7 +9,8 @@ from docutils import nodes
 from docutils.utils.math import latex2mathml
 from sphinx.application import Sphinx
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+# The package, and the extension `reference` beside this file.
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1]), str(pathlib.Path(__file__).resolve().parent)]
 
 project, author = "jaxrl_dist", "the authors of jaxrl_dist"
 project_copyright = author
@@ -20,6 +20,7 @@ root_doc = "docs/index"
 include_patterns = ["docs/**", "notebooks/*.ipynb", "benchmarks/reference/README.md"]
 exclude_patterns = [".*", "build", "runs", "site", "tests"]
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions += ["reference"]
 
 html_theme = "furo"
 html_title = "jaxrl_dist"
@@ -28,6 +29,8 @@ html_static_path = ["static"]
 html_css_files = ["extra.css"]
 html_show_sphinx = html_copy_source = False
 html_math_renderer = "mathml"
+# Dashes alone: docstrings quote what is code.
+smartquotes_action = "D"
 
 nb_execution_mode = "off"
 myst_enable_extensions = ["dollarmath"]
@@ -39,17 +42,25 @@ copybutton_exclude = ".linenos, .gp, .go"
 default_role = "code"
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
-napoleon_use_ivar = True
+# A link to a name of this package that the reference lacks is a warning; other projects have pages of their own.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!jaxrl_dist\.).*|jaxrl_dist\.\w+\.resolve\.ConfigT")]
+autoclass_content = "both"
+# The heading names the module.
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+python_use_unqualified_type_names = True
+napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_attr_annotations = False
+# Keeps the end of a name such as lambda_.
+strip_signature_backslash = True
 napoleon_use_rtype = False
 napoleon_numpy_docstring = False
 
 
 def setup(app: Sphinx) -> None:
-    """Connects what follows to Sphinx."""
+    """Says how equations are written."""
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
-    app.connect("autodoc-skip-member", _skip)
-    app.connect("autodoc-process-docstring", _escape)
 
 
 def _write_math(is_block: bool) -> Any:
@@ -61,15 +72,3 @@ def _write_math(is_block: bool) -> Any:
         raise nodes.SkipNode
 
     return write
-
-
-def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
-    """Leaves out the fields of records, whose docstrings list them with what they mean."""
-    return skip or type(member).__name__ == "_tuplegetter"
-
-
-def _escape(app: Sphinx, what: str, name: str, member: Any, options: Any, lines: list[str]) -> None:
-    """Keeps reStructuredText from reading * and | as markup: docstrings have none but backquotes."""
-    for i, line in enumerate(lines):
-        parts = re.split(r"(`[^`]*`)", line)
-        lines[i] = "".join(part if part.startswith("`") else re.sub(r"([*|])", r"\\\1", part) for part in parts)

@@ -10,7 +10,12 @@ _DISTRIBUTION = "jaxrl-dist"
 
 
 class Worded(NamedTuple):
-    """A piece of a message in the words of Python, and in those of a command line."""
+    """A piece of a message in the words of Python, and in those of a command line.
+
+    Attributes:
+        python: such as `agent.discount=2`.
+        command: such as `--agent.discount=2`.
+    """
 
     python: str
     command: str
@@ -22,6 +27,17 @@ def given(name: str, value: Any = None) -> Worded:
     Args:
         name: name of the setting, or of an argument that has a flag of its name.
         value: value in the message; None names the setting alone.
+
+    Returns:
+        A part of the message of a `UsageError`.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> error = errors.UsageError(errors.given("agent.discount", 2), ": expected a number <= 1")
+        >>> print(error)
+        agent.discount=2: expected a number <= 1
+        >>> print(errors.as_typed(error))
+        --agent.discount=2: expected a number <= 1
     """
     text = name if value is None else f"{name}={value}"
     return Worded(text, f"--{text}")
@@ -32,7 +48,16 @@ LISTED = Worded(" (docs/flags.md lists them)", " (--help lists them)")
 
 
 def as_typed(error: BaseException | str) -> str:
-    """Returns the message of an error in the words of a command line: a setting is named by its flag."""
+    """Returns the message of an error in the words of a command line: a setting is named by its flag.
+
+    Args:
+        error: an error of this project, any other, or a text.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> print(errors.as_typed(errors.UsageError(errors.given("steps", 0), ": expected a whole number >= 1")))
+        --steps=0: expected a whole number >= 1
+    """
     parts = error.args if isinstance(error, UsageError | EnvironmentFault) else (error,)
     text = "".join(part.command if isinstance(part, Worded) else str(part) for part in parts)
     return printable(text) if isinstance(error, UsageError) else text
@@ -93,7 +118,22 @@ class LockError(RuntimeError):
 
 
 def missing_package(what: str | Worded, package: str | None, extra: str) -> UsageError:
-    """Returns an error for a missing package, which says how the packages of that extra are installed."""
+    """Makes an error for a missing package, which says how the packages of that extra are installed.
+
+    Args:
+        what: needs it.
+        package: its name; None takes that of the extra.
+        extra: of this distribution.
+
+    Returns:
+        The error, to be raised.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> error = errors.missing_package(errors.given("env", "brax:ant"), "brax", "brax")
+        >>> isinstance(error, errors.UsageError), "pip install" in str(error)
+        (True, True)
+    """
     return UsageError(what, f" needs the package {package}: {install(extra, package or extra)}")
 
 
@@ -107,6 +147,11 @@ def install(extra: str, package: str) -> str:
         extra: extra of the distribution.
         package: package to name if the metadata has no such extra, since the suite is another distribution's, or this
             one is on the path without being installed.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> errors.install("brax", "brax").startswith("pip install ")
+        True
     """
     try:
         declared = importlib.metadata.requires(_DISTRIBUTION) or []
@@ -126,7 +171,17 @@ def _root(package: str) -> str:
 
 
 def nearest(value: str, candidates: Iterable[str]) -> str:
-    """Returns "; did you mean …?" for the candidate most like `value`, or "" if none is like it."""
+    """Returns "; did you mean …?" for the candidate most like `value`, or "" if none is like it.
+
+    Args:
+        value: as it was given.
+        candidates: valid ones.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> errors.nearest("tahn", ["tanh", "relu", "swish"])
+        '; did you mean tanh?'
+    """
     matches = most_like(value, candidates, 1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
@@ -134,8 +189,21 @@ def nearest(value: str, candidates: Iterable[str]) -> str:
 def check_divided(name: str, value: int, num_devices: int) -> None:
     """Checks that devices divide the value of a setting.
 
+    Args:
+        name: of the setting.
+        value: of the setting.
+        num_devices: number of devices.
+
     Raises:
         UsageError: they do not; the message names the nearest values that they divide.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> errors.check_divided("env.num_envs", 64, 8)
+        >>> errors.check_divided("env.num_envs", 60, 8)
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: env.num_envs=60 is not divided by 8 devices; nearest valid: 56 or 64
     """
     if value % num_devices:
         multiples = nearest_multiples(value, num_devices)
@@ -143,19 +211,50 @@ def check_divided(name: str, value: int, num_devices: int) -> None:
 
 
 def nearest_multiples(value: int, of: int) -> str:
-    """Names the multiples of `of` below and above a value."""
+    """Names the multiples of `of` below and above a value.
+
+    Args:
+        value: at least 1.
+        of: whose multiples are named.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> errors.nearest_multiples(60, of=8)
+        '56 or 64'
+    """
     below = max(value // of, 1) * of
     return f"{below} or {below + of}"
 
 
 def nearest_flag(name: str, flags: Iterable[str]) -> tuple[str | Worded, ...]:
-    """Returns the parts "; did you mean …?" for the flag most like a name, none without one; ignores dashes."""
+    """Returns the parts "; did you mean …?" for the flag most like a name, none without one; ignores dashes.
+
+    Args:
+        name: as it was given, with dashes or without.
+        flags: valid ones, likewise.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> print(errors.UsageError("no such flag", *errors.nearest_flag("--agent.discont", ["agent.discount", "env"])))
+        no such flag; did you mean agent.discount?
+    """
     matches = most_like(name.lstrip("-"), [flag.lstrip("-") for flag in flags], 1)
     return ("; did you mean ", given(matches[0]), "?") if matches else ()
 
 
 def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
-    """Returns at most `count` candidates that are like `value`, in any case, the most like first."""
+    """Returns the candidates that are like a value, in any case, the most like first.
+
+    Args:
+        value: as it was given.
+        candidates: valid ones.
+        count: returns at most so many.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> errors.most_like("PPO2", ["ppo", "dppo", "dqn"], count=1)
+        ['ppo']
+    """
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.5)
     return [by_folded[match] for match in matches]

@@ -40,7 +40,18 @@ class Refused(RuntimeError):
 
 
 class ArrayType(NamedTuple):
-    """Type and shape of an array, written like `float32[4]` or `uint8[84,84,3]`."""
+    """Type and shape of an array, written like `float32[4]` or `uint8[84,84,3]`.
+
+    Attributes:
+        dtype: one of `DTYPES`.
+        shape: () of a number.
+
+    Example:
+        >>> from jaxrl_dist import simulator
+        >>> kind = simulator.ArrayType("uint8", (84, 84, 3))
+        >>> print(kind, kind.num_bytes)
+        uint8[84,84,3] 21168
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -71,8 +82,16 @@ class ArrayType(NamedTuple):
 def parse_type(text: str) -> ArrayType:
     """Reads a type and a shape from text.
 
+    Args:
+        text: such as `float32[4]`.
+
     Raises:
         ValueError: the text has another form.
+
+    Example:
+        >>> from jaxrl_dist import simulator
+        >>> simulator.parse_type("float32[2,3]")
+        ArrayType(dtype='float32', shape=(2, 3))
     """
     match = re.fullmatch(r"(\w+)\[(|\d{1,9}(?:,\d{1,9})*)\]", text.replace(" ", ""))
     kind = ArrayType(match[1], tuple(map(int, match[2].split(","))) if match[2] else ()) if match else None
@@ -84,8 +103,25 @@ def parse_type(text: str) -> ArrayType:
 def checked(field: str, kind: ArrayType, value: Any) -> np.ndarray:
     """Checks an array to send; converts real numbers and integers that fit the type.
 
+    Args:
+        field: named in the message.
+        kind: type and shape that the trainer expects.
+        value: a number, list or array.
+
+    Returns:
+        An array of that type and shape.
+
     Raises:
         ValueError: it has another shape or kind of numbers, or a number is not finite or out of the type's range.
+
+    Example:
+        >>> from jaxrl_dist import simulator
+        >>> simulator.checked("observation", simulator.parse_type("float32[2]"), [1, 2])
+        array([1., 2.], dtype=float32)
+        >>> simulator.checked("observation", simulator.parse_type("uint8[2]"), [1, 300])
+        Traceback (most recent call last):
+            ...
+        ValueError: observation: expected finite numbers of uint8, given 300
     """
     try:
         given = np.asarray(value)
@@ -103,20 +139,47 @@ def checked(field: str, kind: ArrayType, value: Any) -> np.ndarray:
 
 
 class Frame(NamedTuple):
-    """A message that was read; its payload is valid until the next message is read."""
+    """A message that was read.
+
+    Attributes:
+        header: the JSON object.
+        payload: its bytes; valid until the next message is read.
+    """
 
     header: dict[str, Any]
     payload: memoryview
 
 
 def pack(header: Mapping[str, Any], payload: bytes = b"") -> bytes:
-    """Returns the bytes of a message: sizes of header and payload as u32, the header in JSON, the payload."""
+    r"""Returns the bytes of a message: sizes of header and payload as u32, the header in JSON, the payload.
+
+    Args:
+        header: a JSON object.
+        payload: an array in C order, little-endian.
+
+    Example:
+        >>> from jaxrl_dist import simulator
+        >>> simulator.pack({"kind": "begin"}, b"ab")
+        b'\x10\x00\x00\x00\x02\x00\x00\x00{"kind":"begin"}ab'
+    """
     text = json.dumps(header, separators=(",", ":")).encode()
     return b"".join((_SIZES.pack(len(text), len(payload)), text, payload))
 
 
 class Reader:
-    """Reads messages from a socket into memory of a fixed size, and never beyond the end of a message."""
+    """Reads messages from a socket into memory of a fixed size, and never beyond the end of a message.
+
+    Example:
+        >>> import socket
+        >>> from jaxrl_dist import simulator
+        >>> ours, theirs = socket.socketpair()
+        >>> theirs.sendall(simulator.pack({"kind": "action"}, b"ab"))
+        >>> frame = simulator.Reader(ours, header_bytes=64, payload_bytes=2).read()
+        >>> frame.header, bytes(frame.payload)
+        ({'kind': 'action'}, b'ab')
+        >>> ours.close(), theirs.close()
+        (None, None)
+    """
 
     def __init__(self, connection: socket.socket, header_bytes: int, payload_bytes: int) -> None:
         """Reserves the memory.
@@ -202,10 +265,14 @@ class Session:
     def begin(self, observation: Any) -> Any:
         """Opens an episode with its first observation, and returns the action to take there.
 
+        Args:
+            observation: number, list or array of the type and shape that the trainer expects.
+
         Returns:
             int, or f32 [...].
 
         Raises:
+            RuntimeError: an episode is open.
             ValueError: the observation is not as the trainer expects it.
             Ended: the trainer has ended this session.
             Refused: the trainer does not accept the message.
@@ -225,6 +292,7 @@ class Session:
                 true.
 
         Raises:
+            RuntimeError: no episode is open.
             ValueError: the observation or the reward is not as the trainer expects it.
             Ended: the trainer has ended this session.
             Refused: the trainer does not accept the message.
@@ -297,6 +365,18 @@ def connect(port: int, *, purpose: str | None = None, slot: int | None = None, w
         ConnectionRefusedError: nothing listens there.
         Ended: the trainer ended before it had an environment.
         Refused: the trainer does not accept this simulator.
+
+    Example:
+        >>> import socket
+        >>> from jaxrl_dist import simulator
+        >>> with socket.socket() as probe:
+        ...     probe.bind(("127.0.0.1", 0))
+        ...     port = probe.getsockname()[1]  # nothing listens there
+        >>> with simulator.connect(port, wait_s=0.0) as session:
+        ...     action = session.begin([0.0, 0.0])
+        Traceback (most recent call last):
+            ...
+        ConnectionRefusedError: no trainer listens on 127.0.0.1:41001
     """
     until_s = time.monotonic() + wait_s
     while (connection := _dial(port)) is None:
@@ -325,9 +405,37 @@ def serve(
 ) -> None:
     """Plays one session of `connect` after the other, until no trainer listens any more, or `play` returns.
 
+    Args:
+        play: (session); plays until the session ends.
+        port: as of `connect`.
+        purpose: as of `connect`.
+        slot: as of `connect`.
+        wait_s: as of `connect`.
+
     Raises:
         ConnectionRefusedError: no trainer listened from the beginning.
         Refused: the trainer does not accept this simulator, or a message of it.
+
+    Example:
+        >>> import socket
+        >>> import threading
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs, simulator
+        >>> with socket.socket() as probe:
+        ...     probe.bind(("127.0.0.1", 0))
+        ...     port = probe.getsockname()[1]
+        >>> def play(session):  # the simulator: episodes of three steps
+        ...     while True:
+        ...         session.begin([0.0])
+        ...         for step in (1.0, 2.0, 3.0):
+        ...             session.act([step], reward=step, terminated=step == 3.0)
+        >>> task = envs.make("external:count", {"observation": "float32[1]", "actions": "2", "listen": str(port)})
+        >>> environment = task.make(np.zeros(1, np.uint32), 1, 20.0)  # the trainer's side
+        >>> threading.Thread(target=simulator.serve, args=(play, port), daemon=True).start()
+        >>> observation = environment.reset().observation
+        >>> print(environment.step(np.ones(1, np.int32)).reward)
+        [1.]
+        >>> environment.close()
     """
     has_met_a_trainer = False
     while True:

@@ -21,6 +21,14 @@ def short_repr(record: Any) -> str:
 
     Args:
         record: `NamedTuple`; a mapping in it is written as its keys.
+
+    Returns:
+        Such as `Axis(functions sum, max)`.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> print(types.short_repr(types.LOCAL))
+        Axis(functions sum, max)
     """
     values, functions = [], []
     for name, value in record._asdict().items():
@@ -61,6 +69,19 @@ class TimeStep(NamedTuple):
         discount: f32 [B], 0 if the environment terminated (or a life was lost), else 1; 1 at FIRST and at a truncation.
         observation: tree of [B, ...].
         info: `EpisodeInfo`; `()` once stored.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> timestep = types.TimeStep(
+        ...     step_type=jnp.array([types.FIRST, types.MID], jnp.int8),
+        ...     reward=jnp.array([0.0, 1.0]),
+        ...     discount=jnp.ones(2),
+        ...     observation=jnp.zeros((2, 4)),
+        ...     info=(),
+        ... )
+        >>> print(timestep.step_type == types.FIRST)
+        [ True False]
     """
 
     step_type: Array
@@ -74,7 +95,7 @@ class Step(NamedTuple):
     """A stored row: a timestep, and the action that the agent took there.
 
     Attributes:
-        timestep: `TimeStep` with `info=()`.
+        timestep: `TimeStep` of leaves [B, ...] with `info=()`.
         action: [B, ...], the action chosen at this timestep (ignored by the environment on a LAST row).
         extras: tree of [B, ...], values that the agent stores in acting (log-probability, value).
         version: i32 [B], version of the policy that acted.
@@ -116,8 +137,8 @@ class ActInputs(NamedTuple):
     Attributes:
         timestep: `TimeStep` [B] with `info=()`.
         carry: acting state, tree of [B, ...].
-        key: key of this step.
-        exploration: tree of [B, ...] from `Agent.exploration`, the same for a whole unroll; () in evaluation.
+        key: typed key [], of this step.
+        exploration: tree of [B, ...] from `agents.Agent.exploration`, the same for a whole unroll; () in evaluation.
     """
 
     timestep: TimeStep
@@ -127,7 +148,13 @@ class ActInputs(NamedTuple):
 
 
 class ActOutput(NamedTuple):
-    """Action [B, ...], extras (tree of [B, ...]) and the next acting state (tree of [B, ...])."""
+    """Holds what an agent that acts returns.
+
+    Attributes:
+        action: [B, ...].
+        extras: tree of [B, ...], what the agent stores of acting.
+        carry: tree of [B, ...], the next acting state.
+    """
 
     action: Array
     extras: ArrayTree
@@ -139,8 +166,8 @@ class LossInputs(NamedTuple):
 
     Attributes:
         batch: for `prepare` the `Unroll` [L, N]; for `loss` the result of `prepare`, leaves [N', ...].
-        target: the target network, () without one.
-        key: key of this call.
+        target: parameters of the target network, () without one.
+        key: typed key [], of this call.
         progress: f32 [], share of training.
         axis: reductions over all devices.
     """
@@ -162,6 +189,15 @@ class LossOutput(NamedTuple):
         metrics: dict of f32 [N], each summed over the item's taught steps.
         maxima: dict of f32 [N], each the largest of the item's taught steps; 0 if it has none.
         unweighted: f32 [N], the part of the loss that importance weights do not multiply, such as a policy's.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> error, taught = jnp.array([[1.0, -2.0], [3.0, 0.0]]), jnp.array([[1.0, 1.0], [1.0, 0.0]])
+        >>> loss = (0.5 * taught * error**2).sum(-1)  # per item, over its taught steps
+        >>> output = types.LossOutput(loss, taught.sum(-1), jnp.abs(error).max(-1), {"loss": loss}, {})
+        >>> print(output.loss, output.valid)
+        [2.5 4.5] [2. 1.]
     """
 
     loss: Array
@@ -179,7 +215,7 @@ class Sample(NamedTuple):
         sequences: `Unroll` with leaves [L, N, ...] and carry [N, ...].
         indices: tree of [N], places of the windows in the replay (`()` if it has no priorities).
         weights: f32 [N], importance weights.
-        fresh: the new unroll among them, for running statistics; `()` if all windows are new, or none.
+        fresh: the new unroll [L, M] among them, for running statistics; `()` if all windows are new, or none.
     """
 
     sequences: Unroll
@@ -189,7 +225,17 @@ class Sample(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Reductions over all devices: collectives inside `mesh.device_map`, identities outside it."""
+    """Reductions over all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
+
+    Attributes:
+        sum: (tree) -> tree, each leaf summed over devices.
+        max: (tree) -> tree, likewise the largest.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.LOCAL.sum({"loss": 1.0})
+        {'loss': 1.0}
+    """
 
     sum: Callable[[ArrayTree], ArrayTree]
     max: Callable[[ArrayTree], ArrayTree]
@@ -208,6 +254,11 @@ class Part(NamedTuple):
     Attributes:
         learning_rate: step size; 0 takes the learner's.
         period: updates of the other parts for each update of this one.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.Part(learning_rate=1e-4, period=2)
+        Part(learning_rate=0.0001, period=2)
     """
 
     learning_rate: float = 0.0
@@ -215,23 +266,47 @@ class Part(NamedTuple):
 
 
 class DiscreteSpace(NamedTuple):
-    """Integers 0 … num_values − 1."""
+    """Integers 0 … num_values − 1.
+
+    Attributes:
+        num_values: number of actions.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> space = types.DiscreteSpace(3)
+        >>> space.kind, space.struct.shape, space.struct.dtype
+        ('discrete', (), dtype('int32'))
+    """
 
     num_values: int
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of one action: i32 []."""
+        """Returns shape and dtype of one action, i32 []."""
         return jax.ShapeDtypeStruct((), np.int32)
 
     @property
     def kind(self) -> str:
-        """Kind of action, as in `System.actions`."""
+        """Returns the kind of action, as in `systems.System.actions`."""
         return "discrete"
 
 
 class BoxSpace(NamedTuple):
-    """Real arrays of one shape, with bounds per component or for all, ±inf for none."""
+    """Real arrays of one shape.
+
+    Attributes:
+        shape: of one action.
+        low: lower bound, one for all or one per component; −inf for none.
+        high: upper bound, likewise; inf for none.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import types
+        >>> types.BoxSpace((2,), low=-1.0, high=np.array([1.0, 2.0])).kind
+        'bounded'
+        >>> types.BoxSpace((2,), low=-np.inf, high=np.inf).kind
+        'unbounded'
+    """
 
     shape: tuple[int, ...]
     low: Any
@@ -239,12 +314,12 @@ class BoxSpace(NamedTuple):
 
     @property
     def struct(self) -> jax.ShapeDtypeStruct:
-        """Shape and dtype of one action: f32 [...]."""
+        """Returns shape and dtype of one action, f32 [...]."""
         return jax.ShapeDtypeStruct(self.shape, np.float32)
 
     @property
     def kind(self) -> str:
-        """Kind of action, as in `System.actions`."""
+        """Returns the kind of action, as in `systems.System.actions`."""
         return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 
@@ -259,6 +334,14 @@ class EnvironmentSpec(NamedTuple):
         reward_range: (lowest, highest) reward of one step, ±inf if unknown.
         time_limit: longest episode in steps, 0 without a limit.
         frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> observation = jax.ShapeDtypeStruct((4,), jnp.float32)
+        >>> types.EnvironmentSpec("mine:pole", observation, types.DiscreteSpace(2), family="classic", time_limit=500)
+        EnvironmentSpec(mine:pole: observation float32[4], actions 2, family classic)
     """
 
     name: str

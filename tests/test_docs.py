@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import conftest
 import pytest
@@ -29,11 +30,22 @@ from jaxrl_dist.training import study as studies
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _API = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
+# Modules that the reference lists whole, and names that it lists of others.
 REFERENCE = re.findall(r"automodule:: (\S+)", _API)
+LISTED = re.findall(r"auto(?:function|class):: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
 COMING_FROM = ROOT / "docs" / "coming_from.md"
 WITH_SYSTEMS = [ROOT / "README.md", ROOT / "docs" / "systems.md"]
+
+
+def public(module: str) -> dict[str, Any]:
+    """Returns the functions and classes that a module defines for others, by name."""
+    return {
+        name: value
+        for name, value in vars(importlib.import_module(module)).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
+    }
 
 
 def table() -> str:
@@ -50,12 +62,17 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def as_code(text: str) -> str:
+    """Puts the flags of a sentence between backquotes, as the site makes dashes of two hyphens."""
+    return re.sub(r"--[\w.=]+", r"`\g<0>`", text)
+
+
 def names_of(library: str) -> str:
     """Returns the table of a library's names and ours in Markdown."""
     lines = ["| there | here |", "|---|---|"]
     for theirs, ours, remark in synonyms.LIBRARIES[library]:
         flags = " or ".join(f"`--{flag}`" for flag in ours)
-        lines.append(f"| `{theirs}` | {'; '.join(part for part in (flags, remark) if part)} |")
+        lines.append(f"| `{theirs}` | {'; '.join(part for part in (flags, as_code(remark)) if part)} |")
     return "\n".join(lines)
 
 
@@ -87,7 +104,7 @@ def flags_page() -> str:
     for title, prefix, config in _owners():
         lines += [f"## {title}", "", "| flag | default | what it is | default from |", "|---|---|---|---|"]
         for field in fields.of(config):
-            about = f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|")
+            about = as_code(f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|"))
             default = fields.shown(field.default)
             source = resolve.origin_of(field.source) if field.source else ""
             lines.append(f"| `--{prefix}{field.name}` | {f'`{default}`' if default else ''} | {about} | {source} |")
@@ -255,7 +272,8 @@ def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
         for layout in row.layouts
         for name in catalogue.declared(row, layout.name)
     }
-    actions = {"help", "list", "version", "flagfile", "dry_run", *catalogue.ALIASES}
+    # `flag` stands for any.
+    actions = {"help", "list", "version", "flagfile", "dry_run", "flag", *catalogue.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
         assert name in known or f"{negation}{name}" in known or name.startswith(resolve.PARAMS), name
@@ -336,12 +354,16 @@ def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
         value = getattr(jaxrl_dist, name)
         assert inspect.ismodule(value) or {f"jaxrl_dist.{name}", f"{value.__module__}.{name}"} & names
     for module in REFERENCE:
-        public = [
-            f"{module}.{name}"
-            for name, value in vars(importlib.import_module(module)).items()
-            if not name.startswith("_") and getattr(value, "__module__", None) == module and callable(value)
-        ]
-        assert set(public) <= names, sorted(set(public) - names)
+        full_names = {f"{module}.{name}" for name in public(module)}
+        assert full_names <= names, sorted(full_names - names)
+    for _, _, config in _owners():
+        if config.__module__ in REFERENCE:
+            full_name = f"{config.__module__}.{config.__name__}"
+            assert {f"{full_name}.{field.name}" for field in fields.of(config)} <= names
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "docs" / "api").glob("*.html"))
+    assert "Alias for field" not in pages and "Create new instance" not in pages
+    # Every file of an agent has the equation that it minimises.
+    assert pages.count("<math") >= len({row.agent for row in systems.SYSTEMS.values()})
 
 
 def test_docstrings_do_not_open_with_a_question() -> None:

@@ -64,6 +64,19 @@ class Agent(NamedTuple):
             computed from stored extras; None leaves it to the replay.
         adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; parameters whose
             first value is a setting keep it.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks, types
+        >>> from jaxrl_dist.agents import ppo
+        >>> environment = envs.make("toy:walk")
+        >>> agent = ppo.make(ppo.Config(), environment.spec, networks.Config(torso="mlp"))
+        >>> state, timestep = envs.columns(environment).reset(jax.random.key(0), jnp.arange(3))
+        >>> inputs = types.ActInputs(timestep, agent.init_carry(3), jax.random.key(1))
+        >>> output = agent.act(agent.init(jax.random.key(2)), inputs)
+        >>> output.action.shape, output.extras.log_prob.shape
+        ((3,), (3,))
     """
 
     init: Callable[[Array], types.Params]

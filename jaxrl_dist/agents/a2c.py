@@ -1,8 +1,14 @@
-"""Advantage actor-critic, feed-forward and recurrent: one gradient per unroll, by the policy that acted.
+r"""Advantage actor-critic, feed-forward and recurrent: one gradient per unroll, by the policy that acted.
 
-Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3, made synchronous as by
-OpenAI Baselines a2c (2017). The workers of A3C use the same agent: there the gradient is old, not the rows. With a
-correction by ε it may learn from rows of older policies (Babaeizadeh et al. 2017, GA3C).
+The loss of a row, with advantages A and targets R = A + V of `returns.gae`, which are fixed:
+
+.. math:: L_t = -\log \pi(a_t | s_t)\, A_t + \frac{c_v}{2} (R_t - V(s_t))^2 - \beta\, H(\pi(\cdot | s_t))
+
+c_v is `value_cost`, β `entropy_cost`; with λ = 1, A is that of the paper.
+
+Source: Mnih et al. 2016, "Asynchronous methods for deep reinforcement learning", algorithm S3 and section 4 (entropy),
+made synchronous as by OpenAI Baselines a2c (2017). The workers of A3C use the same agent: there the gradient is old,
+not the rows. With a correction by ε it may learn from rows of older policies (Babaeizadeh et al. 2017, GA3C).
 """
 
 import dataclasses
@@ -53,7 +59,25 @@ class Config:
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
-    """Builds the agent for an environment; see `agents.Agent` for its functions."""
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
+
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
+    Raises:
+        UsageError: the network or the distribution of actions does not fit the environment.
+
+    Example:
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import a2c
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> a2c.make(a2c.Config(), spec, network).staleness
+        'none'
+        >>> a2c.make(a2c.Config(correction_epsilon=1e-6), spec, network).staleness
+        'corrected'
+    """
     staleness = "corrected" if config.correction_epsilon else "none"
     return actor_critic.make_agent(config, spec, network, staleness=staleness, act=_act, prepare=_prepare, loss=_loss)
 

@@ -1,10 +1,21 @@
-"""Deterministic policy gradients, with the parts of D4PG and TD3 as switches: n-step, atoms, two critics, smoothing.
+r"""Deterministic policy gradients, with the parts of D4PG and TD3 as switches: n-step, atoms, two critics, smoothing.
 
-Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning" (DDPG); Barth-Maron et al. 2018,
-"Distributed distributional deterministic policy gradients" (D4PG); Fujimoto et al. 2018, "Addressing function
-approximation error in actor-critic methods" (TD3). The replay has the priorities (Horgan et al. 2018), and the learner
-the step sizes of the parts. Differs from TD3's released code: critics and policy move by one gradient, so the policy's
-gradient goes through the critic before its step in the same update; in TD3's code it goes through the critic after it.
+The loss of a row moves the critics by the first term, and the policy μ by the second; θ⁻ are the parameters of the
+target network, and n rewards lead to s':
+
+.. math:: L = \frac{1}{2} \sum_i (y - Q_i(s, a; \theta))^2 - Q_1(s, \mu(s; \theta))
+
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n \min_i Q_i(s', \mu(s'; \theta^-) + \xi; \theta^-)
+
+ξ is 0, or noise clipped to ± `target_noise_clip` (TD3). With `num_atoms` the first term is KL(Φ y ‖ p(s, a; θ)), where
+Φ projects the distribution of the target onto the atoms (D4PG).
+
+Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learning" (DDPG), equations 5 and 6;
+Barth-Maron et al. 2018, "Distributed distributional deterministic policy gradients" (D4PG), algorithm 1; Fujimoto et
+al. 2018, "Addressing function approximation error in actor-critic methods" (TD3), sections 4.2 and 5.3. The replay
+has the priorities (Horgan et al. 2018), and the learner the step sizes of the parts. Differs from TD3's released code:
+critics and policy move by one gradient, so the policy's gradient goes through the critic before its step in the same
+update; in TD3's code it goes through the critic after it.
 """
 
 import dataclasses
@@ -76,9 +87,25 @@ class _Static(NamedTuple):
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of policy and critics.
+
     Raises:
         UsageError: actions are no bounded vector, observations are no vector, the network has a memory, atoms have no
             range, or there are atoms and `actor_errors`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import networks, types
+        >>> from jaxrl_dist.agents import dpg
+        >>> observation, action = jax.ShapeDtypeStruct((3,), jnp.float32), types.BoxSpace((2,), low=-1.0, high=1.0)
+        >>> spec = types.EnvironmentSpec("mine:arm", observation, action, family="continuous")
+        >>> agent = dpg.make(dpg.Config(num_critics=2, policy_period=2), spec, networks.Config(torso="mlp"))
+        >>> agent.parts["policy"], sorted(agent.init(jax.random.key(0)).network)
+        (Part(learning_rate=0.0, period=2), ['critic', 'policy'])
     """
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)

@@ -1,7 +1,18 @@
-"""Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double, dueling, n-step, C51, noisy, ε ladder.
+r"""Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double, dueling, n-step, C51, noisy, ε ladder.
 
-Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning"; Hessel et al. 2018, "Rainbow";
-Horgan et al. 2018, "Distributed prioritized experience replay". Priorities belong to the replay.
+The loss of a row is ℓ(y − Q(s, a; θ)), where ℓ is Huber's function (`error_clip`), θ⁻ are the parameters of the target
+network, and n rewards lead to s':
+
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n Q(s', a^*; \theta^-)
+
+.. math:: a^* = \operatorname{argmax}_a Q(s', a; \theta^-)
+
+With `double`, a* is that of θ. With `num_atoms` the loss is KL(Φ y ‖ p(s, a; θ)), where Φ projects the distribution of
+the target onto the atoms.
+
+Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", equation 2; van Hasselt et al.
+2016, equation 4 (double); Bellemare et al. 2017, algorithm 1 (atoms); Hessel et al. 2018, "Rainbow"; Horgan et al.
+2018, "Distributed prioritized experience replay". Priorities belong to the replay.
 """
 
 import dataclasses
@@ -78,8 +89,25 @@ class _Static(NamedTuple):
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
     Raises:
         UsageError: actions are real, the core is recurrent, atoms have no range, or there are atoms and `actor_errors`.
+
+    Example:
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import dqn
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> agent = dqn.make(dqn.Config(n_step=3, double=True), spec, network)
+        >>> agent.taught, agent.lookahead
+        (1, 3)
+        >>> dqn.make(dqn.Config(), spec, networks.Config(torso="mlp", core="lstm"))
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: network.core=lstm: dqn replays single steps; …
     """
     num_actions = action_values.check_discrete(spec)
     heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)

@@ -1,7 +1,16 @@
-"""IMPALA, feed-forward and recurrent: an actor-critic that corrects for the older policies that acted.
+r"""IMPALA, feed-forward and recurrent: an actor-critic that corrects for the older policies that acted.
+
+The loss of a row, with the targets v of `returns.vtrace`, which are fixed; ρ is π / μ of the policy μ that acted, at
+most `clip_policy_rho`:
+
+.. math:: L_s = -\rho_s \log \pi(a_s | x_s)\, (r_s + \gamma v_{s+1} - V(x_s))
+   + \frac{c_v}{2} (v_s - V(x_s))^2 - \beta\, H(\pi(\cdot | x_s))
+
+c_v is `value_cost`, β `entropy_cost`. With λ < 1, `returns.vtrace` says what takes the place of v at s + 1;
+`correction` chooses other corrections.
 
 Source: Espeholt et al. 2018, "IMPALA: scalable distributed deep-RL with importance weighted actor-learner
-architectures".
+architectures", equation 1 (v) and section 4.2.
 """
 
 import dataclasses
@@ -82,7 +91,18 @@ class Config:
 
 
 class Batch(NamedTuple):
-    """N unrolls: leaves [N, T + 1, ...]; `sample` and `log_prob` of the actions [N, T, ...]; carry [N, ...]."""
+    """N unrolls of T rows.
+
+    Attributes:
+        inputs: tree of [N, T + 1, ...], of the network.
+        is_first: bool [N, T + 1].
+        carry: tree of [N, ...], the network's memory before row 0.
+        sample: [N, T, ...], the actions as the policy drew them.
+        log_prob: f32 [N, T], by the policy that acted.
+        reward: f32 [N, T + 1].
+        discount: f32 [N, T + 1].
+        step_type: i8 [N, T + 1].
+    """
 
     inputs: ArrayTree
     is_first: Array
@@ -95,7 +115,24 @@ class Batch(NamedTuple):
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
-    """Builds the agent for an environment; see `agents.Agent` for its functions."""
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
+
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
+    Raises:
+        UsageError: the network or the distribution of actions does not fit the environment.
+
+    Example:
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import impala
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> agent = impala.make(impala.Config(clip_rho=2.0), spec, network)
+        >>> agent.staleness, agent.keeps_sequences
+        ('any', True)
+    """
     agent = actor_critic.make_agent(
         config, spec, network, staleness="any", act=actor_critic.act, prepare=_prepare, loss=_loss
     )

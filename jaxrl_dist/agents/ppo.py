@@ -1,8 +1,18 @@
-"""Proximal policy optimisation, feed-forward and recurrent, each code-level detail its own switch.
+r"""Proximal policy optimisation, feed-forward and recurrent, each code-level detail its own switch.
 
-Source: Schulman et al. 2017, "Proximal policy optimization algorithms"; the details as listed by Engstrom et al. 2020,
-"Implementation matters in deep policy gradients"; the penalty that adapts as in Heess et al. 2017, "Emergence of
-locomotion behaviours in rich environments" (DPPO).
+The loss of a row, with advantages A and targets R of `returns.gae` by the policy μ that acted:
+
+.. math:: L_t = -\min(r_t A_t,\, \operatorname{clip}(r_t, 1 - \epsilon, 1 + \epsilon) A_t)
+   + \frac{c_1}{2} (V(s_t) - R_t)^2 - c_2 H(\pi(\cdot | s_t))
+
+.. math:: r_t = \frac{\pi(a_t | s_t)}{\mu(a_t | s_t)}
+
+ε is `clip_epsilon`, c_1 `value_cost`, c_2 `entropy_cost`. With `clip_value` the squared error is the larger of this one
+and that of V moved by at most so much from its old prediction; `kl_penalty` adds λ KL(μ ‖ π), whose weight adapts.
+
+Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equations 7 and 9; the details as listed by
+Engstrom et al. 2020, "Implementation matters in deep policy gradients"; the penalty that adapts as in Heess et al.
+2017, "Emergence of locomotion behaviours in rich environments" (DPPO).
 """
 
 import dataclasses
@@ -83,7 +93,24 @@ _SMALLEST, _LARGEST = 1e-4, 1e4
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
-    """Builds the agent for an environment; see `agents.Agent` for its functions."""
+    """Builds the agent for an environment; see `agents.Agent` for its functions.
+
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
+    Raises:
+        UsageError: the network or the distribution of actions does not fit the environment.
+
+    Example:
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import ppo
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp", core="lstm")
+        >>> agent = ppo.make(ppo.Config(gae_lambda=0.9), spec, network)
+        >>> agent.staleness, agent.keeps_sequences
+        ('corrected', True)
+    """
     adapt = _adapt if config.kl_penalty else None
     agent = actor_critic.make_agent(
         config, spec, network, staleness="corrected", act=actor_critic.act, prepare=_prepare, loss=_loss, adapt=adapt

@@ -1,4 +1,10 @@
-"""Parallelised Q-network, feed-forward and recurrent: Q(λ) on the rows just played, without replay or target network.
+r"""Parallelised Q-network, feed-forward and recurrent: Q(λ) on the rows just played, without replay or target network.
+
+The loss of a row; its target is made before the first epoch, and fixed:
+
+.. math:: L_t = \frac{1}{2} (R^\lambda_t - Q(s_t, a_t))^2
+
+.. math:: R^\lambda_t = r_t + \gamma \left(\lambda R^\lambda_{t+1} + (1 - \lambda) \max_a Q(s_{t+1}, a)\right)
 
 Source: Gallici et al. 2024, "Simplifying deep temporal difference learning", algorithm 1 and section 4; the returns are
 those of Peng & Williams 1994 ("Incremental multi-step Q-learning"): a trace goes on past an action that was not the
@@ -56,7 +62,16 @@ class Config:
 
 
 class Batch(NamedTuple):
-    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...] with carry [N, ...]."""
+    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...].
+
+    Attributes:
+        inputs: tree of [N, ...], of the network.
+        is_first: bool [N, T] of sequences, () of rows.
+        carry: tree of [N, ...] of sequences, the memory before row 0; () of rows.
+        action: i32 [N] or [N, T].
+        target: f32 [N] or [N, T], λ-returns.
+        taught: f32 [N] or [N, T], 1 where the row teaches.
+    """
 
     inputs: ArrayTree
     is_first: ArrayTree
@@ -75,8 +90,22 @@ class _Static(NamedTuple):
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
     Raises:
         UsageError: real-valued actions.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import pqn
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> agent = pqn.make(pqn.Config(epsilon_end=0.25, epsilon_fraction=0.5), spec, network)
+        >>> print(agent.exploration((), jnp.arange(2), 2, progress=0.5))  # ε of two environments
+        [0.25 0.25]
     """
     num_actions = action_values.check_discrete(spec)
     net = networks.make(network, spec, action_values.heads(num_actions, dueling=False))

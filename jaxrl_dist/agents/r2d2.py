@@ -1,6 +1,16 @@
-"""Recurrent replay distributed DQN: sequences with stored state and burn-in, rescaled values, n-step double targets.
+r"""Recurrent replay distributed DQN: sequences with stored state and burn-in, rescaled values, n-step double targets.
 
-Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning".
+The loss of a sequence is summed over its taught rows, with h of `values.signed_hyperbolic`:
+
+.. math:: L = \frac{1}{2} \sum_t (y_t - Q(s_t, a_t; \theta))^2
+
+.. math:: y_t = h\left(\sum_{k=0}^{n-1} \gamma^k r_{t+k} + \gamma^n h^{-1}(Q(s_{t+n}, a^*; \theta^-))\right)
+
+.. math:: a^* = \operatorname{argmax}_a Q(s_{t+n}, a; \theta)
+
+Its priority is η max |δ| + (1 − η) mean |δ| of these errors; η is `max_error_share`.
+
+Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3.
 """
 
 import dataclasses
@@ -63,14 +73,27 @@ class Config:
 
 
 class Carry(NamedTuple):
-    """Acting state: that of the core, and the action i32 [B] before this timestep."""
+    """Acting state.
+
+    Attributes:
+        core: tree of [B, ...], that of the network.
+        action: i32 [B], before this timestep.
+    """
 
     core: ArrayTree
     action: Array
 
 
 class Batch(NamedTuple):
-    """N sequences: inputs [N, L, ...], data of their taught rows, and the network's memory before row 0."""
+    """N sequences of L rows.
+
+    Attributes:
+        inputs: tree of [N, L, ...], of the network.
+        is_first: bool [N, L].
+        timestep: leaves [N, L], without observations.
+        action: i32 [N, L].
+        memory: tree of [N, ...], the network's before row 0.
+    """
 
     inputs: ArrayTree
     is_first: Array
@@ -88,8 +111,21 @@ class _Static(NamedTuple):
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of the network.
+
     Raises:
         UsageError: real-valued actions, or a core without memory.
+
+    Example:
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import r2d2
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp", core="lstm", core_size=8)
+        >>> agent = r2d2.make(r2d2.Config(burn_in=4, taught=8, n_step=2), spec, network)
+        >>> agent.context, agent.taught, agent.lookahead
+        (4, 8, 2)
     """
     num_actions = action_values.check_discrete(spec)
     net = networks.make(network, spec, action_values.heads(num_actions, config.dueling), extra=num_actions + 1)

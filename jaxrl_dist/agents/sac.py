@@ -1,6 +1,20 @@
-"""Soft actor-critic, with a temperature that learns.
+r"""Soft actor-critic, with a temperature that learns.
 
-Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications".
+The losses of a row, of the critics, the policy and the temperature α; θ⁻ are the parameters of the target network, s'
+follows after n rewards, and a', ã are new samples of the policy at s' and s:
+
+.. math:: L_Q = \frac{1}{2} \sum_i (y - Q_i(s, a))^2
+
+.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k
+   + \gamma^n \left(\min_i Q_i(s', a'; \theta^-) - \alpha \log \pi(a' | s')\right)
+
+.. math:: L_\pi = \alpha \log \pi(\tilde a | s) - \min_i Q_i(s, \tilde a)
+
+.. math:: L_\alpha = -\log \alpha\, (\log \pi(\tilde a | s) + \bar H)
+
+H̄ is `target_entropy` times the size of an action. The paper's equation 18 has α for log α.
+
+Source: Haarnoja et al. 2018, "Soft actor-critic algorithms and applications", equations 5, 9 and 18.
 """
 
 import dataclasses
@@ -57,8 +71,25 @@ class _Static(NamedTuple):
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
     """Builds the agent for an environment; see `agents.Agent` for its functions.
 
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+        network: settings of policy and critics.
+
     Raises:
         UsageError: actions are no bounded vector, observations are no vector, or the network has a memory.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import networks, types
+        >>> from jaxrl_dist.agents import sac
+        >>> observation, action = jax.ShapeDtypeStruct((3,), jnp.float32), types.BoxSpace((2,), low=-1.0, high=1.0)
+        >>> spec = types.EnvironmentSpec("mine:arm", observation, action, family="continuous")
+        >>> agent = sac.make(sac.Config(temperature=0.5), spec, networks.Config(torso="mlp"))
+        >>> params = agent.init(jax.random.key(0))
+        >>> print(jnp.exp(params.network["temperature"]["log"]).round(2))
+        0.5
     """
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)

@@ -54,6 +54,20 @@ class BareEnvironment(NamedTuple):
         reset: (key) -> (state, observation).
         step: (key, state, action) -> `Transition`; never called on a state that ended.
         spec: its `observation` may be `()`: `wrappers.auto_reset` reads it from `reset`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, types
+        >>> def reset(key):
+        ...     return jnp.int32(0), jnp.zeros(1)  # state, observation
+        >>> def step(key, state, action):
+        ...     state = state + action
+        ...     observation = jnp.full(1, state, jnp.float32)
+        ...     return envs.Transition(state, observation, reward=1.0, terminated=state >= 3, truncated=False)
+        >>> spec = types.EnvironmentSpec("mine:count", (), types.DiscreteSpace(2), "classic")
+        >>> bare = envs.BareEnvironment(reset, step, spec)  # `wrappers.auto_reset` makes an `Environment` of it
+        >>> print(bare.step(None, 2, 1).terminated)
+        True
     """
 
     reset: Callable[[Array], tuple[ArrayTree, ArrayTree]]
@@ -86,6 +100,15 @@ class Environment(NamedTuple):
         spec: facts that an agent may know of it.
         make_picture: () -> `Picture`, called only to film an episode, so that it may import libraries that draw; None
             if the suite draws nothing.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist import envs
+        >>> environment = envs.make("toy:episode")
+        >>> state, timestep = environment.reset(jax.random.key(0))
+        >>> state, timestep = environment.step(state, 2)
+        >>> print(timestep.observation, timestep.reward)
+        [1. 2.] 2.0
     """
 
     reset: Callable[[Array], tuple[ArrayTree, types.TimeStep]]
@@ -110,7 +133,21 @@ class Columns(NamedTuple):
 
 
 def columns(environment: Environment) -> Columns:
-    """Maps an environment over columns; returns equal functions for equal environments, so that they compile once."""
+    """Maps an environment over columns; returns equal functions for equal environments, so that they compile once.
+
+    Args:
+        environment: one on the device.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs
+        >>> columns = envs.columns(envs.make("toy:walk"))
+        >>> state, timestep = columns.reset(jax.random.key(0), jnp.arange(3))
+        >>> state, timestep = columns.step(state, jnp.zeros(3, jnp.int32))
+        >>> timestep.observation.shape
+        (3, 2)
+    """
     return _columns(environment.reset, environment.step)
 
 
@@ -211,6 +248,19 @@ class HostTask(NamedTuple):
         make_evaluation: as `make`, for environments whose episodes are scored; None if `make` serves both.
         make_film: (seed of 31 bits, timeout_s) -> `Film`; None if the suite draws nothing.
         steps_together: whether the environments of one `make` all step together, so that `batch_size` must be B.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs.host import as_host
+        >>> on_device = envs.make("toy:episode")
+        >>> def make(seeds, batch_size, timeout_s):
+        ...     return as_host.AsHost(on_device, len(seeds), jax.random.key(seeds[0]))
+        >>> task = envs.HostTask(on_device.spec, protocol="", make=make)
+        >>> environment = task.make(np.arange(2, dtype=np.uint32), 2, 60.0)
+        >>> environment.reset().observation.shape
+        (2, 2)
     """
 
     spec: types.EnvironmentSpec
@@ -255,6 +305,11 @@ def registry() -> Mapping[str, Suite]:
 
     Raises:
         errors.UsageError: a package cannot be imported, or does not offer a `Suite`.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> envs.registry()["gymnax"].runs_on, envs.registry()["envpool"].runs_on
+        ('device', 'host')
     """
     package = importlib.import_module("jaxrl_dist.envs.suites")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."))
@@ -270,10 +325,22 @@ def registry() -> Mapping[str, Suite]:
 
 
 def find_suite(name: str) -> Suite:
-    """Returns the suite of an environment's name, `suite:name`.
+    """Returns the suite of an environment's name; its library is not imported.
+
+    Args:
+        name: `suite:name`.
 
     Raises:
         errors.UsageError: the suite or the environment is unknown.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> envs.find_suite("gymnax:CartPole-v1").name
+        'gymnax'
+        >>> envs.find_suite("gymnax:CartPol-v1")
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: env=gymnax:CartPol-v1: gymnax has CartPole-v1, …; did you mean CartPole-v1?
     """
     by_name = registry()
     full_names = [f"{suite.name}:{member}" for suite in by_name.values() for member in suite.environments]
@@ -308,9 +375,19 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
         params: texts for the suite's own parameters. `observe=0,2` is handled here for every suite: only these
             components of a one-dimensional observation are shown to the agent.
 
+    Returns:
+        `Environment` on the device, or `HostTask`.
+
     Raises:
         errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit or is
             not trusted.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> envs.make("toy:walk", {"length": "10"}).spec.time_limit
+        10
+        >>> envs.make("toy:walk", {"observe": "1"}).spec.observation.shape
+        (1,)
     """
     suite, task = find_suite(name), name.partition(":")[2]
     remaining = dict(params or {})
@@ -340,6 +417,15 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
 
     Returns:
         Field of the timestep -> bool, of the shape of `timestep.reward`.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.parallel import unroll
+        >>> spec = envs.make("toy:walk").spec
+        >>> timestep = unroll.zero_timestep(spec, width=2)._replace(reward=np.array([1.0, np.nan], np.float32))
+        >>> envs.out_of_range(spec, timestep)["reward"]
+        array([False,  True])
     """
     low, high = (bound + sign * 1e-5 * (1 + abs(bound)) for bound, sign in zip(spec.reward_range, (-1, 1), strict=True))
     reward, discount, lead = timestep.reward, timestep.discount, timestep.reward.ndim

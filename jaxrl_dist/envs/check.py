@@ -31,7 +31,12 @@ class Config:
 
 
 class Fact(NamedTuple):
-    """One rule, and the first place that breaks it or ""."""
+    """A rule and its verdict.
+
+    Attributes:
+        rule: in words.
+        broken: the first place that breaks it, "" if it is kept.
+    """
 
     rule: str
     broken: str
@@ -56,8 +61,39 @@ class Report(NamedTuple):
 def main(arguments: Sequence[str]) -> int:
     """Checks the environment that the arguments name and prints what was found.
 
+    Args:
+        arguments: of the command.
+
     Returns:
         0 where every rule holds, 1 where one is broken, 2 for bad input.
+
+    Example:
+        >>> from jaxrl_dist.envs import check
+        >>> check.main(["toy:walk", "--num_envs=2", "--steps=20"])
+        toy:walk
+          observation float32[2]
+          action      0 to 2
+          family      classic
+          reward      -inf to inf
+          time limit  7 steps
+          protocol    none
+        holds     the row after LAST is FIRST, and no other
+        holds     a FIRST row has reward 0 and discount 1
+        holds     the discount is 0 or 1
+        holds     the discount is 0 only at a true end or a life loss
+        holds     a true end is LAST with discount 0
+        holds     episode lengths count the steps
+        holds     episode returns sum the raw rewards
+        holds     no episode is longer than 7 steps
+        holds     numbers are finite and rewards within their range
+        holds     observations have the declared shapes and types
+        holds     other fields have theirs
+        holds     returned arrays are never written to again
+        holds     equal seeds and actions give equal rows
+        holds     a second reset starts every environment anew
+        4 episodes, mean random return ...
+        ... steps/s
+        0
     """
     try:
         name, options, params = _parse(arguments)
@@ -93,8 +129,21 @@ def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -
         steps: number of steps per environment.
         seed: seed of the actions.
 
+    Returns:
+        `Report`.
+
     Raises:
         errors.EnvironmentFault: an environment failed.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs import check
+        >>> from jaxrl_dist.envs.host import as_host
+        >>> environment = envs.make("toy:walk")
+        >>> report = check.check(lambda: as_host.AsHost(environment, 2, jax.random.key(0)), steps=20)
+        >>> report.episodes, [fact.rule for fact in report.facts if fact.broken]
+        (4, [])
     """
     environment = make()
     try:

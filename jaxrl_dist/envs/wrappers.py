@@ -49,6 +49,26 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
 
     Raises:
         ValueError: `reset` and `step` of the bare environment return different trees or shapes.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, types
+        >>> from jaxrl_dist.envs import wrappers
+        >>> def reset(key):
+        ...     return jnp.int32(0), jnp.zeros(1)  # state, observation
+        >>> def step(key, state, action):
+        ...     observation = jnp.full(1, state + 1, jnp.float32)
+        ...     return envs.Transition(state + 1, observation, reward=1.0, terminated=state + 1 >= 2, truncated=False)
+        >>> spec = types.EnvironmentSpec("mine:count", (), types.DiscreteSpace(2), "classic")
+        >>> environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+        >>> state, timestep = environment.reset(jax.random.key(0))
+        >>> for _ in range(3):
+        ...     state, timestep = environment.step(state, 0)
+        ...     print(timestep.step_type, timestep.discount, timestep.observation)
+        1 1.0 [1.]
+        2 0.0 [2.]
+        0 1.0 [0.]
     """
     struct = _common_struct(bare)
     restart = _restart_where_ended(lambda key: _cast(bare.reset(key), struct))
@@ -94,6 +114,12 @@ def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Env
 
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs import wrappers
+        >>> wrappers.observe(envs.make("toy:walk"), indices=(0,)).spec.observation.shape
+        (1,)
     """
     spec = spec_of(environment.spec, indices)
 
@@ -120,6 +146,19 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
 
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs import wrappers
+        >>> from jaxrl_dist.envs.host import as_host
+        >>> on_device = envs.make("toy:walk")
+        >>> def make(seeds, batch_size, timeout_s):
+        ...     return as_host.AsHost(on_device, len(seeds), jax.random.key(seeds[0]))
+        >>> task = wrappers.observe_on_host(envs.HostTask(on_device.spec, "", make), indices=(1,))
+        >>> task.make(np.zeros(1, np.uint32), 1, 60.0).reset().observation.shape
+        (1, 1)
     """
     spec = spec_of(task.spec, indices)
 
@@ -138,8 +177,18 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
 def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.EnvironmentSpec:
     """Returns the spec of an environment that keeps only some components of its observation [D].
 
+    Args:
+        spec: of the whole environment.
+        indices: components that remain, in this order.
+
     Raises:
         errors.UsageError: the observation is not one-dimensional, or an index is not in it.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs import wrappers
+        >>> wrappers.spec_of(envs.make("toy:walk").spec, (1,)).observation.shape
+        (1,)
     """
     shape = getattr(spec.observation, "shape", None)
     if shape is None or len(shape) != 1:

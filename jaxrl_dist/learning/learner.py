@@ -86,7 +86,14 @@ class Config:
 
 
 class LearnerState(NamedTuple):
-    """Everything a learner carries: `updates` i32 [] counts calls of `Learner.update`."""
+    """Everything a learner carries.
+
+    Attributes:
+        params: parameters and statistics.
+        target_network: parameters of the target network, () without one.
+        opt_state: state of the optimiser; of several parts, name -> state.
+        updates: i32 [], calls of `Learner.update` so far.
+    """
 
     params: types.Params
     target_network: ArrayTree
@@ -95,7 +102,16 @@ class LearnerState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Gradient of the summed loss, the loss, its number of taught rows, summed and largest metrics, priorities [N]."""
+    """Gradient of a minibatch, over the taught rows of one device or of all.
+
+    Attributes:
+        sums: tree of the network's parameters, the gradient of the summed loss.
+        loss: f32 [], that loss.
+        valid: f32 [], taught rows behind it.
+        metrics: name -> f32 [], summed over them.
+        maxima: name -> f32 [], the largest of them.
+        priorities: f32 [N], of the items of this device.
+    """
 
     sums: ArrayTree
     loss: Array
@@ -149,7 +165,35 @@ class _Static(NamedTuple):
 
 
 def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
-    """Builds a learner of one agent; `axis` reduces over devices, or is `types.LOCAL`."""
+    """Builds a learner of one agent.
+
+    Args:
+        config: settings of the optimiser, of epochs and of the target network.
+        agent: its loss is learned from.
+        axis: reduces over devices, or is `types.LOCAL`.
+
+    Returns:
+        `Learner`, pure functions.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks, types
+        >>> from jaxrl_dist.agents import a2c
+        >>> from jaxrl_dist.learning import learner
+        >>> from jaxrl_dist.parallel import unroll
+        >>> environment, keys = envs.make("toy:walk"), jax.random.split(jax.random.key(0), 4)
+        >>> agent = a2c.make(a2c.Config(), environment.spec, networks.Config(torso="mlp"))
+        >>> rules = learner.make(learner.Config(learning_rate=0.01), agent, types.LOCAL)
+        >>> state, timestep = envs.columns(environment).reset(keys[0], jnp.arange(2))
+        >>> actors, learned = unroll.ActorState(state, timestep, agent.init_carry(2)), rules.init(agent.init(keys[1]))
+        >>> play = unroll.device_unroll(agent, environment, length=4)
+        >>> _, rows, _ = play(learned.params, actors, keys[2], (), learned.updates)
+        >>> sample = types.Sample(rows, indices=(), weights=jnp.ones(2))
+        >>> learned, _, metrics = rules.update(learned, sample, keys[3], jnp.float32(0.0))
+        >>> int(learned.updates), sorted(metrics)
+        (1, ['entropy', 'gradient_norm', 'policy_loss', 'value_loss'])
+    """
     rule = make_direction(config.optimizer, config.momentum, config.decay, config.epsilon)
     static = _Static(config, agent, axis, rule)
     return Learner(
@@ -302,19 +346,66 @@ def _num_items(batch: ArrayTree) -> int:
 
 
 def learning_rate(config: Config, progress: Array) -> Array:
-    """Returns the step size f32 [] at a share of training in [0, 1]."""
+    """Returns the step size at a share of training.
+
+    Args:
+        config: settings of the optimiser.
+        progress: f32 [] in [0, 1].
+
+    Returns:
+        f32 [].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.learning import learner
+        >>> print(learner.learning_rate(learner.Config(learning_rate=0.5), jnp.float32(0.75)))
+        0.125
+    """
     share = 1.0 - progress if config.anneal else 1.0
     return jnp.asarray(config.learning_rate * share, jnp.float32)
 
 
 def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
-    """Returns the weight f32 [N'] of each item that an agent made of a sample's N sequences."""
+    """Returns the weight of each item that an agent made of a sample's N sequences.
+
+    Args:
+        sample: N sequences [L, N] with a weight each.
+        batch: tree of [N', ...], the items.
+
+    Returns:
+        f32 [N'].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.learning import learner
+        >>> sample = types.Sample(types.Unroll((), ()), indices=(), weights=jnp.array([1.0, 0.5]))
+        >>> print(learner.item_weights(sample, batch=jnp.zeros((6, 3))))  # three rows of each, time-major
+        [1.  0.5 1.  0.5 1.  0.5]
+    """
     # Items are rows of the sequences, time-major, or the sequences themselves.
     return jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
 
 
 def check_batch(config: Config, num_items: int, num_devices: int) -> None:
-    """Raises a UsageError naming the nearest valid numbers unless devices and minibatches divide the items."""
+    """Checks that devices and minibatches divide the items.
+
+    Args:
+        config: settings of the learner.
+        num_items: items of a sample, over all devices.
+        num_devices: number of devices.
+
+    Raises:
+        UsageError: they do not; the message names the nearest valid numbers.
+
+    Example:
+        >>> from jaxrl_dist.learning import learner
+        >>> learner.check_batch(learner.Config(minibatches=4), num_items=64, num_devices=2)
+        >>> learner.check_batch(learner.Config(minibatches=5), num_items=64, num_devices=2)
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: learner.minibatches=5 on 2 device(s) does not divide 64 items; …
+    """
     parts = config.minibatches * num_devices
     if num_items % parts:
         valid = [m for m in range(1, num_items + 1) if num_items % (m * num_devices) == 0]
@@ -334,6 +425,17 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
         momentum: decay of the mean gradient, for adam and radam.
         decay: decay of the squared gradient.
         epsilon: keeps the denominator from 0.
+
+    Returns:
+        A transformation of gradients into directions, without a step size.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.learning import learner
+        >>> rule = learner.make_direction("adagrad", momentum=0.9, decay=0.99, epsilon=0.0)
+        >>> params = jnp.zeros(2)
+        >>> print(rule.update(jnp.array([3.0, -0.5]), rule.init(params), params)[0])
+        [ 1. -1.]
     """
     if name == "adam":
         return optax.scale_by_adam(b1=momentum, b2=decay, eps=epsilon)

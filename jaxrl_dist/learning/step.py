@@ -29,7 +29,22 @@ class Parts(NamedTuple):
 
 
 def parts(learner: learners.Learner, replay: replays.Replay) -> Parts:
-    """Makes the parts; with a replay the metric `replay_age` counts updates since the sampled rows were acted."""
+    """Makes the parts; with a replay the metric `replay_age` counts updates since the sampled rows were acted.
+
+    Args:
+        learner: of the agent.
+        replay: of which the learner's samples are drawn.
+
+    Returns:
+        `Parts`, for layouts that draw and teach at different times.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.learning import step
+        >>> made = jaxrl_dist.make("a2c", "toy:walk")
+        >>> step.parts(made.learner, made.replay)._fields
+        ('add', 'draw', 'teach')
+    """
 
     def add(replay_state: ArrayTree, unrolls: Unrolls) -> ArrayTree:
         for unroll, columns in unrolls:
@@ -54,11 +69,38 @@ def parts(learner: learners.Learner, replay: replays.Replay) -> Parts:
 def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any]:
     """Makes the whole step.
 
+    Args:
+        learner: of the agent.
+        replay: of which the learner's samples are drawn.
+
     Returns:
         (state, replay_state, unrolls, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
         updates i32[], summed metrics). `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
         carries the fraction of an update that samples per insert leaves over; nothing is sampled, and no credit
         gathered, until `ready`. Both must not differ between vectorised seeds.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.learning import step
+        >>> from jaxrl_dist.parallel import unroll
+        >>> sizes = {"replay.capacity": 64, "replay.min_size": 4, "replay.batch_size": 4, "env.num_envs": 2}
+        >>> sizes |= {"layout.unroll_length": 4, "replay.samples_per_insert": 1.0}
+        >>> _, environment, agent, replay, learner, _ = jaxrl_dist.make("dqn", "toy:walk", settings=sizes)
+        >>> learn = step.make(learner, replay)
+        >>> keys, columns = jax.random.split(jax.random.key(0), 4), jnp.arange(2)
+        >>> state = learner.init(agent.init(keys[0]))
+        >>> actors = unroll.ActorState(*envs.columns(environment).reset(keys[1], columns), agent.init_carry(2))
+        >>> play = unroll.device_unroll(agent, environment, length=4)
+        >>> _, rows, _ = play(state.params, actors, keys[2], jnp.ones(2), state.updates)
+        >>> memory = replay.init(unroll.step_struct(rows.steps), rows.carry)
+        >>> state, memory, credit, updates, metrics = learn(
+        ...     state, memory, [(rows, columns)], jnp.int32(0), jnp.bool_(True), keys[3], jnp.float32(0.0)
+        ... )
+        >>> print(updates, credit)  # 8 rows came, 4 are taught per update
+        2 0
     """
     numerator, denominator = replay.updates
     add, draw, teach = parts(learner, replay)
@@ -118,5 +160,20 @@ class Pace(NamedTuple):
 
 
 def pace(replay: replays.Replay, unroll_length: int) -> Pace:
-    """Returns when a replay has enough rows, and how often it is learned from then."""
+    """Returns when a replay has enough rows, and how often it is learned from then.
+
+    Args:
+        replay: one shard.
+        unroll_length: rows that each column gets in an iteration.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.learning import step
+        >>> sizes = {"replay.capacity": 640, "replay.min_size": 320, "replay.batch_size": 32, "env.num_envs": 8}
+        >>> sizes |= {"layout.unroll_length": 4, "replay.samples_per_insert": 0.5}
+        >>> made = jaxrl_dist.make("dqn", "toy:walk", settings=sizes)
+        >>> pace = step.pace(made.replay, unroll_length=4)
+        >>> pace, [pace.due(iteration) for iteration in range(8, 13)]
+        (Pace(first_ready=9, ratio=(1, 2)), [0, 0, 1, 0, 1])
+    """
     return Pace(max(-(-replay.min_rows // unroll_length) - 1, 0), replay.updates)

@@ -92,6 +92,11 @@ class Head(NamedTuple):
         depends_on_input: whether it depends on the features; else it is a free vector, 0 at first.
         noise: σ₀ of noisy layers, in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
             3.2); 0 makes plain layers.
+
+    Example:
+        >>> from jaxrl_dist import networks
+        >>> networks.Head("value", size=1, gain=1.0)
+        Head(name='value', size=1, gain=1.0, depends_on_input=True, noise=0.0)
     """
 
     name: str
@@ -156,8 +161,23 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         heads: outputs that the agent needs.
         extra: number of further inputs of a recurrent core beside the features, f32 [..., extra].
 
+    Returns:
+        `Network`, pure functions.
+
     Raises:
         UsageError: the torso does not fit the observation, or a module of the user's cannot be found or fails.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> spec = envs.make("toy:walk").spec  # observations f32 [2]
+        >>> config = networks.Config(torso="mlp", core="lstm", core_size=8)
+        >>> net = networks.make(config, spec, [networks.Head("value", size=1, gain=1.0)])
+        >>> params, carry = net.init(jax.random.key(0)), net.initial(batch_size=3)
+        >>> outputs, carry = net.step(params, carry, jnp.ones((3, 2)), is_first=jnp.ones(3, bool))
+        >>> outputs["value"].shape
+        (3, 1)
     """
     observation = spec.observation
     if not isinstance(observation, jax.ShapeDtypeStruct):
@@ -193,13 +213,26 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
 
 
 def of_rows(net: Network, params: Any, inputs: Any, noise: Any = None) -> dict[str, jax.Array]:
-    """Returns the outputs [N] of rows [N, ...], of a network without memory.
+    """Returns the outputs of rows, of a network without memory.
 
     Args:
         net: the network.
         params: its parameters.
-        inputs: from `Network.inputs`, without the axis of time.
+        inputs: from `Network.inputs`, without the axis of time: [N, ...].
         noise: as of `Network`.
+
+    Returns:
+        Name of a head -> f32 [N, size].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> heads = [networks.Head("policy", size=3, gain=0.01), networks.Head("value", size=1, gain=1.0)]
+        >>> net = networks.make(networks.Config(torso="mlp"), envs.make("toy:walk").spec, heads)
+        >>> outputs = networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)))
+        >>> outputs["policy"].shape, outputs["value"].shape
+        ((5, 3), (5, 1))
     """
     rows = jax.tree.map(lambda x: x[None], inputs)
     is_first = jnp.zeros(jax.tree.leaves(rows)[0].shape[:2], bool)

@@ -25,6 +25,17 @@ class Categorical(NamedTuple):
 
     Attributes:
         logits: f32 [..., A], unnormalised log-probabilities; −inf forbids an action.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from jaxrl_dist.numeric import distributions
+        >>> policy = distributions.Categorical(jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.9, 0.0]])))
+        >>> print(policy.mode(), np.asarray(policy.log_prob(jnp.array([1, 1]))).round(3))
+        [0 1] [-1.386 -0.105]
+        >>> print(policy.sample(jax.random.key(0)).shape, np.asarray(policy.entropy(jax.random.key(0))).round(3))
+        (2,) [1.04  0.325]
     """
 
     logits: Array
@@ -86,6 +97,17 @@ class Gaussian(NamedTuple):
     Attributes:
         mean: f32 [..., A].
         log_std: f32 [..., A], logarithm of the standard deviation.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from jaxrl_dist.numeric import distributions
+        >>> policy = distributions.Gaussian(mean=jnp.array([[0.0, 1.0]]), log_std=jnp.zeros((1, 2)))
+        >>> print(policy.sample(jax.random.key(0)).shape, np.asarray(policy.log_prob(policy.mode())).round(3))
+        (1, 2) [-1.838]
+        >>> print(policy.kl(distributions.Gaussian(jnp.zeros((1, 2)), jnp.zeros((1, 2)))))
+        [0.5]
     """
 
     mean: Array
@@ -137,6 +159,16 @@ class TanhGaussian(NamedTuple):
     Attributes:
         mean: f32 [..., A], of x.
         log_std: f32 [..., A], of x.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from jaxrl_dist.numeric import distributions
+        >>> policy = distributions.TanhGaussian(mean=jnp.array([[0.0, 1.0]]), log_std=jnp.full((1, 2), -1.0))
+        >>> sample = policy.sample(jax.random.key(0))  # is kept, for `log_prob`
+        >>> print(np.asarray(policy.action(policy.mode())).round(3), policy.log_prob(sample).shape)
+        [[0.    0.762]] (1,)
     """
 
     mean: Array

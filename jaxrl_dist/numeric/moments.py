@@ -40,6 +40,14 @@ def initial(spec: ArrayTree) -> Moments:
 
     Args:
         spec: tree of arrays or `jax.ShapeDtypeStruct` [...], one row.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import moments
+        >>> running = moments.initial(jax.ShapeDtypeStruct((2,), jnp.float32))
+        >>> print(running.rows, running.mean)
+        0.0 [0. 0.]
     """
 
     def zeros() -> ArrayTree:
@@ -59,6 +67,16 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
 
     Returns:
         `Moments` of all rows.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import moments
+        >>> rows = jnp.array([[0.0, 1.0], [2.0, 5.0], [9.0, 9.0]])
+        >>> counted = jnp.array([True, True, False])
+        >>> running = moments.update(moments.initial(rows[0]), rows, counted, types.LOCAL)
+        >>> print(running.rows, running.mean)
+        2.0 [1. 3.]
     """
     chex.assert_rank(mask, 1)
     chex.assert_tree_shape_prefix(batch, mask.shape)
@@ -94,9 +112,21 @@ def update(moments: Moments, batch: ArrayTree, mask: Array, axis: types.Axis) ->
 def std(moments: Moments) -> ArrayTree:
     """Returns the standard deviation of every component, to divide by.
 
+    Args:
+        moments: of the rows so far.
+
     Returns:
         Tree of f32 [...]; 1 where there were no rows or all were equal, so that a constant is not scaled, and the first
         reward other than 0 does not become huge.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import moments
+        >>> rows = jnp.array([[0.0, 5.0], [4.0, 5.0]])
+        >>> running = moments.update(moments.initial(rows[0]), rows, jnp.ones(2), types.LOCAL)
+        >>> print(moments.std(running))
+        [2. 1.]
     """
 
     def leaf(mean: Array, m2: Array) -> Array:
@@ -116,6 +146,15 @@ def normalise(x: ArrayTree, moments: Moments, clip: float = float("inf")) -> Arr
 
     Returns:
         Tree of f32 [..., *row's shape], within ±clip.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import moments
+        >>> rows = jnp.array([[0.0, 5.0], [4.0, 5.0]])
+        >>> running = moments.update(moments.initial(rows[0]), rows, jnp.ones(2), types.LOCAL)
+        >>> print(moments.normalise(jnp.array([8.0, 6.0]), running, clip=2.0))
+        [2. 1.]
     """
 
     def leaf(x: Array, mean: Array, deviation: Array) -> Array:

@@ -24,6 +24,13 @@ def permutation(key: Array, size: int) -> Array:
 
     Returns:
         i32 [size].
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.numeric import permutations
+        >>> drawn = permutations.permutation(jax.random.key(0), 5)
+        >>> print(sorted(drawn.tolist()))
+        [0, 1, 2, 3, 4]
     """
     if size <= _SORTED_SIZE:
         return jnp.argsort(jax.random.bits(key, (size,)), stable=False).astype(jnp.int32)
@@ -43,10 +50,26 @@ def permutation(key: Array, size: int) -> Array:
 
 
 def integers(key: Array, count: int, bound: Array) -> Array:
-    """Draws i32 [count] uniformly from 0 … bound − 1, bound i32 [] positive, from 32 random bits each.
+    """Draws integers uniformly, from 32 random bits each.
 
     The upper word of bits × bound: a number's probability is off by less than bound · 2⁻³² of itself (Lemire 2019), and
     `jax.random.randint` draws twice as many bits, which takes longer than all else here.
+
+    Args:
+        key: typed key [].
+        count: how many.
+        bound: i32 [], positive.
+
+    Returns:
+        i32 [count], from 0 to bound − 1.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import permutations
+        >>> drawn = permutations.integers(jax.random.key(0), 1000, jnp.int32(3))
+        >>> print(drawn.shape, drawn.min(), drawn.max())
+        (1000,) 0 2
     """
     bits, bound = jax.random.bits(key, (count,), jnp.uint32), bound.astype(jnp.uint32)
     low, high, bound_low, bound_high = bits & 0xFFFF, bits >> 16, bound & 0xFFFF, bound >> 16

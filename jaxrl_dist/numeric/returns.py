@@ -55,6 +55,14 @@ def taught(step_type: Array) -> Array:
 
     Returns:
         bool [L − 1], for the transition from row t to row t + 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> step_type = jnp.array([types.FIRST, types.MID, types.LAST, types.FIRST])
+        >>> print(returns.taught(step_type))
+        [ True  True False]
     """
     chex.assert_rank(step_type, 1)
     chex.assert_type(step_type, int)
@@ -79,6 +87,16 @@ def gae(
 
     Source: Schulman et al. 2016, "High-dimensional continuous control using generalized advantage estimation",
         equation 16. A truncated episode bootstraps from the value of its last observation, where the trace is cut.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> reward, value = jnp.array([0.0, 1.0, 1.0]), jnp.array([0.5, 0.5, 0.0])
+        >>> discount, step_type = jnp.array([1.0, 1.0, 0.0]), jnp.array([types.FIRST, types.MID, types.LAST])
+        >>> advantage, target = returns.gae(reward, discount, step_type, value, gamma=0.5, lambda_=0.5)
+        >>> print(advantage, target)
+        [0.875 0.5  ] [1.375 1.   ]
     """
     _check(reward, discount, step_type, value)
     v_tm1, v_t, discount_t = value[:-1], value[1:], gamma * discount[1:]
@@ -90,12 +108,33 @@ def gae(
 def lambda_returns(
     reward: Array, discount: Array, step_type: Array, value: Array, gamma: float, lambda_: float
 ) -> Array:
-    """Estimates λ-returns: the targets of `gae`, with the same arguments.
+    """Estimates λ-returns: the targets of `gae`.
+
+    Args:
+        reward: f32 [L].
+        discount: f32 [L].
+        step_type: int [L].
+        value: f32 [L].
+        gamma: discount factor γ.
+        lambda_: trace decay λ; 0 looks one step ahead, 1 sums all rewards.
 
     Returns:
         f32 [L − 1].
 
     Source: Sutton and Barto 2018, "Reinforcement learning: an introduction", equation 12.18 (state-value form).
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> reward = jnp.array([[0.0, 0.0], [1.0, 2.0], [1.0, 2.0]])  # two columns of three rows
+        >>> value, discount = jnp.zeros((3, 2)), jnp.ones((3, 2))
+        >>> step_type = jnp.full((3, 2), types.MID)
+        >>> of_columns = jax.vmap(returns.lambda_returns, in_axes=(1, 1, 1, 1, None, None), out_axes=1)
+        >>> print(of_columns(reward, discount, step_type, value, 0.5, 1.0))
+        [[1.5 3. ]
+         [1.  2. ]]
     """
     return gae(reward, discount, step_type, value, gamma, lambda_)[1]
 
@@ -118,6 +157,15 @@ def n_step_returns(reward: Array, discount: Array, step_type: Array, value: Arra
         ValueError: n below 1.
 
     Source: Sutton and Barto 2018, equation 7.1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> reward, value = jnp.array([0.0, 1.0, 1.0, 1.0]), jnp.full(4, 10.0)
+        >>> discount, step_type = jnp.ones(4), jnp.full(4, types.MID)
+        >>> print(returns.n_step_returns(reward, discount, step_type, value, gamma=0.5, n=2))
+        [4. 4. 6.]
     """
     _check(reward, discount, step_type, value)
     if n < 1:
@@ -148,6 +196,16 @@ def n_step_transitions(reward: Array, discount: Array, step_type: Array, gamma: 
 
     Source: Hessel et al. 2018, "Rainbow", section "Multi-step learning"; there k is always n, here it shrinks at an
         episode's end, where a truncated episode bootstraps from its last observation.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> reward, discount = jnp.array([0.0, 1.0, 1.0, 1.0]), jnp.array([1.0, 1.0, 0.0, 1.0])
+        >>> step_type = jnp.array([types.FIRST, types.MID, types.LAST, types.FIRST])
+        >>> joined = returns.n_step_transitions(reward, discount, step_type, gamma=0.5, n=2)
+        >>> print(joined.reward, joined.offset, joined.discount)
+        [1.5 1. ] [2 1] [0. 0.]
     """
     _check(reward, discount, step_type, reward)
     rows = reward.shape[0] - n
@@ -198,6 +256,17 @@ def vtrace(
     Source: Espeholt et al. 2018, "IMPALA", equation 1 with remark 2 (λ), and section 4.2 for the policy gradient. With
         λ < 1, q_s bootstraps from v(x_{s+1}) + λ(v_{s+1} − v(x_{s+1})), so that ρ ≡ 1 gives exactly `gae`; with
         λ = 1 that is the paper's r_s + γ v_{s+1}. v_{s+1} is V(last observation) at a truncation.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.numeric import returns
+        >>> reward, value = jnp.array([0.0, 1.0, 1.0]), jnp.array([0.5, 0.5, 0.5])
+        >>> discount, step_type = jnp.ones(3), jnp.full(3, types.MID)
+        >>> log_rho = jnp.log(jnp.array([2.0, 0.5]))  # the second action has become half as likely
+        >>> found = returns.vtrace(reward, discount, step_type, value, log_rho, gamma=0.5)
+        >>> print(found.target, found.advantage)
+        [1.4375 0.875 ] [0.9375 0.375 ]
     """
     _check(reward, discount, step_type, value)
     chex.assert_shape(log_rho, (value.shape[0] - 1,))

@@ -19,6 +19,12 @@ def signed_hyperbolic(x: Array, eps: float = 1e-3) -> Array:
 
     Source: Kapturowski et al. 2019, "Recurrent experience replay in distributed reinforcement learning", section 2.3;
         Pohlen et al. 2018, "Observe and look further", proposition A.2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import values
+        >>> print(values.signed_hyperbolic(jnp.array([-8.0, 0.0, 99.0]), eps=0.0))
+        [-2.  0.  9.]
     """
     chex.assert_type(x, jnp.float32)
     return x / (jnp.sqrt(jnp.abs(x) + 1) + 1) + eps * x
@@ -36,6 +42,12 @@ def signed_parabolic(x: Array, eps: float = 1e-3) -> Array:
         digits at ε = 1e-3, so the quadratic |x| = d(1 + 2ε) + εd² of d = √(|h⁻¹| + 1) − 1 is solved instead.
 
     Source: Pohlen et al. 2018, "Observe and look further", proposition A.2.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import values
+        >>> print(values.signed_parabolic(jnp.array([-2.0, 0.0, 9.0]), eps=0.0))
+        [-8.  0. 99.]
     """
     chex.assert_type(x, jnp.float32)
     slope = 1 + 2 * eps
@@ -58,6 +70,11 @@ def support(low: float, high: float, num_atoms: int) -> Array:
         ValueError: low is not below high, or fewer than two atoms.
 
     Source: Bellemare et al. 2017, "A distributional perspective on reinforcement learning", section 4.
+
+    Example:
+        >>> from jaxrl_dist.numeric import values
+        >>> print(values.support(-1.0, 1.0, num_atoms=5))
+        [-1.  -0.5  0.   0.5  1. ]
     """
     if not low < high or num_atoms < 2:
         raise ValueError(f"support of {num_atoms} atoms from {low} to {high}: needs low < high and at least 2 atoms")
@@ -76,6 +93,14 @@ def categorical_projection(target_atoms: Array, probabilities: Array, atoms: Arr
         f32 [K], the mass at each atom; sum and, inside the support, mean are kept.
 
     Source: Bellemare et al. 2017, "A distributional perspective on reinforcement learning", equation 7.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import values
+        >>> atoms = values.support(0.0, 2.0, num_atoms=3)
+        >>> target_atoms = jnp.array([0.25, 1.0, 5.0])  # 5 counts as 2
+        >>> print(values.categorical_projection(target_atoms, jnp.array([0.5, 0.25, 0.25]), atoms))
+        [0.375 0.375 0.25 ]
     """
     chex.assert_rank([target_atoms, probabilities, atoms], 1)
     chex.assert_equal_shape([target_atoms, probabilities])

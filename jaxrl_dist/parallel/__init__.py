@@ -26,10 +26,10 @@ class Metrics(NamedTuple):
 
     Attributes:
         episodes: of the episodes that ended, and of the rows.
-        updates: number of updates.
-        learner: the updates' own metrics.
-        layout: measurements of the layout itself, by name; `unplayed_steps` counts the steps of these iterations that
-            no environment made.
+        updates: i32 [S], number of updates.
+        learner: name -> f32 [S], the updates' own metrics.
+        layout: name -> [S, ...], measurements of the layout itself; `unplayed_steps` counts the steps of these
+            iterations that no environment made.
     """
 
     episodes: unroll.EpisodeSums
@@ -58,7 +58,14 @@ class Stop(Exception):  # noqa: N818
 
 
 class BadRow(NamedTuple):
-    """Place of the first number that is not finite or out of range: field, and indices of seed, column, row."""
+    """Place of the first number that is not finite or out of range.
+
+    Attributes:
+        field: of the timestep.
+        seed: index.
+        column: index.
+        row: index.
+    """
 
     field: str
     seed: int
@@ -249,6 +256,16 @@ class LayoutSpec(NamedTuple):
 
 
 def all_finite(tree: ArrayTree) -> Array:
-    """Returns bool [], whether every real number in a tree is finite."""
+    """Returns bool [], whether every real number in a tree is finite.
+
+    Args:
+        tree: tree of [...] of any types.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import parallel
+        >>> print(parallel.all_finite({"a": jnp.ones(2), "b": jnp.array([1.0, jnp.inf]), "count": jnp.int32(3)}))
+        False
+    """
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()

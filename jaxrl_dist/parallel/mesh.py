@@ -38,14 +38,39 @@ AXIS = types.Axis(sum=functools.partial(_reduce, jax.lax.psum), max=functools.pa
 
 
 def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:
-    """Makes a mesh that gives seeds as many devices as divide both, and splits each seed over the rest."""
+    """Makes a mesh that gives seeds as many devices as divide both, and splits each seed over the rest.
+
+    Args:
+        devices: to train on.
+        num_seeds: S.
+
+    Returns:
+        Mesh with the axes "seeds" and "devices".
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> mesh = meshes.make(jax.devices()[:1], num_seeds=3)
+        >>> mesh.axis_names, mesh.devices.shape
+        (('seeds', 'devices'), (1, 1))
+    """
     seeds = math.gcd(num_seeds, len(devices))
     grid = np.asarray(devices).reshape(seeds, -1)
     return Mesh(grid, ("seeds", "devices"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
 def describe(mesh: Mesh) -> str:
-    """Says which devices train, such as "4 × cpu, each seed on 2 of them"."""
+    """Says which devices train, such as "4 × cpu, each seed on 2 of them".
+
+    Args:
+        mesh: from `make`.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> meshes.describe(meshes.make(jax.devices("cpu")[:1], num_seeds=3))
+        '1 × cpu'
+    """
     device, count = mesh.devices.flat[0], mesh.devices.size
     share = mesh.shape["devices"] if mesh.shape["devices"] < count else "all"
     of_each = f", each seed on {share} of them" if count > 1 else ""
@@ -67,6 +92,20 @@ def device_map(
         mesh: from `make`.
         in_specs: kind of each argument.
         out_specs: kinds of the results, a tree prefix; no result can be `SHARED`.
+
+    Returns:
+        A function of the whole arrays.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> mesh = meshes.make(jax.devices()[:1], num_seeds=2)
+        >>> def local(columns, scale):  # [B / D] and []
+        ...     return scale * meshes.AXIS.sum(columns.sum())
+        >>> total = meshes.device_map(local, mesh, (meshes.COLUMNS, meshes.SHARED), meshes.PER_SEED)
+        >>> print(total(jnp.arange(6.0).reshape(2, 3), 10.0))
+        [ 30. 120.]
     """
     vectorise_seeds = vectorises_seeds(mesh)
 
@@ -91,7 +130,23 @@ def device_map(
 
 
 def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequence[int] = ()) -> Any:
-    """Compiles a mapped function whose results have fixed shardings, so that they can be fed back as they are."""
+    """Compiles a mapped function whose results have fixed shardings, so that they can be fed back as they are.
+
+    Args:
+        mapped: from `device_map`.
+        mesh: from `make`.
+        out_specs: kinds of the results, a tree prefix.
+        donate: indices of arguments that are used up.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> mesh, kinds = meshes.make(jax.devices()[:1], num_seeds=2), (meshes.PER_SEED,)
+        >>> double = meshes.device_map(lambda x: 2 * x, mesh, kinds, meshes.PER_SEED)
+        >>> print(meshes.program(double, mesh, meshes.PER_SEED)(jnp.ones(2)))
+        [2. 2.]
+    """
     shardings = jax.tree.map(functools.partial(sharding, mesh), out_specs, is_leaf=_is_kind)
     return jax.jit(mapped, out_shardings=shardings, donate_argnums=tuple(donate))
 
@@ -102,12 +157,37 @@ def vectorises_seeds(mesh: Mesh) -> bool:
 
 
 def sharding(mesh: Mesh, spec: P) -> NamedSharding:
-    """Returns the sharding of arrays of one kind on a mesh."""
+    """Returns the sharding of arrays of one kind on a mesh.
+
+    Args:
+        mesh: from `make`.
+        spec: `SHARED`, `PER_SEED` or `COLUMNS`.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> meshes.sharding(meshes.make(jax.devices()[:1], 1), meshes.PER_SEED).spec == meshes.PER_SEED
+        True
+    """
     return NamedSharding(mesh, spec)
 
 
 def put_keys(mesh: Mesh, keys: jax.Array) -> jax.Array:
-    """Puts typed keys [S], the same in every process, onto a mesh that may span several processes."""
+    """Puts keys, the same in every process, onto a mesh that may span several processes.
+
+    Args:
+        mesh: from `make`.
+        keys: typed keys [S].
+
+    Returns:
+        The keys [S], of kind `PER_SEED`.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> meshes.put_keys(meshes.make(jax.devices()[:1], 2), jax.random.split(jax.random.key(0), 2)).shape
+        (2,)
+    """
     where = sharding(mesh, PER_SEED)
     if where.is_fully_addressable:
         return jax.device_put(keys, where)
@@ -116,13 +196,43 @@ def put_keys(mesh: Mesh, keys: jax.Array) -> jax.Array:
 
 
 def global_columns(columns: int) -> jax.Array:
-    """Returns i32 [B], the global indices of this device's columns; call it inside `device_map`."""
+    """Returns the global indices of this device's columns; call it inside `device_map`.
+
+    Args:
+        columns: B, of this device.
+
+    Returns:
+        i32 [B].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> mesh = meshes.make(jax.devices()[:1], num_seeds=1)
+        >>> indices = meshes.device_map(lambda x: meshes.global_columns(3), mesh, (meshes.PER_SEED,), meshes.COLUMNS)
+        >>> print(indices(jnp.zeros(1)))
+        [[0 1 2]]
+    """
     first = jax.lax.axis_index("devices") * columns
     return first + jnp.arange(columns, dtype=jnp.int32)
 
 
 def placed(mesh: Mesh, kinds: Any, tree: types.ArrayTree) -> types.ArrayTree:
-    """Returns a tree of `jax.ShapeDtypeStruct` with shardings; `kinds` is a prefix of it."""
+    """Returns a tree of `jax.ShapeDtypeStruct` with shardings.
+
+    Args:
+        mesh: from `make`.
+        kinds: `SHARED`, `PER_SEED` or `COLUMNS`, a prefix of the tree.
+        tree: tree of arrays [...], or of `jax.ShapeDtypeStruct`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> mesh = meshes.make(jax.devices()[:1], num_seeds=1)
+        >>> meshes.placed(mesh, meshes.PER_SEED, {"a": jnp.zeros((1, 3))})["a"].shape
+        (1, 3)
+    """
 
     def place(kind: P, subtree: types.ArrayTree) -> types.ArrayTree:
         where = sharding(mesh, kind)

@@ -15,7 +15,25 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class ActorState(NamedTuple):
-    """State of B environments between unrolls, leaves [B, ...]."""
+    """State of B environments between unrolls.
+
+    Attributes:
+        environment: tree of [B, ...], the environments' states.
+        timestep: leaves [B, ...], the one that the next unroll opens with.
+        carry: tree of [B, ...], the acting state before it.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.parallel import unroll
+        >>> made = jaxrl_dist.make("a2c", "toy:walk")
+        >>> state, timestep = envs.columns(made.environment).reset(jax.random.key(0), jnp.arange(2))
+        >>> actors = unroll.ActorState(state, timestep, made.agent.init_carry(2))
+        >>> actors.timestep.observation.shape
+        (2, 2)
+    """
 
     environment: ArrayTree
     timestep: types.TimeStep
@@ -23,7 +41,15 @@ class ActorState(NamedTuple):
 
 
 class EpisodeSums(NamedTuple):
-    """Sums over the episodes that ended, and the numbers of taught rows and of unsound rows: i32 [] or f32 []."""
+    """Sums over the rows of an unroll, [] each.
+
+    Attributes:
+        episodes: i32 [], episodes that ended.
+        episode_return: f32 [], sum of their returns.
+        episode_length: i32 [], sum of their lengths.
+        valid_steps: i32 [], taught rows.
+        unsound_rows: i32 [], rows with impossible numbers.
+    """
 
     episodes: Array
     episode_return: Array
@@ -45,6 +71,21 @@ def device_unroll(
     Returns:
         (params, actor_state, key, exploration, version i32 []) -> (actor_state, unroll [T + 1, B], sums). The
         closing row is acted on for its extras only; its action is chosen anew when the next unroll opens with it.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.parallel import unroll
+        >>> made = jaxrl_dist.make("a2c", "toy:episode")
+        >>> play = unroll.device_unroll(made.agent, made.environment, length=16)
+        >>> state, timestep = envs.columns(made.environment).reset(jax.random.key(0), jnp.arange(2))
+        >>> actors = unroll.ActorState(state, timestep, made.agent.init_carry(2))
+        >>> params, version = made.agent.init(jax.random.key(1)), jnp.int32(0)
+        >>> actors, rows, sums = play(params, actors, jax.random.key(2), (), version)
+        >>> rows.steps.action.shape, int(sums.episodes), int(sums.valid_steps)
+        ((17, 2), 4, 28)
     """
 
     step = envs.columns(environment).step
@@ -95,7 +136,18 @@ class HostRows(NamedTuple):
 
 
 def step_struct(steps: types.Step) -> types.Step:
-    """Returns shapes and dtypes of one row of one environment, as `Replay.init` takes them, from rows [T + 1, B]."""
+    """Returns shapes and dtypes of one row of one environment, as `Replay.init` takes them.
+
+    Args:
+        steps: rows [T + 1, B].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.parallel import unroll
+        >>> unroll.step_struct(types.Step((), jnp.zeros((5, 2, 3)), (), ())).action.shape
+        (3,)
+    """
     found: types.Step = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), steps)
     return found
 
@@ -119,6 +171,21 @@ class HostUnroll:
 
     With the same environment, keys and parameters the rows are those of `device_unroll`. Programs run on the device of
     the parameters.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.envs.host import as_host
+        >>> from jaxrl_dist.parallel import unroll
+        >>> made = jaxrl_dist.make("a2c", "toy:walk")
+        >>> play = unroll.HostUnroll(made.agent, num_envs=2, length=4, parts=1)
+        >>> environment = as_host.AsHost(made.environment, 2, jax.random.key(0))
+        >>> timestep, carry = environment.reset()._replace(info=()), made.agent.init_carry(2)
+        >>> published = unroll.Published(made.agent.init(jax.random.key(1)), jnp.int32(0), jnp.float32(0.0))
+        >>> (rows,), after = play.run(published, jax.random.key(2), 0, jnp.arange(2), environment, timestep, carry)
+        >>> rows.steps.action.shape, after.timestep.observation.shape
+        ((5, 2), (2, 2))
     """
 
     def __init__(self, agent: agents.Agent, num_envs: int, length: int, parts: int) -> None:
@@ -238,7 +305,21 @@ class ResetOnFirstStep:
 
 
 def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length: int, width: int) -> types.Unroll:
-    """Returns an unroll [T + 1, B] of `jax.ShapeDtypeStruct`."""
+    """Returns an unroll [T + 1, B] of `jax.ShapeDtypeStruct`.
+
+    Args:
+        agent: acts.
+        spec: of the environment.
+        unroll_length: T.
+        width: B.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.parallel import unroll
+        >>> made = jaxrl_dist.make("a2c", "toy:walk")
+        >>> unroll.rows_struct(made.agent, made.environment.spec, unroll_length=4, width=2).steps.action.shape
+        (5, 2)
+    """
 
     def one() -> tuple[types.Step, ArrayTree]:
         params, carry, timestep = agent.init(jax.random.key(0)), agent.init_carry(width), zero_timestep(spec, width)
@@ -253,7 +334,19 @@ def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length:
 
 
 def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
-    """Returns a LAST timestep [B] of zeros in NumPy, the one before anything is played."""
+    """Returns a LAST timestep [B] of zeros in NumPy, the one before anything is played.
+
+    Args:
+        spec: of the environment.
+        width: B.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.parallel import unroll
+        >>> timestep = unroll.zero_timestep(envs.make("toy:walk").spec, width=3)
+        >>> timestep.step_type, timestep.observation.shape
+        (array([2, 2, 2], dtype=int8), (3, 2))
+    """
     zeros: Any = np.zeros(width, np.float32)
     last: Any = np.full(width, types.LAST, np.int8)
     observation = jax.tree.map(lambda x: np.zeros((width, *x.shape), x.dtype), spec.observation)
@@ -261,7 +354,19 @@ def zero_timestep(spec: types.EnvironmentSpec, width: int) -> Any:
 
 
 def ended(timestep: types.TimeStep) -> types.TimeStep:
-    """Makes every row of a timestep in NumPy the last of its episode."""
+    """Makes every row of a timestep in NumPy the last of its episode.
+
+    Args:
+        timestep: leaves [B, ...].
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.parallel import unroll
+        >>> zero = np.zeros(2, np.float32)
+        >>> unroll.ended(types.TimeStep(np.ones(2, np.int8), zero, zero, zero, ())).step_type
+        array([2, 2], dtype=int8)
+    """
     last: Any = np.full_like(timestep.step_type, types.LAST)
     return timestep._replace(step_type=last)
 
@@ -272,14 +377,44 @@ def no_episodes() -> EpisodeSums:
 
 
 def host_sums(episodes: float, episode_return: float, episode_length: float, valid: float) -> EpisodeSums:
-    """Returns sums as leaves [1] in NumPy; no row is counted as impossible, since the adapter checks every row."""
+    """Returns sums as leaves [1] in NumPy; no row is counted as impossible, since the adapter checks every row.
+
+    Args:
+        episodes: that ended.
+        episode_return: sum of their returns.
+        episode_length: sum of their lengths, in steps.
+        valid: taught rows.
+
+    Example:
+        >>> from jaxrl_dist.parallel import unroll
+        >>> unroll.host_sums(2, 10.0, 14, 30).episode_return
+        array([10.], dtype=float32)
+    """
     numbers = (episodes, episode_return, episode_length, valid, 0)
     dtypes = (np.int32, np.float32, np.int32, np.int32, np.int32)
     return EpisodeSums._make(np.asarray([x], dtype) for x, dtype in zip(numbers, dtypes, strict=True))
 
 
 def add_episodes(sums: np.ndarray, timestep: types.TimeStep) -> None:
-    """Adds to the first three sums the number, returns and lengths of episodes that end in a timestep [N] in NumPy."""
+    """Adds number, returns and lengths of the episodes that end in a timestep in NumPy.
+
+    Args:
+        sums: f64 [4], of which the first three are changed in place.
+        timestep: leaves [N, ...] with `info`.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs.host import as_host
+        >>> from jaxrl_dist.parallel import unroll
+        >>> environment, sums = as_host.AsHost(envs.make("toy:episode"), 2, jax.random.key(0)), np.zeros(4)
+        >>> timestep = environment.reset()
+        >>> for _ in range(7):
+        ...     unroll.add_episodes(sums, environment.step(np.zeros(2, np.int32)))
+        >>> print(sums)
+        [ 2. 21. 14.  0.]
+    """
     # An episode that was cut short by a fault has length 0.
     played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
     if played.any():
@@ -288,7 +423,23 @@ def add_episodes(sums: np.ndarray, timestep: types.TimeStep) -> None:
 
 
 def cut(unroll: types.Unroll, parts: int) -> tuple[types.Unroll, ...]:
-    """Cuts an unroll [T + 1, B] by columns into equal parts."""
+    """Cuts an unroll by columns into equal parts.
+
+    Args:
+        unroll: [T + 1, B].
+        parts: number of them.
+
+    Returns:
+        Unrolls [T + 1, B / parts].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.parallel import unroll
+        >>> rows = types.Unroll(types.Step((), jnp.zeros((5, 4)), (), ()), jnp.zeros(4))
+        >>> [part.steps.action.shape for part in unroll.cut(rows, parts=2)]
+        [(5, 2), (5, 2)]
+    """
     return tuple(map(types.Unroll, _cut(unroll.steps, parts, 1), _cut(unroll.carry, parts, 0)))
 
 

@@ -100,7 +100,13 @@ class MixedConfig:
 
 
 class HostStorage(NamedTuple):
-    """Sizes of a storage on the host: rows of a window, rows over all columns, and batches drawn ahead."""
+    """Sizes of a storage on the host.
+
+    Attributes:
+        length: rows of a window.
+        capacity: rows over all columns.
+        prefetch: batches drawn ahead.
+    """
 
     length: int
     capacity: int
@@ -150,6 +156,11 @@ class Windows(NamedTuple):
             before its first row, so that windows begin only where unrolls do.
         first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows that
             were not learned from yet; None gives them the largest priority so far.
+
+    Example:
+        >>> from jaxrl_dist import replay
+        >>> replay.Windows(context=3, taught=1, lookahead=5, first_carry=lambda batch_size: ()).length
+        9
     """
 
     context: int

@@ -51,6 +51,14 @@ def make(
         UsageError: sizes do not divide each other.
 
     Source: Espeholt et al. 2018, section 5.2.2.
+
+    Example:
+        >>> from jaxrl_dist import replay, types
+        >>> from jaxrl_dist.replay import mixed
+        >>> config = replay.MixedConfig(capacity=64, fraction=0.5)
+        >>> made = mixed.make(config, num_columns=2, num_devices=1, unroll_length=4, axis=types.LOCAL)
+        >>> made.min_rows, made.updates, made.keeps_rows
+        (0, (1, 1), True)
     """
     replayed = _replayed(config.fraction, num_columns // num_devices) * num_devices
     uniform = replay.UniformConfig(

@@ -43,14 +43,25 @@ class RingState(NamedTuple):
 
 
 class Priorities(NamedTuple):
-    """Trees of priorities, by the place where a window begins, 0 without a window; and f32 [B], the largest so far."""
+    """Priorities of the windows of a shard.
+
+    Attributes:
+        tree: of each window by the place where it begins, 0 without a window; leaves f32 [B, P].
+        largest: f32 [B], the largest so far, the same for every column.
+    """
 
     tree: sum_tree.Tree
     largest: Array
 
 
 class Drawn(NamedTuple):
-    """The windows of a sample, i32 [N] each: column, first row, and the column's `RingState.head` at that time."""
+    """The windows of a sample.
+
+    Attributes:
+        column: i32 [N].
+        start: i32 [N], first row.
+        head: i32 [N], the column's `RingState.head` when it was drawn.
+    """
 
     column: Array
     start: Array
@@ -118,8 +129,27 @@ def make(
         unroll_length: rows that one `add` writes per column.
         axis: reduces over the shards.
 
+    Returns:
+        `Replay`, pure functions of a `RingState`.
+
     Raises:
         UsageError: sizes do not divide each other, or a window is longer than the ring.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import replay, types
+        >>> from jaxrl_dist.replay import ring
+        >>> config = replay.UniformConfig(capacity=16, min_size=8, batch_size=3, samples_per_insert=1.0)
+        >>> windows = replay.Windows(context=0, taught=1, lookahead=1, first_carry=lambda batch_size: ())
+        >>> sizes = {"num_columns": 2, "num_devices": 1, "unroll_length": 4, "axis": types.LOCAL}
+        >>> made = ring.make(config, windows, **sizes)
+        >>> rows = types.Step((), jnp.zeros((5, 2)), (), ())  # actions [T + 1, B] alone
+        >>> state = made.init(types.Step((), jnp.zeros(()), (), ()), ())
+        >>> state = made.add(state, types.Unroll(rows, ()), jnp.arange(2))
+        >>> sample = made.sample(state, jax.random.key(0), 0.0)
+        >>> sample.sequences.steps.action.shape, sample.weights.shape
+        ((2, 3), (3,))
     """
     _check(config, num_columns, num_devices, unroll_length, windows.length)
     shard = _Shard(
@@ -269,6 +299,17 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
         f32 [N] in [0, 1]; 0 where the share is 0.
 
     Source: Schaul et al. 2016, section 3.4.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import replay, types
+        >>> from jaxrl_dist.replay import ring
+        >>> config = replay.PrioritisedConfig(importance_exponent=0.0, importance_exponent_end=1.0)
+        >>> share = jnp.array([0.125, 0.25, 0.5])
+        >>> print(ring.importance_weights(config, share, jnp.float32(0.0), types.LOCAL))
+        [1. 1. 1.]
+        >>> print(ring.importance_weights(config, share, jnp.float32(1.0), types.LOCAL))
+        [1.   0.5  0.25]
     """
     beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
     # The smallest share has the largest weight.

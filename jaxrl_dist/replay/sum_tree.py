@@ -24,6 +24,15 @@ def init(num_columns: int, num_items: int) -> Tree:
     Args:
         num_columns: B.
         num_items: leaves of each.
+
+    Returns:
+        Tree, a tuple of levels f32 [B, P].
+
+    Example:
+        >>> from jaxrl_dist.replay import sum_tree
+        >>> tree = sum_tree.init(num_columns=2, num_items=20)
+        >>> [level.shape for level in tree]
+        [(2, 32), (2, 16), (2, 1)]
     """
     return _levels(jnp.zeros((num_columns, num_items), jnp.float32))
 
@@ -42,10 +51,21 @@ def put(tree: Tree, column: Array, item: Array, value: Array) -> Tree:
     """Sets priorities.
 
     Args:
-        tree: changed and returned.
+        tree: levels f32 [B, P]; changed and returned.
         column: i32 [N].
         item: i32 [N]; if an item comes twice, one of its values is kept.
         value: f32 [N], at least 0.
+
+    Returns:
+        The tree.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.replay import sum_tree
+        >>> tree = sum_tree.init(num_columns=2, num_items=20)
+        >>> tree = sum_tree.put(tree, jnp.array([0, 1]), jnp.array([3, 19]), jnp.array([1.0, 2.0]))
+        >>> print(sum_tree.totals(tree), sum_tree.get(tree, jnp.array([1]), jnp.array([19])))
+        [1. 2.] [2.]
     """
     levels = [tree[0].at[column, item].set(value)]
     for above in tree[1:]:
@@ -58,11 +78,21 @@ def put_blocks(tree: Tree, num_items: int, column: Array, blocks: Sequence[tuple
     """Sets the priorities of consecutive items, and sums up once for all blocks.
 
     Args:
-        tree: changed and returned.
+        tree: levels f32 [B, P]; changed and returned.
         num_items: number of items, after which a block goes on at item 0.
         column: i32 [N], column of each block.
-        blocks: pairs of the first item i32 [N] and values f32 [N, K], at least 0; a later pair overwrites an earlier
-            one.
+        blocks: pairs of the first item i32 [N] and values f32 [N, K], at least 0; a later pair overwrites an earlier.
+
+    Returns:
+        The tree.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.replay import sum_tree
+        >>> tree, column = sum_tree.init(num_columns=1, num_items=20), jnp.array([0])
+        >>> tree = sum_tree.put_blocks(tree, 20, column, [(jnp.array([18]), jnp.array([[1.0, 2.0, 4.0]]))])
+        >>> print(tree[0][0, [18, 19, 0]], sum_tree.totals(tree))
+        [1. 2. 4.] [7.]
     """
     column, leaves = column[:, None], tree[0]
     spans = [(first, value.shape[1]) for first, value in blocks]
@@ -83,12 +113,22 @@ def draw(tree: Tree, share: Array) -> tuple[Array, Array, Array]:
     """Finds the items at given shares of all priorities, in the order of columns and items.
 
     Args:
-        tree: at least one priority is positive, else the items that are returned have priority 0.
+        tree: levels f32 [B, P]; at least one priority is positive, else the items that are returned have
+            priority 0.
         share: f32 [N] in [0, 1); uniform shares draw items in proportion to their priorities.
 
     Returns:
         (column i32 [N], item i32 [N], priority f32 [N]). Rounding never leads to an item of priority 0 if any priority
         is positive.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.replay import sum_tree
+        >>> tree = sum_tree.init(num_columns=2, num_items=20)
+        >>> tree = sum_tree.put(tree, jnp.array([0, 1]), jnp.array([3, 19]), jnp.array([1.0, 3.0]))
+        >>> column, item, priority = sum_tree.draw(tree, jnp.array([0.1, 0.3, 0.9]))
+        >>> print(column, item, priority)
+        [0 1 1] [ 3 19 19] [1. 3. 3.]
     """
     across = _levels(totals(tree)[None])
     total = across[-1][0, 0]
@@ -143,9 +183,22 @@ def _children(level: Array) -> Array:
 
 
 def stratified(key: Array, count: int) -> Array:
-    """Draws f32 [count] shares, one uniform in each of as many equal parts of [0, 1).
+    """Draws shares, one uniform in each of as many equal parts of [0, 1).
+
+    Args:
+        key: typed key [].
+        count: how many.
+
+    Returns:
+        f32 [count].
 
     Source: Schaul et al. 2016, appendix B.2.1.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist.replay import sum_tree
+        >>> print((sum_tree.stratified(jax.random.key(0), 4) * 4).astype(int))
+        [0 1 2 3]
     """
     shares = (jnp.arange(count, dtype=jnp.float32) + jax.random.uniform(key, (count,))) / count
     return jnp.minimum(shares, 1 - 2.0**-24)

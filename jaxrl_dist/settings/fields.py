@@ -28,7 +28,23 @@ _KINDS = {
 
 
 class Field(NamedTuple):
-    """The declaration of one setting, as given to `setting`; `kind` is its annotation as text."""
+    """The declaration of one setting, as given to `setting`.
+
+    Attributes:
+        name: of the field.
+        kind: its annotation as text.
+        default: its value where nothing else gives one.
+        help: one sentence.
+        source: of the default; "" where it was not published.
+        low: smallest valid value, None where there is none; so are the next three.
+        high: largest valid value.
+        above: exclusive lower bound.
+        below: exclusive upper bound.
+        choices: valid values, None where they are not listed.
+        tag: `identity` or `tunable`.
+        sweep: whether `sweep` may vary it.
+        repeats: whether the flag may be given several times.
+    """
 
     name: str
     kind: str
@@ -46,14 +62,29 @@ class Field(NamedTuple):
 
 
 class Cited(NamedTuple):
-    """A value for a setting, and its source: a publication, or `OURS`."""
+    """A value for a setting, and its source.
+
+    Attributes:
+        value: of the setting.
+        source: a publication, or `OURS`.
+    """
 
     value: Any
     source: str
 
 
 def cited(source: str, values: Mapping[str, Any]) -> dict[str, Cited]:
-    """Gives values their common source."""
+    """Gives values their common source.
+
+    Args:
+        source: a publication, or `OURS`.
+        values: by flag name.
+
+    Example:
+        >>> from jaxrl_dist import settings
+        >>> settings.cited("Mnih et al. 2016", {"agent.discount": 0.99})["agent.discount"]
+        Cited(value=0.99, source='Mnih et al. 2016')
+    """
     return {name: Cited(value, source) for name, value in values.items()}
 
 
@@ -89,6 +120,17 @@ def setting(
 
     Returns:
         A `dataclasses.field` with the default, and the declaration in its metadata.
+
+    Example:
+        >>> import dataclasses
+        >>> from jaxrl_dist.settings import fields, setting
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Config:
+        ...     discount: float = setting(0.99, "Discount factor (γ).", low=0.0, high=1.0, source="Mnih et al. 2015")
+        >>> Config(discount=0.9)
+        Config(discount=0.9)
+        >>> fields.of(Config)[0].help
+        'Discount factor (γ).'
     """
     metadata = {
         "help": help,
@@ -109,8 +151,17 @@ def setting(
 def of(config: type) -> tuple[Field, ...]:
     """Returns the settings that a Config dataclass declares, in their order.
 
+    Args:
+        config: frozen dataclass.
+
     Raises:
         TypeError: a field is not declared with `setting`, or has an annotation of no known kind.
+
+    Example:
+        >>> from jaxrl_dist import networks
+        >>> from jaxrl_dist.settings import fields
+        >>> [field.name for field in fields.of(networks.Config)][:3]
+        ['torso', 'hidden_sizes', 'activation']
     """
     kinds = typing.get_type_hints(config)
     found = []
@@ -126,8 +177,23 @@ def of(config: type) -> tuple[Field, ...]:
 def parse(field: Field, value: Any) -> Any:
     """Turns text such as "1e6", "true" or "64,64", or a Python value, into a valid value of the setting.
 
+    Args:
+        field: its declaration.
+        value: text or a value.
+
     Raises:
         ValueError: it has the wrong type, or is out of range; the message names the valid values.
+
+    Example:
+        >>> from jaxrl_dist import networks
+        >>> from jaxrl_dist.settings import fields
+        >>> by_name = {field.name: field for field in fields.of(networks.Config)}
+        >>> fields.parse(by_name["hidden_sizes"], "256,256")
+        (256, 256)
+        >>> fields.parse(by_name["core_size"], "0")
+        Traceback (most recent call last):
+            ...
+        ValueError: expected a whole number >= 1
     """
     try:
         if field.kind.startswith("tuple") and not field.repeats:
@@ -148,7 +214,17 @@ def parse(field: Field, value: Any) -> Any:
 
 
 def valid_values(field: Field) -> str:
-    """Describes the valid values of a setting in words."""
+    """Describes the valid values of a setting in words.
+
+    Args:
+        field: its declaration.
+
+    Example:
+        >>> from jaxrl_dist import replay
+        >>> from jaxrl_dist.settings import fields
+        >>> fields.valid_values(fields.of(replay.MixedConfig)[1])
+        'a number > 0 and <= 0.9375'
+    """
     text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
     bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
     limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
@@ -156,7 +232,16 @@ def valid_values(field: Field) -> str:
 
 
 def shown(value: object) -> str:
-    """Writes a value as a flag takes it."""
+    """Writes a value as a flag takes it.
+
+    Args:
+        value: of a setting.
+
+    Example:
+        >>> from jaxrl_dist.settings import fields
+        >>> fields.shown((64, 64)), fields.shown(True)
+        ('64,64', 'true')
+    """
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)

@@ -49,6 +49,15 @@ class Resolved:
         origins: flag name -> origin of the value.
         fields: flag name -> declaration (none for `env.params.*`).
         row: the `systems.System` whose settings they are; None if none was chosen.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.learning import learner
+        >>> settings = jaxrl_dist.make("ppo", "toy:walk", settings={"learner.epochs": 2}).settings
+        >>> settings["learner.epochs"], settings.origins["learner.epochs"]
+        (2, 'flag')
+        >>> settings.group("learner", learner.Config).epochs
+        2
     """
 
     family: str | None

@@ -33,6 +33,14 @@ class System:
         by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> value that only this layout has or
             needs, above `families`.
         summary: one line for `--help`.
+
+    Example:
+        >>> from jaxrl_dist import systems
+        >>> row = systems.SYSTEMS["dqn"]
+        >>> row.layout_names, row.replay.name, row.actions
+        (('anakin', 'sebulba', 'async_gradient'), 'uniform', ('discrete',))
+        >>> row.families["classic"]["learner.learning_rate"]
+        Cited(value=0.00025, source='PureJaxRL dqn.py (Lu et al. 2022)')
     """
 
     name: str

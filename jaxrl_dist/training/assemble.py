@@ -131,11 +131,20 @@ def make(
     Args:
         system: name of a system, `module:SYSTEM`, or a `System` of one's own.
         env: environment as suite:name.
-        settings: by flag name, such as {"agent.discount": 0.9}.
+        settings: by flag name, such as `{"agent.discount": 0.9}`.
         **run_settings: settings without a dot in their name, such as `steps`, as `train` takes them.
+
+    Returns:
+        `Parts`.
 
     Raises:
         UsageError: arguments or settings are not valid, or do not go together.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> parts = jaxrl_dist.make("ppo", "toy:walk", settings={"agent.discount": 0.9})
+        >>> parts.settings["agent.discount"], parts.environment.spec.action.num_values, parts.replay.updates
+        (0.9, 3, (1, 1))
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)

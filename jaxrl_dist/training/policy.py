@@ -38,7 +38,16 @@ class Policy(NamedTuple):
         return f"Policy({self.settings['system']} {self.settings['env']} after {self.env_steps:,} steps)"
 
     def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
-        """Acts as in evaluation: `timestep` has leaves [B, ...], `carry` starts as `agent.init_carry(B)`."""
+        """Acts as in evaluation.
+
+        Args:
+            timestep: leaves [B, ...].
+            carry: acting state, tree of [B, ...]; starts as `agent.init_carry(B)`.
+            key: typed key [], of this step.
+
+        Returns:
+            `types.ActOutput`.
+        """
         return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key))
 
 
@@ -60,10 +69,24 @@ def load(
         system: system of the run, if a program made it and no module has it.
         trust: modules that its `config.json` may name, and files and programs for its environment (docs/trust.md).
 
+    Returns:
+        `Policy`.
+
     Raises:
         UsageError: the folder holds no such policy or names code that is not trusted, or an argument has the wrong
             type.
-        checkpoint.CheckpointError: its files are corrupt.
+        CheckpointError: its files are corrupt.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist import envs
+        >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=1_024, out="runs/to_load")
+        >>> policy = jaxrl_dist.load(run.folder)
+        >>> state, timestep = envs.columns(policy.environment).reset(jax.random.key(0), jnp.arange(3))
+        >>> policy.act(timestep, policy.agent.init_carry(3), jax.random.key(1)).action.shape
+        (3,)
     """
     arguments.check_policy(run, slot, seed_index, params, system)
     parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system, trust=trust)
@@ -136,6 +159,14 @@ def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> 
 
     Raises:
         UsageError: the run has not failed, names code that is not trusted, or was saved by another version.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> run = jaxrl_dist.train("a2c", "toy:walk", steps=1_024, out="runs/sound")
+        >>> jaxrl_dist.replay_failure(run.folder)
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: runs/sound holds no failure
     """
     arguments.check_run(run)
     path = checkpoint.find(pathlib.Path(run) / "failure", "state")

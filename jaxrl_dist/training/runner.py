@@ -27,7 +27,13 @@ FAULTS = (
 
 
 class Run(NamedTuple):
-    """A run that has stopped: its folder, its summary, and the reason, as in `session.Result`."""
+    """A run that has stopped.
+
+    Attributes:
+        folder: of the run.
+        summary: the contents of its `summary.json`.
+        reason: why it stopped, `finished` if it has all its steps.
+    """
 
     folder: pathlib.Path
     summary: dict[str, Any]
@@ -55,20 +61,26 @@ def train(
         system: name of a system, `module:SYSTEM`, or a `System` of one's own.
         env: environment as suite:name.
         devices: devices to train on; by default all there are.
-        settings: by flag name, such as {"agent.discount": 0.9}.
+        settings: by flag name, such as `{"agent.discount": 0.9}`.
         callbacks: functions of a record, a dict; each is called with every record that is logged. A true result saves
             and ends the run; if it is a text, the run's `reason` contains it. The same call resumes the run.
         display: print what the command prints: what runs where, and a live line of progress.
         **run_settings: `steps`, `seed`, `num_seeds`, `out` and the other settings without a dot in their name.
 
     Returns:
-        The run.
+        `Run`.
 
     Raises:
         UsageError: arguments or settings are not valid.
         FloatingPointError: training diverged.
         MemoryError: something was too large.
         Exception: one that a callback raised, after the run was saved.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=2_048, out="runs/walk", settings={"agent.discount": 0.9})
+        >>> run.reason, run.summary["env_steps"]
+        ('finished', 2048)
     """
     arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)

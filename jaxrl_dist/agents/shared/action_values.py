@@ -24,8 +24,17 @@ class Seen(NamedTuple):
 def check_discrete(spec: types.EnvironmentSpec) -> int:
     """Returns the number of actions A.
 
+    Args:
+        spec: of the environment.
+
     Raises:
-        UsageError: actions are real-valued.
+        UnfitError: actions are real-valued.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> action_values.check_discrete(envs.make("toy:walk").spec)
+        3
     """
     if not isinstance(spec.action, types.DiscreteSpace):
         told = errors.given("env", spec.name), ": its actions are real, and this agent needs discrete ones"
@@ -41,16 +50,35 @@ def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.
         dueling: whether value and advantages have a head each.
         num_atoms: atoms of a distribution, whose logits are the outputs; 1 for plain values.
         noise: σ₀ of noisy layers; 0 for plain ones.
+
+    Example:
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> [(head.name, head.size) for head in action_values.heads(3, dueling=True, num_atoms=5)]
+        [('value', 5), ('advantage', 15)]
     """
     sizes = {"value": num_atoms, "advantage": num_actions * num_atoms} if dueling else {"q": num_actions * num_atoms}
     return tuple(networks.Head(name, size, 1.0, noise=noise) for name, size in sizes.items())
 
 
 def join(outputs: dict[str, Array], num_actions: int) -> Array:
-    """Returns values f32 [..., A], or logits f32 [..., A, atoms] if heads have more than one atom.
+    """Joins the outputs of heads.
+
+    Args:
+        outputs: name of a head -> f32 [..., size], of the heads that `heads` returns.
+        num_actions: A.
+
+    Returns:
+        Values f32 [..., A], or logits f32 [..., A, atoms] if heads have more than one atom.
 
     Source: Wang et al. 2016, "Dueling network architectures for deep reinforcement learning", equation 9; over
         distributions: Hessel et al. 2018, section "Rainbow".
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> outputs = {"value": jnp.array([[5.0]]), "advantage": jnp.array([[1.0, 2.0, 3.0]])}
+        >>> print(action_values.join(outputs, num_actions=3))
+        [[4. 5. 6.]]
     """
     first = outputs["q"] if "q" in outputs else outputs["advantage"]
     q = first.reshape(*first.shape[:-1], num_actions, -1)
@@ -60,14 +88,45 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
 
 
 def of_action(q: Array, action: Array) -> Array:
-    """Selects by actions i32 [...]: f32 [...] of values [..., A], or [..., atoms] of logits [..., A, atoms]."""
+    """Selects by actions.
+
+    Args:
+        q: values f32 [..., A], or logits f32 [..., A, atoms].
+        action: i32 [...].
+
+    Returns:
+        f32 [...] of values, [..., atoms] of logits.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> print(action_values.of_action(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 0])))
+        [2. 3.]
+    """
     axis = action.ndim
     index = action.reshape(*action.shape, *(1,) * (q.ndim - axis))
     return jnp.take_along_axis(q, index, axis=axis).squeeze(axis)
 
 
 def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
-    """Returns actions i32 [B]: the best by values [B, A], or with probability ε f32 [B] any at random."""
+    """Returns the best actions, or with probability ε any at random.
+
+    Args:
+        q: values f32 [B, A].
+        key: typed key [].
+        epsilon: ε f32 [B].
+
+    Returns:
+        i32 [B].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> q = jnp.array([[1.0, 2.0], [4.0, 3.0]])
+        >>> print(action_values.epsilon_greedy(q, jax.random.key(0), epsilon=jnp.zeros(2)))
+        [1 0]
+    """
     greedy = jnp.argmax(q, axis=-1).astype(jnp.int32)
     uniform = jax.random.uniform(key, (2, *greedy.shape))
     random = jnp.minimum((uniform[0] * q.shape[-1]).astype(jnp.int32), q.shape[-1] - 1)
@@ -85,9 +144,28 @@ def epsilon_schedule(
     fraction: float,
     wait: float = 0.0,
 ) -> Array:
-    """Returns ε f32 [B], the same for every environment: it falls linearly from start to end.
+    """Returns ε, the same for every environment: it falls linearly from start to end.
 
     It falls in the share `fraction` of training, after the share `wait` in which it stays at its start.
+
+    Args:
+        params: parameters, not used.
+        env_index: i32 [B].
+        num_envs: not used.
+        progress: f32 [], share of training.
+        start: ε at first.
+        end: ε after the schedule.
+        fraction: share of training in which ε falls.
+        wait: share of training before it.
+
+    Returns:
+        f32 [B].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> print(action_values.epsilon_schedule((), jnp.arange(2), 2, 0.25, start=1.0, end=0.0, fraction=0.5))
+        [0.5 0.5]
     """
     del params, num_envs
     share = jnp.clip((progress - wait) / fraction, 0.0, 1.0)
@@ -97,9 +175,26 @@ def epsilon_schedule(
 def epsilon_ladder(
     params: types.Params, env_index: Array, num_envs: int, progress: Array, *, base: float, exponent: float
 ) -> Array:
-    """Returns ε f32 [B], constant but different for each environment: base^(1 + exponent · i / (N − 1)).
+    """Returns ε, constant but different for each environment: base^(1 + exponent · i / (N − 1)).
+
+    Args:
+        params: parameters, not used.
+        env_index: i of each environment, i32 [B].
+        num_envs: N.
+        progress: f32 [], not used.
+        base: ε of the first environment.
+        exponent: how far the ladder reaches down.
+
+    Returns:
+        f32 [B].
 
     Source: Horgan et al. 2018, "Distributed prioritized experience replay", section 4.1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> print(action_values.epsilon_ladder((), jnp.arange(3), 3, 0.0, base=0.5, exponent=2.0))
+        [0.5   0.25  0.125]
     """
     del params, progress
     return (base ** (1 + exponent * env_index / max(num_envs - 1, 1))).astype(jnp.float32)

@@ -48,7 +48,19 @@ class Extras(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...] with carry [N, ...]."""
+    """N items: single rows, leaves [N, ...], or whole sequences, leaves [N, T, ...].
+
+    Attributes:
+        inputs: tree of [N, ...], of the network.
+        is_first: bool [N, T] of sequences, () of rows.
+        carry: tree of [N, ...] of sequences, the memory before row 0; () of rows.
+        sample: [N, ...], the actions as the policy drew them.
+        log_prob: f32 [N], by the policy that acted; () where it was not stored.
+        value: f32 [N], predicted by that policy.
+        advantage: f32 [N].
+        target: f32 [N], of the value.
+        taught: f32 [N], 1 where the row teaches.
+    """
 
     inputs: ArrayTree
     is_first: ArrayTree
@@ -98,8 +110,28 @@ def make_agent(
         loss: likewise.
         adapt: likewise; by default `move_statistics`.
 
+    Returns:
+        `agents.Agent`.
+
     Raises:
         UsageError: network or policy do not fit the environment.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import a2c
+        >>> from jaxrl_dist.agents.shared import actor_critic, sequences
+        >>> def prepare(parts, params, inputs):
+        ...     return sequences.items(parts.net, actor_critic.estimate(parts, params, inputs.batch))
+        >>> def loss(parts, params, inputs):
+        ...     policy, value = actor_critic.policy_and_value(parts, params, inputs.batch)
+        ...     error = 0.5 * jnp.square(value - inputs.batch.target)
+        ...     loss = error - policy.log_prob(inputs.batch.sample) * inputs.batch.advantage
+        ...     return sequences.summed(inputs.batch.taught, loss, {"value_loss": error}, {})
+        >>> own = {"staleness": "none", "act": actor_critic.act, "prepare": prepare, "loss": loss}
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> actor_critic.make_agent(a2c.Config(), spec, network, **own).staleness
+        'none'
     """
     distribution, heads = policy_head(spec, config.distribution)
     net = networks.make(network, normalisation.observed(config, spec), (*heads, networks.Head("value", 1, 1.0)))
@@ -119,7 +151,32 @@ def make_agent(
 
 
 def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    """Draws actions from the policy."""
+    """Draws actions from the policy.
+
+    Args:
+        parts: of the agent.
+        params: of the policy.
+        inputs: leaves [B, ...].
+
+    Returns:
+        `types.ActOutput` with `Extras`.
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist import envs, networks, types
+        >>> from jaxrl_dist.agents import a2c
+        >>> from jaxrl_dist.agents.shared import actor_critic
+        >>> from jaxrl_dist.parallel import unroll
+        >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
+        >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
+        >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
+        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
+        >>> carry = actor_critic.Carry(net.initial(2), ())
+        >>> output = actor_critic.act(parts, params, types.ActInputs(timestep, carry, jax.random.key(1)))
+        >>> output.action.shape, output.extras.log_prob.shape
+        ((2,), (2,))
+    """
     policy, carry, seen = _policy(parts, params, inputs)
     sample = policy.sample(inputs.key)
     extras = Extras(
@@ -143,6 +200,24 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 
     Returns:
         `Batch` with leaves [T, B, ...] and carry [B, ...], of which `sequences.items` makes items.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks, types
+        >>> from jaxrl_dist.agents import a2c
+        >>> from jaxrl_dist.agents.shared import actor_critic
+        >>> from jaxrl_dist.parallel import unroll
+        >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
+        >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
+        >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
+        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
+        >>> carry = actor_critic.Carry(net.initial(2), ())
+        >>> row = types.Step(timestep, jnp.zeros(2, int), actor_critic.Extras((), (), ()), ())
+        >>> rows = types.Unroll(jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), row), carry)
+        >>> actor_critic.estimate(parts, params, rows).advantage.shape
+        (4, 2)
     """
     config, net = parts.config, parts.net
     timestep = sequences.steps.timestep
@@ -189,7 +264,36 @@ def drawn(steps: types.Step) -> Array:
 
 
 def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[Any, Array]:
-    """Returns the policy's distribution and the value f32 of items: [N] of rows, [N, T] of sequences."""
+    """Returns the policy and the value of items.
+
+    Args:
+        parts: of the agent.
+        params: of the policy.
+        batch: N items.
+
+    Returns:
+        The distribution of actions, and the value f32: [N] of rows, [N, T] of sequences.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks, types
+        >>> from jaxrl_dist.agents import a2c
+        >>> from jaxrl_dist.agents.shared import actor_critic, sequences
+        >>> from jaxrl_dist.parallel import unroll
+        >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
+        >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
+        >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
+        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
+        >>> carry = actor_critic.Carry(net.initial(2), ())
+        >>> row = types.Step(timestep, jnp.zeros(2, int), actor_critic.Extras((), (), ()), ())
+        >>> rows = types.Unroll(jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), row), carry)
+        >>> batch = sequences.items(net, actor_critic.estimate(parts, params, rows))
+        >>> policy, value = actor_critic.policy_and_value(parts, params, batch)
+        >>> policy.mode().shape, value.shape
+        ((8,), (8,))
+    """
     outputs, value = outputs_and_value(parts, params, batch)
     return parts.distribution(outputs), value
 
@@ -225,6 +329,16 @@ def policy_head(
 
     Raises:
         UsageError: the policy cannot give such actions.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.agents.shared import actor_critic
+        >>> distribution, heads = actor_critic.policy_head(envs.make("toy:walk").spec, "gaussian")
+        >>> [(head.name, head.size) for head in heads]
+        [('policy', 3)]
+        >>> print(distribution({"policy": jnp.array([[0.0, 2.0, 1.0]])}).mode())
+        [1]
     """
     action = spec.action
     if isinstance(action, types.DiscreteSpace):

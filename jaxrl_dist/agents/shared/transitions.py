@@ -14,7 +14,16 @@ from jaxrl_dist.types import Array
 
 
 class Batch(NamedTuple):
-    """N transitions of up to n steps: leaves [N, ...]; `discount` is γ^k·∏discount, `reward` the discounted sum."""
+    """N transitions of up to n steps.
+
+    Attributes:
+        inputs: [N, ...], of the network.
+        action: [N, ...].
+        reward: f32 [N], the discounted sum of k ≤ n rewards.
+        discount: f32 [N], γ^k·∏discount, the factor of the bootstrap value.
+        next_inputs: [N, ...], k steps on.
+        taught: f32 [N], 1 where the transition teaches.
+    """
 
     inputs: Array
     action: Array
@@ -69,7 +78,25 @@ class Rule(NamedTuple):
 
 
 def join(rule: Rule, timestep: types.TimeStep) -> returns.Transitions:
-    """Joins n steps from the taught row of each window [context + 1 + n, N]; leaves [N]."""
+    """Joins n steps from the taught row of each window.
+
+    Args:
+        rule: describes the transitions.
+        timestep: leaves [context + 1 + n, N].
+
+    Returns:
+        `returns.Transitions`, leaves [N].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> rule, row = transitions.Rule(context=0, n_step=2, discount=0.5, clip_rewards=0.0), jnp.ones((3, 1))
+        >>> timestep = types.TimeStep(jnp.full((3, 1), types.MID), row, row, (), ())
+        >>> joined = transitions.join(rule, timestep)
+        >>> print(joined.reward, joined.offset, joined.discount)
+        [1.5] [2] [0.25]
+    """
     chex.assert_axis_dimension(timestep.reward, 0, rule.context + 1 + rule.n_step)
     reward = agents.clip(timestep.reward, rule.clip_rewards)
     rows = jax.tree.map(lambda x: x[rule.context :], (reward, timestep.discount, timestep.step_type))
@@ -87,6 +114,25 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
         rule: describes the transitions.
         net: network without a memory that makes inputs of the observations.
         sequences: windows [context + 1 + n, N].
+
+    Returns:
+        `Batch`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import dqn
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> from jaxrl_dist.parallel import unroll
+        >>> spec, network = envs.make("toy:walk").spec, networks.Config(torso="mlp")
+        >>> struct = unroll.rows_struct(dqn.make(dqn.Config(), spec, network), spec, unroll_length=3, width=5)
+        >>> windows = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), struct)
+        >>> net = networks.make(network, spec, [networks.Head("q", 3, 1.0)])
+        >>> rule = transitions.Rule(context=0, n_step=3, discount=0.5, clip_rewards=0.0)
+        >>> batch = transitions.prepare(rule, net, windows)
+        >>> batch.inputs.shape, batch.next_inputs.shape
+        ((5, 2), (5, 2))
     """
     timestep = sequences.steps.timestep
     reward, offset, discount = join(rule, timestep)
@@ -106,11 +152,28 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
 
 
 def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
-    """Returns |δ| f32 [N] of the taught rows, computed from the actors' values, `action_values.Seen` of each row.
+    """Returns the errors of the taught rows, computed from the actors' values.
 
     For several critics it is the mean of their errors, as in the learner.
 
+    Args:
+        rule: describes the transitions.
+        sequences: windows [context + 1 + n, N] whose extras are `action_values.Seen`.
+
+    Returns:
+        |δ| f32 [N].
+
     Source: Horgan et al. 2018, algorithm 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.agents.shared import action_values, transitions
+        >>> row, rule = jnp.ones((2, 1)), transitions.Rule(context=0, n_step=1, discount=0.5, clip_rewards=0.0)
+        >>> timestep = types.TimeStep(jnp.full((2, 1), types.MID), row, row, (), ())
+        >>> seen = action_values.Seen(taken=4 * row, best=8 * row)  # the error is 1 + .5 · 8 − 4
+        >>> print(transitions.seen_error(rule, types.Unroll(types.Step(timestep, row, seen, ()), ())))
+        [1.]
     """
     taken, best = sequences.steps.extras
     reward, offset, discount = join(rule, sequences.steps.timestep)
@@ -120,13 +183,28 @@ def seen_error(rule: Rule, sequences: types.Unroll) -> Array:
 
 
 def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
-    """Places the atoms f32 [atoms]; returns None for a single atom.
+    """Places the atoms.
 
     If the settings give no range, it is from the discounted sum of the lowest reward to that of the highest.
+
+    Args:
+        config: settings of the agent.
+        spec: of the environment.
+
+    Returns:
+        f32 [atoms], None of one atom.
 
     Raises:
         UsageError: the range is empty or infinite; or `actor_errors` is on, although actors compute differences of
             means and the learner divergences.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.agents import dqn
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> config = dqn.Config(num_atoms=3, value_low=-1.0, value_high=1.0)
+        >>> print(transitions.support(config, envs.make("toy:walk").spec))
+        [-1.  0.  1.]
     """
     if config.num_atoms == 1:
         return None
@@ -163,7 +241,7 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
 
 
 def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
-    """Returns f32 [N], the Kullback-Leibler divergence of the projected target from the prediction, and its mean.
+    """Returns the Kullback-Leibler divergence of the projected target from the prediction.
 
     Args:
         atoms: f32 [atoms].
@@ -171,7 +249,20 @@ def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -
         batch: transitions, whose rewards and discounts make the target.
         bootstrap: logits f32 [N, atoms].
 
+    Returns:
+        The divergence f32 [N], and the mean f32 [N] of the prediction.
+
     Source: Bellemare et al. 2017, algorithm 1; the divergence as priority: Hessel et al. 2018, section "Rainbow".
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import numpy as np
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> atoms, zero, logits = jnp.array([0.0, 1.0]), jnp.zeros(1), jnp.array([[0.0, 0.0]])
+        >>> batch = transitions.Batch((), (), reward=zero + 1, discount=zero, next_inputs=(), taught=zero + 1)
+        >>> divergence, mean = transitions.divergence(atoms, logits, batch, bootstrap=logits)
+        >>> print(np.asarray(divergence).round(3), mean)  # log 2: the target is surely 1
+        [0.693] [0.5]
     """
     targets = batch.reward[:, None] + batch.discount[:, None] * atoms
     project = jax.vmap(values.categorical_projection, in_axes=(0, 0, None))
