@@ -35,13 +35,13 @@ def test_points_of_a_curve_rise_and_times_that_were_not_published_are_nan() -> N
 @pytest.mark.parametrize(
     ("system", "env", "params", "expected"),
     [
-        ("ppo", "gymnax:CartPole-v1", {"observe": "0,2"}, ({"solved"}, set())),
+        ("ppo", "gymnax:CartPole-v1", {"observe": "0,2"}, ({"solved", "random play"}, set())),
         ("ppo", "gymnax:CartPole-v1", {"max_steps_in_episode": "1000"}, (set(), set())),
-        ("ppo", "gymnax:Breakout-MinAtar", {}, (set(), set())),
+        ("ppo", "gymnax:Breakout-MinAtar", {}, ({"random play"}, set())),
         ("ppo", "gymnax:Pong-misc", {}, (set(), set())),
         ("dqn", "envpool:Pong-v5", {}, ({"random play", "human"}, set())),
         ("ppo", "envpool:Pong-v5", {"repeat_action_probability": "0.1"}, (set(), set())),
-        ("ppo", "envpool:HalfCheetah-v4", {}, ({"solved"}, set())),
+        ("ppo", "envpool:HalfCheetah-v4", {}, ({"solved", "random play"}, set())),
         ("ppo", "brax:hopper", {}, (set(), set())),
     ],
 )
