@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis import plots, published
+from jaxrl_dist.analysis import curves, published
 from jaxrl_dist.analysis import reference as reference_curves
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
@@ -90,7 +90,7 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
             raise errors.UsageError(
                 f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give them one by one"
             )
-    curve = plots.curve([view.records for view in views])
+    curve = curves.curve([view.records for view in views])
     try:
         level = published.random_play(views[0].settings["env"], views[0].env_params)
         result = compare(curve.env_steps, curve.returns, chosen.env_steps, chosen.returns, level)

@@ -112,7 +112,13 @@ def marks_of(views: Sequence[run_view.View]) -> Marks:
     """Finds what was published of the systems of some runs, where all play one task; nothing otherwise."""
     if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
         return NO_MARKS
-    found = [marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
+    return of_all([marks(view.settings["system"], view.settings["env"], view.env_params) for view in views])
+
+
+def of_all(found: Sequence[Marks]) -> Marks:
+    """Joins what is known of several systems on one task; levels that are not of all are of no task here."""
+    if len({one.levels for one in found}) != 1:
+        return NO_MARKS
     curves = {curve.name: curve for one in found for curve in one.curves}
     return Marks(found[0].levels, tuple(curves.values()))
 
