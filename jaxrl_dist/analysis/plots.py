@@ -97,6 +97,7 @@ class Panel(NamedTuple):
         note: says what lines are, where that is needed.
         legend: of its own.
         pixels: its size on a page.
+        told: what it shows, where lines and their ends do not say that.
     """
 
     title: str
@@ -106,13 +107,14 @@ class Panel(NamedTuple):
     note: str = ""
     legend: Sequence[Entry] = ()
     pixels: tuple[float, float] = _PAGE_PIXELS
+    told: str = ""
 
     @property
     def words(self) -> str:
         """Says what it shows, for those who cannot see it; "" where nothing is known."""
         known = [(name, values[np.isfinite(values)]) for name, values in self.ends]
-        told = "; ".join(f"{name} ends at {values[-1]:.4g}" for name, values in known if len(values))
-        return f"{self.title} over {self.x_label.lower()}: {told}" if told else ""
+        ends = "; ".join(f"{name} ends at {values[-1]:.4g}" for name, values in known if len(values))
+        return self.told or (f"{self.title} over {self.x_label.lower()}: {ends}" if ends else "")
 
 
 class Setting(NamedTuple):
@@ -366,8 +368,8 @@ def share_bar(values: Sequence[float]) -> Panel:
         axes.set_xlim(0.0, sum(values) or 1.0)
         axes.set_ylim(-0.5, 0.5)
 
-    ends = [(name, np.array([share])) for name, share in zip(AREAS, values, strict=True)]
-    return Panel("Share of the actors' time", "the run", draw, ends, pixels=(160.0, 12.0))
+    told = ", ".join(f"{name} {share:.0%}" for name, share in zip(AREAS, values, strict=True))
+    return Panel("Shares of the actors' time", "", draw, pixels=(160.0, 12.0), told=told)
 
 
 def strip(
@@ -383,8 +385,8 @@ def strip(
         axes.set_xlim(ends[0] - room, ends[1] + room)
         axes.set_ylim(-1.0, 1.0)
 
-    scale = f"a scale from {ends[0]:.4g} to {ends[1]:.4g}"
-    return Panel(f"{len(scores)} seeds", scale, draw, [("their mean", np.array([centre]))], pixels=(160.0, 24.0))
+    told = f"{len(scores)} seeds on a scale from {ends[0]:.4g} to {ends[1]:.4g}"
+    return Panel(_RETURN, "", draw, pixels=(160.0, 24.0), told=told)
 
 
 def trials(labels: Sequence[str], returns: Sequence[np.ndarray]) -> list[Trial]:
@@ -496,12 +498,8 @@ def set_scale(axes: Any, values: Sequence[float], *, is_log: bool) -> None:
     axes.set_xlim(low, high)
     axes.minorticks_off()
     powers = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1)
-    rounder = (
-        powers,
-        np.outer(powers, (1, 2, 5)).ravel(),
-        ticker.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high),
-    )
-    inside = [[mark for mark in marks if low <= mark <= high] for marks in rounder]
+    even = ticker.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
+    inside = [[x for x in marks if low <= x <= high] for marks in (powers, np.outer(powers, (1, 2, 5)).ravel(), even)]
     marks = next((marks for marks in inside if len(marks) > 2), inside[-1])
     marks = marks[:: -(-len(marks) // _LARGEST_MARKS)]
     axes.set_xticks(marks, [short(mark) for mark in marks])
@@ -604,8 +602,7 @@ def _draw_returns(axes: Any, drawn: Sequence[Drawn], marks: published.Marks, uni
     if unit_s:
         _draw_compiling(axes, [one.curve.compiling_s for one in drawn], unit_s, right)
     lowest, highest = map(float, axes.dataLim.intervaly)
-    is_known = np.isfinite(marks.random_play)
-    low, high = _padded(lowest, highest, lowest if is_known else 0.0)
+    low, high = _padded(lowest, highest, lowest if np.isfinite(marks.random_play) else 0.0)
     axes.set_ylim(low, high)
     for level in marks.levels:
         # Curves mostly begin low and end high.

@@ -314,7 +314,9 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
     marks = {cell.label: _marks(cell) for cell in planned}
     rows = study_table.compare_with_first(rows)
     study_table.write(study.out, rows)
-    plots.draw(drawn, study.out / "curves.png", marks=published.of_all(list(marks.values())))
+    is_one_task = len({name for item in rows for name in item["environments"]}) == 1
+    known = published.of_all(list(marks.values())) if is_one_task else published.NO_MARKS
+    plots.draw(drawn, study.out / "curves.png", marks=known)
     plots.draw_scores(drawn, study.out / "scores.png")
     studies.write_study(study.out, title(planned), rows, drawn, marks)
     return rows

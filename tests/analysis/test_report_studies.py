@@ -66,7 +66,7 @@ def test_a_study_is_a_table_curves_failures_and_commands(tmp_path: pathlib.Path)
     assert "steps" in by_steps and "wall time" in by_time
     assert all("a ends at" in label and "b ends at" in label and "c ends" not in label for label in (by_steps, by_time))
     strips = [str(given["aria-label"]) for tag, given in page.elements if given.get("class") == "strip"]
-    assert len(strips) == 2 and len({label.partition(":")[0] for label in strips}) == 1
+    assert len(strips) == 2 and len(set(strips)) == 1 and strips[0].startswith(f"{NUM_SEEDS} seeds")
     assert "solved: of a test" in page.text and "random play: too" in page.text
 
 

@@ -40,11 +40,8 @@ def write_study(
         tables.append((task, _table("Settings, by their last evaluation", text, members, numbers)))
         lines = [(numbers[row["setting"]], row["setting"], drawn[row["setting"]]) for row in members]
         evaluated = [line for line in lines if len(line[-1].env_steps)]
-        learning += (
-            [tasks.of_curves(task, evaluated, published.of_all([marks[row["setting"]] for row in members]))]
-            if evaluated
-            else []
-        )
+        known = published.of_all([marks[row["setting"]] for row in members])
+        learning += [tasks.of_curves(task, evaluated, known)] if evaluated else []
     made = pages.render(
         "study.html",
         title=title,

@@ -38,14 +38,6 @@ class Task(NamedTuple):
     evaluations: Sequence[Table]
 
 
-class Evaluations(NamedTuple):
-    """The last evaluations on one task, and how they were made."""
-
-    name: str
-    shown: Table
-    protocols: list[str]
-
-
 def of_views(views: Sequence[run_view.View]) -> list[Task]:
     """Draws the curves of each task, with what others have measured there."""
     made = []
@@ -62,17 +54,16 @@ def of_curves(
 
     Of more runs than there are colours the two charts show the means alone, and each run has a chart of its own.
     """
-    drawn = [
-        plots.Drawn(i, plots.plain(label, LETTERS), curve, curves.band(curve.returns)) for i, label, curve in found
-    ]
+    labelled = [(i, plots.plain(label, LETTERS), curve) for i, label, curve in found]
+    drawn = [plots.Drawn(*one, curves.band(one[-1].returns)) for one in labelled]
     legend = [one.entry for one in drawn] + plots.works(marks)
     apart = plots.apart(drawn) if len(drawn) > _CROWDED else []
     tables = [_evaluations(one) for one in drawn if len(one.curve.env_steps)]
     return Task(name, legend, plots.returns(drawn, marks), plots.note_of(drawn), marks.sources, apart, tables)
 
 
-def last_evaluations(views: Sequence[run_view.View]) -> list[Evaluations]:
-    """Makes a table for each task, whose scores are on one scale."""
+def last_evaluations(views: Sequence[run_view.View]) -> list[tuple[str, Table, list[str]]]:
+    """Makes a table for each task, whose scores are on one scale, and lists how they were made."""
     made = []
     for task, members in _by_task(views).items():
         values = [value for _, view in members for value in _extent(view)]
@@ -82,7 +73,7 @@ def last_evaluations(views: Sequence[run_view.View]) -> list[Evaluations]:
         head = ("run", ends, "interquartile mean", "95 % interval", "over", "mean", "lowest", "highest", "seeds")
         protocols = dict.fromkeys(view.summary.get("protocol") or "" for _, view in members)
         shown = Table(f"Last evaluation on {task}", head, rows, "cards")
-        made += [Evaluations(task, shown, list(filter(None, protocols)))] if rows else []
+        made += [(task, shown, list(filter(None, protocols)))] if rows else []
     return made
 
 
@@ -102,12 +93,8 @@ def state(view: run_view.View) -> str:
 def score(view: run_view.View) -> Cell:
     """Returns the last evaluation with its interval."""
     last = view.evaluation
-    is_known = _is_known(last.get("eval_return_iqm"))
-    return (
-        number(_number(last["eval_return_iqm"]), _interval(last))
-        if is_known
-        else number(_number(last.get("eval_return")))
-    )
+    known = [last[name] for name in ("eval_return_iqm", "eval_return") if _is_known(last.get(name))]
+    return number(_number(known[0] if known else None), _interval(last))
 
 
 def _interval(last: Mapping[str, Any]) -> str:
@@ -123,9 +110,8 @@ def _evaluations(one: plots.Drawn) -> Table:
         known = returns[np.isfinite(returns)]
         ends = (f"{known.mean():.4g}", f"{known.min():.4g}", f"{known.max():.4g}") if len(known) else ("–", "–", "–")
         rows.append((f"{steps:,.0f}", f"{seconds / 60:.2f}", *ends))
-    return Table(
-        f"Evaluations of {one.label}", ("steps per seed", "minutes", "mean", "lowest seed", "highest seed"), rows
-    )
+    head = ("steps per seed", "minutes", "mean", "lowest seed", "highest seed")
+    return Table(f"Evaluations of {one.label}", head, rows)
 
 
 def _evaluated(colour: int, view: run_view.View, scale: tuple[float, float]) -> list[str | Cell | plots.Panel]:

@@ -37,16 +37,8 @@ class Film(NamedTuple):
     poster: str
 
 
-class Films(NamedTuple):
-    """The videos of a run, and what is wrong with files that are left out."""
-
-    name: str
-    files: list[Film]
-    wrong: list[str]
-
-
-def of(views: Sequence[run_view.View], page_folder: pathlib.Path) -> list[Films]:
-    """Lists the videos of every run.
+def of(views: Sequence[run_view.View], page_folder: pathlib.Path) -> list[tuple[str, list[Film], list[str]]]:
+    """Lists the videos of every run, and what is wrong with files that are left out.
 
     Args:
         views: of the runs; videos are in the folder `videos` of each.
@@ -68,7 +60,7 @@ def of(views: Sequence[run_view.View], page_folder: pathlib.Path) -> list[Films]
             poster = _inline(still) if has_still else ""
             source, told = _inline(path) if is_small else address, f"{size / 2**20:.1f} MiB"
             films.append(Film(path.name, path.stem, kind, source, told, poster))
-        made.append(Films(view.label, films, wrong))
+        made.append((view.label, films, wrong))
     return made
 
 
