@@ -262,13 +262,16 @@ def draw_search(
 
 def returns(drawn: Sequence[Drawn], marks: published.Marks = published.NO_MARKS) -> tuple[Panel, Panel]:
     """Makes the panels of returns against steps, and against wall time."""
-    trained = [one.curve.wall_s.max() - one.curve.compiling_s for one in drawn if len(one.curve.wall_s)]
-    unit_s, unit = _unit(max(trained, default=0.0))
+    known = [one for one in drawn if len(one.curve.wall_s)]
+    # Where one does not say how long it compiled, all are compared from their start.
+    starts = [one.curve.compiling_s for one in known]
+    is_after = bool(starts) and all(starts)
+    unit_s, unit = _unit(max((one.curve.wall_s.max() - one.curve.compiling_s * is_after for one in known), default=0.0))
+    time = f"Wall time{' after compiling' * is_after} ({unit})"
     ends = [(one.label, one.band[0]) for one in drawn]
-    time = f"Wall time{' after compiling' if any(one.curve.compiling_s for one in drawn) else ''} ({unit})"
     return (
-        Panel(_RETURN, _STEPS, lambda axes: _draw_returns(axes, drawn, marks, 0.0), ends),
-        Panel(_RETURN, time, lambda axes: _draw_returns(axes, drawn, marks, unit_s), ends),
+        Panel(_RETURN, _STEPS, lambda axes: _draw_returns(axes, drawn, marks, 0.0, []), ends),
+        Panel(_RETURN, time, lambda axes: _draw_returns(axes, drawn, marks, unit_s, starts * is_after), ends),
     )
 
 
@@ -580,11 +583,17 @@ def _draw_curve(axes: Any, x: np.ndarray, one: Drawn, *, is_mean_alone: bool) ->
     _line(axes, x, centre, one.label, color=colour, linestyle=line_style, linewidth=2.0, zorder=3)
 
 
-def _draw_returns(axes: Any, drawn: Sequence[Drawn], marks: published.Marks, unit_s: float) -> None:
-    """Draws returns against wall time in units of so many seconds, or against steps where that is 0."""
+def _draw_returns(
+    axes: Any, drawn: Sequence[Drawn], marks: published.Marks, unit_s: float, compiling_s: Sequence[float]
+) -> None:
+    """Draws returns against wall time in units of so many seconds, or against steps where that is 0.
+
+    The time begins after compiling where that is known of all runs.
+    """
     is_crowded, ends = len(drawn) > len(COLOURS), []
     for one in drawn:
-        x = (one.curve.wall_s - one.curve.compiling_s) / unit_s if unit_s else one.curve.env_steps
+        start_s = one.curve.compiling_s if compiling_s else 0.0
+        x = (one.curve.wall_s - start_s) / unit_s if unit_s else one.curve.env_steps
         _draw_curve(axes, x, one, is_mean_alone=is_crowded)
         known = np.isfinite(one.curve.returns).any(1)
         ends += [float(x[known].max())] if known.any() else []
@@ -599,8 +608,8 @@ def _draw_returns(axes: Any, drawn: Sequence[Drawn], marks: published.Marks, uni
     for i, level in enumerate(marks.levels):
         axes.axhline(level.value, color=SOFT, linestyle=_LINE_STYLES[1 + i % 3], linewidth=0.9, zorder=0)
     axes.set_xlim(0.0, 1.01 * right)
-    if unit_s:
-        _draw_compiling(axes, [one.curve.compiling_s for one in drawn], unit_s, right)
+    if compiling_s:
+        _draw_compiling(axes, min(compiling_s), max(compiling_s), unit_s, right)
     lowest, highest = map(float, axes.dataLim.intervaly)
     low, high = _padded(lowest, highest, lowest if np.isfinite(marks.random_play) else 0.0)
     axes.set_ylim(low, high)
@@ -612,18 +621,15 @@ def _draw_returns(axes: Any, drawn: Sequence[Drawn], marks: published.Marks, uni
                       textcoords="offset points", ha=side, va="bottom", color=SOFT)  # fmt: skip
 
 
-def _draw_compiling(axes: Any, seconds: Sequence[float], unit_s: float, right: float) -> None:
+def _draw_compiling(axes: Any, least_s: float, most_s: float, unit_s: float, right: float) -> None:
     """Shades the time before training, to scale where it is short, and says how long it was."""
     from matplotlib import ticker
 
-    known = [one for one in seconds if one]
-    if not known:
-        return
-    left = -min(max(known) / unit_s, _COMPILING_SHARE * right)
+    left = -min(most_s / unit_s, _COMPILING_SHARE * right)
     axes.set_xlim(left=left)
     axes.axvspan(left, 0.0, color=RULE, alpha=0.5, linewidth=0, zorder=0)
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: short(value) if value >= 0 else ""))
-    times = dict.fromkeys(f"{end:.3g}" for end in (min(known), max(known)))
+    times = dict.fromkeys(f"{end:.3g}" for end in (least_s, most_s))
     axes.annotate(f"compiling, {' to '.join(times)} s", (left / 2, 0.5), xycoords=("data", "axes fraction"),
                   ha="center", va="center", color=SOFT, rotation=90)  # fmt: skip
 

@@ -253,8 +253,13 @@ def test_the_time_axis_tells_compiling_from_training(compiling_s: float, left: f
     assert by_time.get_xlim() == pytest.approx((left, 1.01 * 16.0))
     assert [text.get_text() for text in by_time.texts] == [f"compiling, {compiling_s:g} s"] and not by_steps.texts
     assert by_steps.get_xlim()[0] == 0.0
-    # A record of that time is missing where the first evaluation came later.
-    assert panels({"a": run(1)})[1].get_xlim()[0] == 0.0
+    # Where one run lacks a record of that time, all begin at their start.
+    for runs in ({"a": run(1)}, {"a": records, "b": run(1)}):
+        by_time = panels(runs)[1]
+        assert by_time.get_xlim()[0] == 0.0 and not by_time.texts
+        np.testing.assert_array_equal(
+            titled(by_time, "a")[0].get_xdata(), [one["wall_s"] for one in runs["a"] if one["kind"] == "eval"]
+        )
 
 
 def test_what_is_before_training_has_no_number_on_the_axis() -> None:

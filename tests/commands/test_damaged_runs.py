@@ -64,7 +64,7 @@ def test_two_hundred_damaged_folders_are_a_line_each(
 
     def save_some(picture: figure.Figure, file: Any, **given: Any) -> None:
         # All is drawn; to write it as a picture takes most of the time.
-        if seed % 10 == 0:
+        if seed % 20 == 0:
             save(picture, file, **given)
         elif isinstance(file, io.BytesIO):
             file.write(b'<svg viewBox="0 0 1 1"/>')
