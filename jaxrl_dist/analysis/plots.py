@@ -174,6 +174,17 @@ def short(value: float) -> str:
     return display.count(value) if value >= 1000 else f"{value:g}".replace("e-0", "e-").replace("-", "−")
 
 
+def learning_curve(
+    runs: Mapping[str, numbers.Records],
+    path: str | os.PathLike[str],
+    title: str = "",
+    names: Sequence[str] = RETURNS,
+    marks: published.Marks = published.NO_MARKS,
+) -> None:
+    """Draws one curve per run, from its records by its label, as `draw` does."""
+    draw({label: numbers.curve([records]) for label, records in runs.items()}, path, title, names, marks, runs)
+
+
 def draw(
     curves: Mapping[str, numbers.Curve],
     path: str | os.PathLike[str],

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxrl_dist import commands, errors
-from jaxrl_dist.analysis import curves, plots
+from jaxrl_dist.analysis import plots
 from jaxrl_dist.analysis import published as published_results
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
@@ -54,9 +54,8 @@ def _draw(options: Config, runs: Sequence[pathlib.Path]) -> pathlib.Path:
         )
     marks = published_results.marks_of(views) if options.published else published_results.NO_MARKS
     records = {view.label: view.records for view in views}
-    drawn = {label: curves.curve([one]) for label, one in records.items()}
     try:
-        plots.draw(drawn, out, options.title, options.panels, marks, records)
+        plots.learning_curve(records, out, options.title, options.panels, marks)
     except OSError as error:
         raise errors.UsageError(f"--out={out} cannot be written: {error.strerror or error}") from None
     return out

@@ -33,10 +33,6 @@ def run(num_seeds: int, num_points: int = 8, top: float = 100.0) -> list[dict[st
     return records
 
 
-def learning_curve(runs: dict[str, Any], path: pathlib.Path, title: str = "", **more: Any) -> None:
-    plots.draw({label: curves.curve([records]) for label, records in runs.items()}, path, title, **more)
-
-
 def axes_of(panel: plots.Panel) -> Any:
     """Draws a panel on axes of its own."""
     from matplotlib import figure
@@ -100,7 +96,7 @@ def test_records_without_seeds_are_one_seed() -> None:
 
 
 def test_the_picture_shows_every_run_in_both_panels(tmp_path: pathlib.Path) -> None:
-    learning_curve({"many": run(5), "one": run(1, top=30.0)}, tmp_path / "curve.png", "title")
+    plots.learning_curve({"many": run(5), "one": run(1, top=30.0)}, tmp_path / "curve.png", "title")
     picture = pixels(tmp_path / "curve.png")
     width = picture.shape[1]
     for colour in (BLUE, VERMILION):
@@ -115,7 +111,7 @@ def test_of_more_runs_than_colours_the_means_alone_are_drawn(tmp_path: pathlib.P
     shaded = []
     for others in (6, 7):
         runs = {"many": run(5)} | {f"one {i}": run(1, top=30.0 + i) for i in range(others)}
-        learning_curve(runs, tmp_path / "curve.png")
+        plots.learning_curve(runs, tmp_path / "curve.png")
         picture = pixels(tmp_path / "curve.png")
         assert len(columns_with(picture, BLUE)) > 0.25 * picture.shape[1]
         shaded.append(len(columns_with(picture, (204, 227, 240))))
@@ -130,7 +126,7 @@ def test_a_missing_seed_leaves_a_gap(tmp_path: pathlib.Path) -> None:
             record["eval_return_per_seed"][0] = float("nan")
     lengths = []
     for name, records in (("whole", whole), ("broken", broken)):
-        learning_curve({name: records}, tmp_path / f"{name}.png")
+        plots.learning_curve({name: records}, tmp_path / f"{name}.png")
         lengths.append(len(columns_with(pixels(tmp_path / f"{name}.png"), BLUE)))
     # Of eight segments four are left.
     assert 0.4 * lengths[0] < lengths[1] < 0.65 * lengths[0]
@@ -138,13 +134,13 @@ def test_a_missing_seed_leaves_a_gap(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("num_seeds", [1, 6])
 def test_a_single_point_is_visible(tmp_path: pathlib.Path, num_seeds: int) -> None:
-    learning_curve({"point": run(num_seeds, 1)}, tmp_path / "curve.png")
+    plots.learning_curve({"point": run(num_seeds, 1)}, tmp_path / "curve.png")
     assert len(columns_with(pixels(tmp_path / "curve.png"), BLUE)) >= 10
 
 
 @pytest.mark.parametrize("runs", [{}, {"none": []}, {"unknown": [evaluation(1, 1.0, [float("nan")])]}])
 def test_nothing_to_draw_is_a_picture_too(tmp_path: pathlib.Path, runs: dict[str, Any]) -> None:
-    learning_curve(runs, tmp_path / "curve.png")
+    plots.learning_curve(runs, tmp_path / "curve.png")
     assert pixels(tmp_path / "curve.png").std() > 0
 
 
@@ -160,7 +156,7 @@ def test_the_band_is_the_interval_at_each_point() -> None:
 def test_neither_pyplot_nor_matplotlib_is_imported_before_it_is_needed(tmp_path: pathlib.Path) -> None:
     code = (
         "import sys; from jaxrl_dist.analysis import plots; print('matplotlib' in sys.modules);"
-        f"plots.draw({{}}, {str(tmp_path / 'a.png')!r}); print('matplotlib.pyplot' in sys.modules)"
+        f"plots.learning_curve({{}}, {str(tmp_path / 'a.png')!r}); print('matplotlib.pyplot' in sys.modules)"
     )
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=conftest.PACKAGE.parent, capture_output=True, text=True, check=True)
@@ -196,7 +192,7 @@ def test_the_script_draws_what_is_asked_for(tmp_path: pathlib.Path, monkeypatch:
 
 @pytest.mark.parametrize("suffix", plots.FORMATS)
 def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: pathlib.Path, suffix: str) -> None:
-    learning_curve({"a": run(2, 3)}, tmp_path / f"a{suffix}")
+    plots.learning_curve({"a": run(2, 3)}, tmp_path / f"a{suffix}")
     starts = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}
     assert (tmp_path / f"a{suffix}").read_bytes().startswith(starts[suffix])
 
@@ -317,7 +313,7 @@ def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name:
     marks = published.Marks((published.Level(name, 3.0, name),), (work,))
     records = {name: [*run(2), {"kind": "train", "env_steps": 10, **SHARES, **LAG}]}
     drawn = {label: curves.curve([one]) for label, one in records.items()}
-    plots.draw(drawn, tmp_path / f"a{suffix}", name, plots.PANELS, marks, records)
+    plots.learning_curve(records, tmp_path / f"a{suffix}", name, plots.PANELS, marks)
     plots.draw_scores(drawn, tmp_path / "b.png")
     settings = [plots.Setting(name, [name], False, (name,)), plots.Setting(name, [0.5], True)]
     plots.draw_search(settings, [np.array([1.0, 2.0])], tmp_path / f"c{suffix}", name)
@@ -332,7 +328,7 @@ def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name:
 
 def test_a_picture_is_the_same_bytes_each_time(tmp_path: pathlib.Path) -> None:
     for name in ("a.svg", "b.svg", "a.png", "b.png"):
-        learning_curve({"a": run(3)}, tmp_path / name, marks=LEVELS)
+        plots.learning_curve({"a": run(3)}, tmp_path / name, marks=LEVELS)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
@@ -344,7 +340,7 @@ def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> Non
         (published.Curve("far", np.array([1e9]), np.array([1e6]), np.array([90.0]), "b"),),
     )
     for one in (published.NO_MARKS, marks):
-        learning_curve({"many": run(5)}, tmp_path / "a.png", marks=one)
+        plots.learning_curve({"many": run(5)}, tmp_path / "a.png", marks=one)
         pictures.append(columns_with(pixels(tmp_path / "a.png"), BLUE))
     # The curve is as wide as without them.
     assert abs(len(pictures[0]) - len(pictures[1])) < 0.05 * len(pictures[0])

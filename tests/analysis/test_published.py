@@ -64,3 +64,13 @@ def test_every_fact_is_whole_and_has_a_source() -> None:
 def test_one_line_names_all_that_is_of_one_source() -> None:
     lines = published.marks("impala", "envpool:Pong-v5", {}).sources
     assert len(lines) == 2 and lines[0].startswith("random play; human: Wang et al. 2016")
+
+
+def test_what_is_known_of_one_task_is_joined_and_of_two_tasks_is_nothing() -> None:
+    impala, dqn, other = (
+        published.marks(system, f"envpool:{game}-v5", {})
+        for system, game in (("impala", "Pong"), ("dqn", "Pong"), ("impala", "Breakout"))
+    )
+    assert published.of_all([impala, dqn]) == impala and impala.random_play == -20.7
+    assert published.of_all([impala, other]) == published.of_all([]) == published.NO_MARKS
+    assert published.NO_MARKS.random_play == published.random_play("gymnax:Pong-misc", {}) == -math.inf
