@@ -29,7 +29,7 @@ _MARKERS = ("s", "^", "D", "v", "P")
 # Lighter than the lines, since they fill areas.
 AREAS = {"environment": "#58B4E8", "inference": "#E8A010", "transfer": "#CE7CAA"}
 _STYLE: dict[Any, Any] = {
-    "text.parse_math": False,
+    **dict.fromkeys(("text.parse_math", "text.usetex"), False),
     "svg.fonttype": "none",
     "svg.hashsalt": "jaxrl_dist",
     "font.family": "DejaVu Sans",
@@ -429,7 +429,7 @@ def against(setting: Setting, trials: Sequence[Trial]) -> Panel:
             axes.set_xticks(range(len(cut)), [plain(name) for name in cut])
             axes.set_xlim(-0.5, len(cut) - 0.5)
         else:
-            set_scale(axes, setting.places, is_log=setting.is_log)
+            _set_scale(axes, setting.places, is_log=setting.is_log)
 
     return Panel(_RETURN, setting.name, draw, [(one.label, np.array([one.centre])) for _, one in shown])
 
@@ -471,7 +471,8 @@ def write(
         # A picture that is to replace another has a name of its own until it is whole.
         suffix = pathlib.PurePath(path).suffix.lower()
         form = suffix[1:] if suffix in FORMATS else "png"
-        picture.savefig(str(path), format=form, metadata={"Date": None} if form == "svg" else None)
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        picture.savefig(str(path), format=form, metadata=undated.get(form))
 
 
 def svg(panel: Panel) -> bytes:
@@ -496,27 +497,6 @@ def svg(panel: Panel) -> bytes:
 def title_in(name: str) -> str:
     """Returns the title that the name of an element of `svg` holds, "" where it holds none."""
     return name.removeprefix(_TITLE) if name.startswith(_TITLE) else ""
-
-
-def set_scale(axes: Any, values: Sequence[float], *, is_log: bool) -> None:
-    """Gives the horizontal axis room around values, and where it is logarithmic a few round numbers."""
-    from matplotlib import ticker
-
-    ends = np.log10([min(values), max(values)]) if is_log else np.array([min(values), max(values)], np.float64)
-    ends = ends + _room(*ends) * np.array([-1, 1])
-    if not is_log:
-        axes.set_xlim(*ends)
-        return
-    low, high = 10.0**ends
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    axes.minorticks_off()
-    powers = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1)
-    even = ticker.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
-    inside = [[x for x in marks if low <= x <= high] for marks in (powers, np.outer(powers, (1, 2, 5)).ravel(), even)]
-    marks = next((marks for marks in inside if len(marks) > 2), inside[-1])
-    marks = marks[:: -(-len(marks) // _LARGEST_MARKS)]
-    axes.set_xticks(marks, [short(mark) for mark in marks])
 
 
 @contextlib.contextmanager
@@ -643,6 +623,27 @@ def _draw_compiling(axes: Any, least_s: float, most_s: float, unit_s: float, rig
     times = dict.fromkeys(f"{end:.3g}" for end in (least_s, most_s))
     axes.annotate(f"compiling, {' to '.join(times)} s", (left / 2, 0.5), xycoords=("data", "axes fraction"),
                   ha="center", va="center", color=SOFT, rotation=90)  # fmt: skip
+
+
+def _set_scale(axes: Any, values: Sequence[float], *, is_log: bool) -> None:
+    """Gives the horizontal axis room around values, and where it is logarithmic a few round numbers."""
+    from matplotlib import ticker
+
+    ends = np.log10([min(values), max(values)]) if is_log else np.array([min(values), max(values)], np.float64)
+    ends = ends + _room(*ends) * np.array([-1, 1])
+    if not is_log:
+        axes.set_xlim(*ends)
+        return
+    low, high = 10.0**ends
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    axes.minorticks_off()
+    powers = 10.0 ** np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1)
+    even = ticker.MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
+    inside = [[x for x in marks if low <= x <= high] for marks in (powers, np.outer(powers, (1, 2, 5)).ravel(), even)]
+    marks = next((marks for marks in inside if len(marks) > 2), inside[-1])
+    marks = marks[:: -(-len(marks) // _LARGEST_MARKS)]
+    axes.set_xticks(marks, [short(mark) for mark in marks])
 
 
 def _scores(label: str, scores: Mapping[str, numbers.Score]) -> Panel:
