@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis import plots
+from jaxrl_dist.analysis import curves, published
 from jaxrl_dist.analysis import reference as reference_curves
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
@@ -17,21 +17,25 @@ from jaxrl_dist.settings import resolve
 WINDOWS = 10
 WIDENING = 2.0
 SMALLEST_SHARE = 0.05
+# Below so much of what the reference gained over random play nothing is inside, however far its seeds differ: of the
+# stored references' own seeds this makes none an alarm that was not one before, at 0.5 three.
+LEAST_GAIN = 0.25
 _MOST_GROUPS = 2_000
 
 
 class Number(NamedTuple):
-    """A number of a run, the same of its reference, and half the width of the band around the reference."""
+    """One number of a run beside that of its reference, and the two ends of the band around that."""
 
     name: str
     run: float
     reference: float
-    half_width: float
+    low: float
+    high: float
 
     @property
     def is_inside(self) -> bool:
         """Says whether the run is in the band."""
-        return abs(self.run - self.reference) <= self.half_width
+        return self.low <= self.run <= self.high
 
 
 class Comparison(NamedTuple):
@@ -86,9 +90,10 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
             raise errors.UsageError(
                 f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give them one by one"
             )
-    curve = plots.curve([view.records for view in views])
+    curve = curves.curve([view.records for view in views])
     try:
-        result = compare(curve.env_steps, curve.returns, chosen.env_steps, chosen.returns)
+        level = published.random_play(views[0].settings["env"], views[0].env_params)
+        result = compare(curve.env_steps, curve.returns, chosen.env_steps, chosen.returns, level)
     except ValueError as error:
         raise errors.UsageError(f"{views[0].label}: {error}") from None
     return Verdict(chosen, changes, curve.returns.shape[1], result)
@@ -109,21 +114,26 @@ def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
         lines.append(f"{steps:>12,.0f} {run:>10.4g} {theirs:>10.4g}")
     lines += ["", f"{'':<26} {'run':>10} {'reference':>10}   band"]
     for number in result.numbers:
-        low, high = number.reference - number.half_width, number.reference + number.half_width
         word = "inside" if number.is_inside else "above" if number.run > number.reference else "below"
         lines.append(
-            f"{number.name:<26} {number.run:>10.4g} {number.reference:>10.4g}   [{low:.4g}, {high:.4g}] {word}"
+            f"{number.name:<26} {number.run:>10.4g} {number.reference:>10.4g}   [{number.low:.4g}, {number.high:.4g}] "
+            f"{word}"
         )
     if "last tenth" not in [number.name for number in result.numbers]:
         lines.append("the run has not come to the last tenth of the reference's steps")
-    alarms = false_alarms(one.env_steps, one.returns)
+    level = published.random_play(one.facts["env"], reference_curves.env_params(one.facts["settings"]))
+    alarms = false_alarms(one.env_steps, one.returns, level)
     own = f"; of the reference's {len(alarms)} seeds, each beside the others, {sum(alarms)} would be outside"
     lines += ["", f"{'inside' if result.is_inside else 'OUTSIDE'} the band{own if alarms else ''}"]
     return "\n".join(lines)
 
 
 def compare(
-    steps: np.ndarray, returns: np.ndarray, reference_steps: np.ndarray, reference_returns: np.ndarray
+    steps: np.ndarray,
+    returns: np.ndarray,
+    reference_steps: np.ndarray,
+    reference_returns: np.ndarray,
+    random_play: float = -math.inf,
 ) -> Comparison:
     """Compares a run with a reference, over the steps that both were evaluated in.
 
@@ -132,6 +142,7 @@ def compare(
         returns: f64 [n, S'], mean return per seed of the run; interpolated linearly between two evaluations.
         reference_steps: f64 [m], rising.
         reference_returns: f64 [m, S], finite.
+        random_play: its level, -inf where it is not known.
 
     Raises:
         ValueError: the reference has too few seeds, or the run has no evaluation at any of its steps.
@@ -154,15 +165,16 @@ def compare(
         for values in (placed, reference_returns)
     )
     ends = shown / WINDOWS * reference_steps[-1]
-    return Comparison(ends, run.mean(1), reference.mean(1), _numbers(shown, run, reference))
+    return Comparison(ends, run.mean(1), reference.mean(1), _numbers(shown, run, reference, random_play))
 
 
-def false_alarms(env_steps: np.ndarray, returns: np.ndarray) -> list[bool]:
+def false_alarms(env_steps: np.ndarray, returns: np.ndarray, random_play: float = -math.inf) -> list[bool]:
     """Leaves each seed of a reference out in turn, and says which of them would be outside of the band of the others.
 
     Args:
         env_steps: f64 [m].
         returns: f64 [m, S].
+        random_play: its level, -inf where it is not known.
 
     Returns:
         S verdicts; none if the others would be too few for a reference.
@@ -171,7 +183,7 @@ def false_alarms(env_steps: np.ndarray, returns: np.ndarray) -> list[bool]:
         return []
     others = [np.delete(returns, i, axis=1) for i in range(returns.shape[1])]
     pairs = zip(returns.T, others, strict=True)
-    return [not compare(env_steps, seed[:, None], env_steps, rest).is_inside for seed, rest in pairs]
+    return [not compare(env_steps, seed[:, None], env_steps, rest, random_play).is_inside for seed, rest in pairs]
 
 
 def _nearest(
@@ -208,22 +220,26 @@ def _steps(views: Sequence[run_view.View]) -> str:
     return f"{steps:,} steps"
 
 
-def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray) -> tuple[Number, ...]:
+def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray, random_play: float) -> tuple[Number, ...]:
     """Computes the numbers and their bands from returns f64 [w, S'] and f64 [w, S] by tenth."""
     deviations = _deviations(reference, run.shape[1])
     smallest = SMALLEST_SHARE * float(np.ptp(reference))
     ours, theirs = run.mean(1), reference.mean(1)
+
+    def number(name: str, run: float, reference: float, deviations: np.ndarray, random_play: float) -> Number:
+        width = max(WIDENING * float(deviations.max()), smallest)
+        least = min(random_play + LEAST_GAIN * (reference - random_play), reference - smallest)
+        return Number(name, run, reference, max(reference - width, least), reference + width)
+
     whole = _deviations(reference.mean(0, keepdims=True), run.shape[1])
-    numbers = [
-        Number("whole run", float(ours.mean()), float(theirs.mean()), max(WIDENING * float(whole.max()), smallest))
-    ]
+    numbers = [number("whole run", float(ours.mean()), float(theirs.mean()), whole, random_play)]
     if windows[-1] == WINDOWS:
-        width = max(WIDENING * float(deviations[:, -1].max()), smallest)
-        numbers.append(Number("last tenth", float(ours[-1]), float(theirs[-1]), width))
+        last = deviations[:, -1]
+        numbers.append(number("last tenth", float(ours[-1]), float(theirs[-1]), last, random_play))
     worst = int(np.argmax(np.abs(ours - theirs)))
-    width = max(WIDENING * float(deviations.max()), smallest)
     name = f"farthest tenth, the {windows[worst]}."
-    return (*numbers, Number(name, float(ours[worst]), float(theirs[worst]), width))
+    # It may be one of the first, in which a seed is at random play's level still.
+    return (*numbers, number(name, float(ours[worst]), float(theirs[worst]), deviations, -math.inf))
 
 
 def _deviations(values: np.ndarray, num_seeds: int) -> np.ndarray:

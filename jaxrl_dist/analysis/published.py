@@ -16,8 +16,10 @@ import numpy as np
 from jaxrl_dist.runs import view as run_view
 
 FACTS = pathlib.Path(__file__).resolve().parent / "facts"
+RANDOM_PLAY = "random play"
 SOURCES = {
     "wang2016": "Wang et al. 2016, up to 30 no-ops at the start, no sticky actions",
+    "measured": "benchmarks/random_play.py, uniform actions, 10,000 episodes (100 of HalfCheetah)",
     "gymnasium": "Gymnasium's reward threshold of the task",
     "rllib": "ray-project/rl-experiments 2018, one run, mean of training episodes, NoFrameskip-v4 (no sticky actions)",
     "cleanba": "Huang et al. 2023 (Cleanba), mean of seeds at 50M steps (200M frames), sticky actions, all 18 actions",
@@ -60,6 +62,11 @@ class Marks(NamedTuple):
     curves: tuple[Curve, ...] = ()
 
     @property
+    def random_play(self) -> float:
+        """The level of random play, minus infinity where it is not known."""
+        return next((level.value for level in self.levels if level.name == RANDOM_PLAY), -math.inf)
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Lists the sources, a line each, with the names of all numbers from it."""
         names: dict[str, list[str]] = {}
@@ -96,11 +103,22 @@ def marks(system: str, env: str, params: Mapping[str, str]) -> Marks:
     return Marks(tuple(level._replace(source=SOURCES[level.source]) for level in levels), tuple(curves))
 
 
+def random_play(env: str, params: Mapping[str, str]) -> float:
+    """Returns the level of random play on a task, minus infinity where it is not known."""
+    return marks("", env, params).random_play
+
+
 def marks_of(views: Sequence[run_view.View]) -> Marks:
     """Finds the published numbers of the systems of some runs, if all play the same task; nothing otherwise."""
     if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
         return NO_MARKS
-    found = [marks(view.settings["system"], view.settings["env"], view.env_params) for view in views]
+    return of_all([marks(view.settings["system"], view.settings["env"], view.env_params) for view in views])
+
+
+def of_all(found: Sequence[Marks]) -> Marks:
+    """Joins what is known of several systems on one task; levels that are not of all are of no task here."""
+    if len({one.levels for one in found}) != 1:
+        return NO_MARKS
     curves = {curve.name: curve for one in found for curve in one.curves}
     return Marks(found[0].levels, tuple(curves.values()))
 

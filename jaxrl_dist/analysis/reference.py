@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis import plots
+from jaxrl_dist.analysis import curves
 from jaxrl_dist.runs import files
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
@@ -63,7 +63,7 @@ def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pa
         raise errors.UsageError(f"--name={name}: expected letters, digits and any of . + - _")
     run_view.check_one_setting(views)
     seeds = _seeds(views)
-    curve = plots.curve([view.records for view in views])
+    curve = curves.curve([view.records for view in views])
     if not np.isfinite(curve.returns).all():
         raise errors.UsageError(
             f"{name}: not every seed was evaluated at every step, so there is no curve to compare with"
@@ -139,7 +139,7 @@ def _facts(views: Sequence[run_view.View], seeds: Sequence[int]) -> dict[str, An
 
 def _minutes(view: run_view.View, steps: np.ndarray) -> np.ndarray:
     """Returns the wall minutes f64 [n, S] at which each seed of a run was evaluated."""
-    own = plots.curve([view.records])
+    own = curves.curve([view.records])
     minutes = np.interp(steps, own.env_steps, own.wall_s) / 60
     return np.repeat(minutes[:, None], own.returns.shape[1], axis=1)
 

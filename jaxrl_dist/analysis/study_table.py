@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist.analysis import plots
+from jaxrl_dist.analysis import curves
 from jaxrl_dist.runs import aggregate, metrics
 from jaxrl_dist.runs import view as run_view
 
@@ -67,8 +67,8 @@ def row(
     origins = [origin for view in finished for origin in view.software]
     scores = np.array([score for summary in summaries for score in summary.get("eval_return_per_seed", ())], np.float64)
     records = [view.records for view in finished]
-    curves = [plots.curve([one]) for one in records]
-    windows = [aggregate.final_window_mean(curve.env_steps, curve.returns) for curve in curves if len(curve.env_steps)]
+    made = [curves.curve([one]) for one in records]
+    windows = [aggregate.final_window_mean(curve.env_steps, curve.returns) for curve in made if len(curve.env_steps)]
     incomplete = f"{len(scores)} of {seeds_asked} seeds"
     return {
         "setting": label,

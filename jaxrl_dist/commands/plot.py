@@ -53,9 +53,9 @@ def _draw(options: Config, runs: Sequence[pathlib.Path]) -> pathlib.Path:
             f"--panels={','.join(options.panels)}: these runs record none of it; valid: {', '.join(recorded)}"
         )
     marks = published_results.marks_of(views) if options.published else published_results.NO_MARKS
-    curves = {view.label: view.records for view in views}
+    records = {view.label: view.records for view in views}
     try:
-        plots.learning_curve(curves, out, options.title, options.panels, marks)
+        plots.learning_curve(records, out, options.title, options.panels, marks)
     except OSError as error:
         raise errors.UsageError(f"--out={out} cannot be written: {error.strerror or error}") from None
     return out

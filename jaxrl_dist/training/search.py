@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis import search_plots, study_table
+from jaxrl_dist.analysis import plots, study_table
 from jaxrl_dist.analysis.report import studies
 from jaxrl_dist.runs import files, folder, software
 from jaxrl_dist.settings import fields, resolve
@@ -288,11 +288,11 @@ def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     (out / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     (out / "table.md").write_text(markdown(search, rows), encoding="utf-8")
     settings = [
-        search_plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log, _names(one))
+        plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log, _names(one))
         for one in search.ranges
     ]
     returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
     environments: Mapping[str, None] = dict.fromkeys(name for row in rows for name in row["environments"])
-    search_plots.draw(settings, returns, out / "search.png", ", ".join(environments))
+    plots.draw_search(settings, returns, out / "search.png", ", ".join(environments))
     title = study.title(_cells(search, 0, rows[0]["searched"]))
     studies.write_search(out, title, rows, _table(search, rows), settings, search.trials)

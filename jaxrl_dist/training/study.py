@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis import plots, study_table
+from jaxrl_dist.analysis import curves, plots, published, study_table
 from jaxrl_dist.analysis.report import studies
 from jaxrl_dist.envs.host import lifeline
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
+from jaxrl_dist.settings import resolve
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import resume
 
@@ -181,8 +182,8 @@ def finish(
 
 def row(
     study: Study, label: str, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]
-) -> tuple[study_table.Row, plots.Curve]:
-    """Returns one setting's row of the table, and its curve, from its finished cells."""
+) -> tuple[study_table.Row, curves.Curve]:
+    """Returns the row of the table and the curve of one setting, from its finished cells."""
     members = [cell for cell in planned if cell.label == label]
     failed = [f"{cell.folder}: {failures[cell.folder]}" for cell in members if cell.folder in failures]
     finished = []
@@ -193,7 +194,7 @@ def row(
             failed.append(str(error))
     command = shlex.join(["python", "scripts/train.py", *members[0].arguments])
     made = study_table.row(label, command, finished, failed, study.num_seeds, study.means)
-    return made, plots.curve([view.records for view in finished])
+    return made, curves.curve([view.records for view in finished])
 
 
 def title(planned: Sequence[Cell]) -> str:
@@ -308,13 +309,23 @@ def _pipe() -> Iterator[int]:
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:
     """Writes table and plot of the cells that are finished so far."""
     made = {setting.label: row(study, setting.label, planned, failures) for setting in study.settings}
-    rows, curves = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
+    rows, drawn = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
+    marks = {cell.label: _marks(cell) for cell in planned}
     rows = study_table.compare_with_first(rows)
     study_table.write(study.out, rows)
-    plots.draw(curves, study.out / "curves.png")
-    plots.draw_scores(curves, study.out / "scores.png")
-    studies.write_study(study.out, title(planned), rows, curves)
+    is_one_task = len({name for item in rows for name in item["environments"]}) == 1
+    known = published.of_all(list(marks.values())) if is_one_task else published.NO_MARKS
+    plots.draw(drawn, study.out / "curves.png", marks=known)
+    plots.draw_scores(drawn, study.out / "scores.png")
+    studies.write_study(study.out, title(planned), rows, drawn, marks)
     return rows
+
+
+def _marks(cell: Cell) -> published.Marks:
+    """Returns what others have measured of a cell's system on its task."""
+    assert cell.command.settings is not None
+    values = cell.command.settings.settings
+    return published.marks(values["system"], values["env"], resolve.env_params(values))
 
 
 def _folder_name(label: str) -> str:

@@ -18,22 +18,35 @@ def test_widths_are_twice_the_largest_deviation_that_a_seed_shows() -> None:
     theirs = np.zeros((20, 4))
     theirs[18:] = [0.0, 10.0, 20.0, 50.0]
     whole, last, farthest = compare(theirs[:, [1]], theirs).numbers
-    assert (last.name, last.run, last.reference, last.half_width) == ("last tenth", 10.0, 20.0, 2 * 40.0)
-    assert (whole.run, whole.reference, whole.half_width) == pytest.approx((1.0, 2.0, 8.0))
-    assert farthest.name == "farthest tenth, the 10." and farthest.half_width == 2 * 40.0
+    assert last == ("last tenth", 10.0, 20.0, 20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
+    assert (whole.run, whole.reference, whole.low, whole.high) == pytest.approx((1.0, 2.0, 2.0 - 8.0, 2.0 + 8.0))
+    assert farthest.name == "farthest tenth, the 10." and farthest[3:] == (20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
+
+
+def test_a_quarter_of_the_gain_over_random_play_is_the_least_that_is_inside() -> None:
+    theirs = np.zeros((20, 4))
+    theirs[18:] = [0.0, 10.0, 20.0, 50.0]
+    whole, last, farthest = band.compare(STEPS, theirs[:, [1]], STEPS, theirs, -20.0).numbers
+    assert last == ("last tenth", 10.0, 20.0, -20.0 + 0.25 * 40.0, 20.0 + 2 * 40.0)
+    assert (whole.low, whole.high) == pytest.approx((2.0 - 8.0, 2.0 + 8.0))
+    # In an early tenth the reference itself has gained nothing yet.
+    assert farthest.low == 20.0 - 2 * 40.0
+    # A reference that is at random play's level keeps its twentieth of the range.
+    at_random = band.compare(STEPS, theirs[:, [1]], STEPS, theirs, 20.0).numbers[1]
+    assert at_random.low == 20.0 - 0.05 * 50.0
 
 
 def test_seeds_that_agree_leave_a_twentieth_of_the_range() -> None:
     theirs = np.repeat(np.linspace(0, 100, 20)[:, None], 4, axis=1)
-    width = compare(theirs[:, :1] + 4.0, theirs).numbers[1].half_width
-    assert width == pytest.approx(0.05 * (97.368 - 2.632), rel=1e-3)
+    number = compare(theirs[:, :1] + 4.0, theirs).numbers[1]
+    assert number.high - number.reference == pytest.approx(0.05 * (97.368 - 2.632), rel=1e-3)
     assert compare(theirs[:, :1] + 4.0, theirs).is_inside
     assert not compare(theirs[:, :1] + 6.0, theirs).is_inside and not compare(theirs[:, :1] - 6.0, theirs).is_inside
 
 
 def test_more_seeds_make_narrower_bands() -> None:
     theirs = written_runs.rising(10, spread=20.0)
-    widths = [[number.half_width for number in compare(theirs[:, :n], theirs).numbers] for n in (1, 2, 5, 10)]
+    widths = [[number.high - number.low for number in compare(theirs[:, :n], theirs).numbers] for n in (1, 2, 5, 10)]
     assert (np.diff(widths[:3], axis=0) < 0).all()
     assert widths[3] == widths[2]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import written_runs
 
-from jaxrl_dist.analysis import compare, reference
+from jaxrl_dist.analysis import compare, published, reference
 from jaxrl_dist.commands import compare as compare_command
 from jaxrl_dist.runs import view
 
@@ -87,6 +87,43 @@ def test_a_seed_that_was_left_out_is_inside(tmp_path: pathlib.Path) -> None:
     for i in range(whole.returns.shape[1]):
         rest = np.delete(whole.returns, i, axis=1)
         assert compare.compare(whole.env_steps, whole.returns[:, [i]], whole.env_steps, rest).is_inside
+
+
+def known_levels() -> list[tuple[reference.Reference, float]]:
+    found = [(one, published.random_play(one.facts["env"], reference.env_params(one.facts["settings"])))
+             for one in reference.read_all(STORED)]  # fmt: skip
+    return [(one, level) for one, level in found if np.isfinite(level)]
+
+
+def test_what_plays_at_random_leaves_the_band_of_every_reference() -> None:
+    known = known_levels()
+    assert {one.facts["env"].partition(":")[2] for one, _ in known} == {
+        *("CartPole-v1", "Catch-bsuite", "Breakout-MinAtar", "HalfCheetah-v4", "Pendulum-v1")
+    }
+    for one, level in known:
+        for share in (1.0, 0.5):
+            steps = one.env_steps[one.env_steps <= share * one.env_steps[-1]]
+            for num_seeds in (1, 3):
+                returns = np.full((len(steps), num_seeds), level)
+                assert not compare.compare(steps, returns, one.env_steps, one.returns, level).is_inside, one.name
+
+
+def test_the_level_of_random_play_makes_no_alarm_of_a_seed_that_had_none() -> None:
+    for one, level in known_levels():
+        assert compare.false_alarms(one.env_steps, one.returns, level) == compare.false_alarms(
+            one.env_steps, one.returns
+        )
+
+
+def test_a_run_at_the_level_of_random_play_is_judged_outside(tmp_path: pathlib.Path) -> None:
+    # Without the level the seeds of this one differ too much for that.
+    one = next(one for one, _ in known_levels() if one.name == "cartpole_a3c")
+    run = stored_run(tmp_path / "a", one.name, slice(0, 1), 0.0)
+    records = (
+        (run / "metrics.jsonl").read_text().replace('eval_return_per_seed": [0.0]', 'eval_return_per_seed": [22.1]')
+    )
+    (run / "metrics.jsonl").write_text(records)
+    assert not compare.judge([one], [view.read(run)]).result.is_inside
 
 
 def test_of_all_stored_seeds_few_would_be_outside_of_the_others() -> None:

@@ -1,16 +1,18 @@
-"""Learning curves: how evaluations are joined, and that the picture shows them."""
+"""Learning curves: how evaluations are joined, and that pictures and panels show them."""
 
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
+from xml.etree import ElementTree
 
 import conftest
 import numpy as np
 import pytest
 from fakes import written_runs
 
-from jaxrl_dist.analysis import plots, published
+from jaxrl_dist.analysis import curves, plots, published
 from jaxrl_dist.runs import aggregate
 
 BLUE, VERMILION = (0, 114, 178), (213, 94, 0)
@@ -31,6 +33,27 @@ def run(num_seeds: int, num_points: int = 8, top: float = 100.0) -> list[dict[st
     return records
 
 
+def axes_of(panel: plots.Panel) -> Any:
+    """Draws a panel on axes of its own."""
+    from matplotlib import figure
+
+    axes = figure.Figure().add_subplot()
+    panel.draw(axes)
+    return axes
+
+
+def titled(axes: Any, title: str) -> list[Any]:
+    """Lists the lines that have a title."""
+    return [line for line in axes.lines if plots.title_in(line.get_gid() or "") == title]
+
+
+def panels(runs: dict[str, Any], marks: published.Marks = published.NO_MARKS) -> tuple[Any, Any]:
+    """Draws returns against steps and against time."""
+    drawn = plots.drawn({label: curves.curve([records]) for label, records in runs.items()})
+    by_steps, by_time = plots.returns(drawn, marks)
+    return axes_of(by_steps), axes_of(by_time)
+
+
 def pixels(path: pathlib.Path) -> np.ndarray:
     from matplotlib import image
 
@@ -45,7 +68,7 @@ def columns_with(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarra
 
 
 def test_curve_of_one_program_holds_its_evaluations() -> None:
-    curve = plots.curve([run(3)])
+    curve = curves.curve([run(3)])
     assert curve.returns.shape == (8, 3)
     np.testing.assert_array_equal(curve.env_steps, 1000 * np.arange(1, 9))
     np.testing.assert_array_equal(curve.wall_s, 2.0 * np.arange(1, 9))
@@ -54,7 +77,7 @@ def test_curve_of_one_program_holds_its_evaluations() -> None:
 def test_curve_joins_programs_at_every_step() -> None:
     first = [evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(30, 3.0, [3.0])]
     second = [evaluation(10, 3.0, [10.0, 100.0]), evaluation(20, 6.0, [20.0, 200.0])]
-    curve = plots.curve([first, second])
+    curve = curves.curve([first, second])
     np.testing.assert_array_equal(curve.env_steps, [10, 20, 30])
     np.testing.assert_array_equal(curve.wall_s, [2.0, 4.0, 3.0])
     expected = [[1.0, 10.0, 100.0], [2.0, 20.0, 200.0], [3.0, np.nan, np.nan]]
@@ -62,13 +85,13 @@ def test_curve_joins_programs_at_every_step() -> None:
 
 
 def test_curve_takes_the_last_of_two_evaluations_at_one_step() -> None:
-    curve = plots.curve([[evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(20, 5.0, [9.0])]])
+    curve = curves.curve([[evaluation(10, 1.0, [1.0]), evaluation(20, 2.0, [2.0]), evaluation(20, 5.0, [9.0])]])
     np.testing.assert_array_equal(curve.returns, [[1.0], [9.0]])
     np.testing.assert_array_equal(curve.wall_s, [1.0, 5.0])
 
 
 def test_records_without_seeds_are_one_seed() -> None:
-    curve = plots.curve([[{"kind": "eval", "env_steps": 5, "wall_s": 1.0, "eval_return": 7.0}]])
+    curve = curves.curve([[{"kind": "eval", "env_steps": 5, "wall_s": 1.0, "eval_return": 7.0}]])
     np.testing.assert_array_equal(curve.returns, [[7.0]])
 
 
@@ -123,7 +146,7 @@ def test_nothing_to_draw_is_a_picture_too(tmp_path: pathlib.Path, runs: dict[str
 
 def test_the_band_is_the_interval_at_each_point() -> None:
     returns = np.array([[1.0, 2.0, 3.0, 4.0, 9.0], [5.0, 5.0, 5.0, 5.0, 5.0], [1.0, np.nan, 2.0, 3.0, 4.0]])
-    centre, low, high = plots.band(returns)
+    centre, low, high = curves.band(returns)
     np.testing.assert_array_equal(centre, [3.0, 5.0, np.nan])
     assert (low[0], high[0]) == aggregate.interval(returns[0])
     assert (low[1], high[1]) == (5.0, 5.0)
@@ -175,26 +198,140 @@ def test_a_picture_is_of_the_kind_that_its_name_says(tmp_path: pathlib.Path, suf
 
 
 def test_areas_are_the_shares_of_the_actors_time_and_the_line_is_the_learner_s() -> None:
-    from matplotlib import figure
-
     records = [{"kind": "train", "env_steps": 10 * i, **SHARES} for i in range(1, 5)]
-    axes = figure.Figure().add_subplot()
-    plots.draw_shares(axes, "a", records)
+    axes = axes_of(plots.shares("a", records))
     tops = [area.get_paths()[0].vertices[:, 1].max() for area in axes.collections]
     np.testing.assert_allclose(tops, [0.5, 0.8, 1.0])
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), 0.4)
 
 
 def test_the_median_lag_is_thick_and_a_run_without_lag_says_so() -> None:
-    from matplotlib import figure
-
     records = [{"kind": "train", "env_steps": 10 * i, **LAG} for i in range(1, 5)]
-    drawn, empty = (figure.Figure().add_subplot() for _ in range(2))
-    plots.draw_gauge(drawn, "lag", {"a": records}, [plots.style(0)])
+    drawn = axes_of(plots.gauge("lag", [(0, "a", records)]))
     widths = {float(line.get_ydata()[0]): line.get_linewidth() for line in drawn.lines}
     assert widths[1.0] > widths[3.0]
-    plots.draw_gauge(empty, "lag", {"a": [{"kind": "train", "env_steps": 1}]}, [plots.style(0)])
-    assert [text.get_text() for text in empty.texts] == ["not recorded by these runs"]
+    empty = plots.gauge("lag", [(0, "a", [{"kind": "train", "env_steps": 1}])])
+    assert empty.words == "" and [text.get_text() for text in axes_of(empty).texts] == ["not recorded by these runs"]
+
+
+LEVELS = published.Marks((published.Level("solved", 475.0, "a"), published.Level("random play", 22.0, "b")))
+
+
+def test_the_axis_begins_at_random_play_where_its_level_is_known() -> None:
+    for axes in panels({"a": run(3, top=400.0)}, LEVELS):
+        assert axes.get_ylim()[0] == pytest.approx(22.0) and axes.get_ylim()[1] > 475.0
+        assert {text.get_text() for text in axes.texts} == {"solved", "random play"}
+        levels = {float(line.get_ydata()[0]) for line in axes.lines if len({*line.get_ydata()}) == 1}
+        assert levels == {22.0, 475.0}
+    # What is worse is shown too.
+    assert panels({"a": [evaluation(0, 1.0, [9.0]), *run(1)]}, LEVELS)[0].get_ylim()[0] == 9.0
+    axes = panels({"a": run(3)})[0]
+    assert not axes.texts and axes.get_ylim()[0] < 22.0
+
+
+def test_a_band_is_drawn_where_there_are_several_seeds_only() -> None:
+    for records, seeds in ((run(1), 0), (run(4), 4)):
+        axes = panels({"a": records})[0]
+        assert len(axes.collections) == (seeds > 1)
+        assert len(titled(axes, "a")) == 1 and all(len(titled(axes, f"a, seed {i}")) == 1 for i in range(seeds))
+    lone = plots.drawn({"a": curves.curve([run(1)])})
+    assert plots.note_of(lone) == "" and plots.note_of(plots.drawn({"a": curves.curve([run(4)])}))
+
+
+@pytest.mark.parametrize(("compiling_s", "left"), [(30.0, -1.6), (0.5, -0.5)])
+def test_the_time_axis_tells_compiling_from_training(compiling_s: float, left: float) -> None:
+    records = [evaluation(0, compiling_s, [1.0])]
+    records += [{**one, "wall_s": one["wall_s"] + compiling_s} for one in run(1)]
+    by_steps, by_time = panels({"a": records})
+    (line,) = titled(by_time, "a")
+    np.testing.assert_allclose(line.get_xdata(), 2.0 * np.arange(9))
+    # To scale where it is short, and a tenth of the time of training where it is not.
+    assert by_time.get_xlim() == pytest.approx((left, 1.01 * 16.0))
+    assert [text.get_text() for text in by_time.texts] == [f"compiling, {compiling_s:g} s"] and not by_steps.texts
+    assert by_steps.get_xlim()[0] == 0.0
+    # Where one run lacks a record of that time, all begin at their start.
+    for runs in ({"a": run(1)}, {"a": records, "b": run(1)}):
+        by_time = panels(runs)[1]
+        assert by_time.get_xlim()[0] == 0.0 and not by_time.texts
+        np.testing.assert_array_equal(
+            titled(by_time, "a")[0].get_xdata(), [one["wall_s"] for one in runs["a"] if one["kind"] == "eval"]
+        )
+
+
+def test_what_is_before_training_has_no_number_on_the_axis() -> None:
+    by_time = panels({"a": [evaluation(0, 9.0, [1.0]), evaluation(10, 90.0, [2.0])]})[1]
+    shown = by_time.xaxis.get_major_formatter()
+    assert shown(-5.0, 0) == "" and shown(0.0, 0) == "0"
+
+
+def test_a_gap_is_a_gap_and_a_lone_point_is_marked() -> None:
+    returns = [1.0, 2.0, float("nan"), 3.0, float("nan"), 4.0, 5.0]
+    axes = panels({"one": [evaluation(i, float(i), [value, value + 1]) for i, value in enumerate(returns)]})[0]
+    line, alone = titled(axes, "one")
+    np.testing.assert_array_equal(np.isnan(line.get_ydata()), np.isnan(returns))
+    assert alone.get_marker() == "o" and alone.get_xdata().tolist() == [3.0] and alone.get_ydata().tolist() == [3.5]
+    assert len(axes.collections[0].get_paths()) == 3
+
+
+def test_long_lines_are_thinned_to_their_last_point() -> None:
+    records = [{"kind": "train", "env_steps": i, "steps_per_second": float(i)} for i in range(10_001)]
+    (line,) = axes_of(plots.gauge("speed", [(0, "one", records)])).lines
+    assert 250 < len(line.get_xdata()) < 320 and line.get_xdata()[-1] == 10_000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.0, 10.0, ["0", "2", "4", "6", "8", "10"]),
+        (-21.0, 20.0, ["−20", "−10", "0", "10", "20"]),
+        (0.0, 500_000.0, ["0", "100k", "200k", "300k", "400k", "500k"]),
+        (0.0, 1e-4, ["0", "2e−5", "4e−5", "6e−5", "8e−5", "0.0001"]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[str]) -> None:
+    text = plots.svg(plots.Panel("", "", lambda axes: (axes.set_ylim(low, high), axes.set_xticks([]))))
+    assert re.findall(r">([^<>\n]+)</text>", text.decode()) == expected
+
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    r"$\frac",
+    "$",
+    "a\nb\x1b[31m\x00",
+    "x" * 10_000,
+    "\ud800",
+    "漢字",
+    "a]]>b",
+    '"&',
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name: str, suffix: str) -> None:
+    work = published.Curve(name, np.array([1e3]), np.array([0.1]), np.array([5.0]), name)
+    marks = published.Marks((published.Level(name, 3.0, name),), (work,))
+    records = {name: [*run(2), {"kind": "train", "env_steps": 10, **SHARES, **LAG}]}
+    drawn = {label: curves.curve([one]) for label, one in records.items()}
+    plots.learning_curve(records, tmp_path / f"a{suffix}", name, plots.PANELS, marks)
+    plots.draw_scores(drawn, tmp_path / "b.png")
+    settings = [plots.Setting(name, [name], False, (name,)), plots.Setting(name, [0.5], True)]
+    plots.draw_search(settings, [np.array([1.0, 2.0])], tmp_path / f"c{suffix}", name)
+    for path in (tmp_path / f"a{suffix}", tmp_path / f"c{suffix}"):
+        if suffix == ".svg":
+            texts = [one.text or "" for one in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+            assert any(text.startswith(plots.plain(name, 12)[:5]) for text in texts)
+            assert max(map(len, texts)) < 200
+        else:
+            assert pixels(path).shape[1] in (720, 1200)
+
+
+def test_a_picture_is_the_same_bytes_each_time(tmp_path: pathlib.Path) -> None:
+    for suffix in plots.FORMATS:
+        first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+        for path in (first, second):
+            plots.learning_curve({"a": run(3)}, path, marks=LEVELS)
+        assert first.read_bytes() == second.read_bytes()
 
 
 def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> None:

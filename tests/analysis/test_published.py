@@ -35,13 +35,13 @@ def test_points_of_a_curve_rise_and_times_that_were_not_published_are_nan() -> N
 @pytest.mark.parametrize(
     ("system", "env", "params", "expected"),
     [
-        ("ppo", "gymnax:CartPole-v1", {"observe": "0,2"}, ({"solved"}, set())),
+        ("ppo", "gymnax:CartPole-v1", {"observe": "0,2"}, ({"solved", "random play"}, set())),
         ("ppo", "gymnax:CartPole-v1", {"max_steps_in_episode": "1000"}, (set(), set())),
-        ("ppo", "gymnax:Breakout-MinAtar", {}, (set(), set())),
+        ("ppo", "gymnax:Breakout-MinAtar", {}, ({"random play"}, set())),
         ("ppo", "gymnax:Pong-misc", {}, (set(), set())),
         ("dqn", "envpool:Pong-v5", {}, ({"random play", "human"}, set())),
         ("ppo", "envpool:Pong-v5", {"repeat_action_probability": "0.1"}, (set(), set())),
-        ("ppo", "envpool:HalfCheetah-v4", {}, ({"solved"}, set())),
+        ("ppo", "envpool:HalfCheetah-v4", {}, ({"solved", "random play"}, set())),
         ("ppo", "brax:hopper", {}, (set(), set())),
     ],
 )
@@ -64,3 +64,13 @@ def test_every_fact_is_whole_and_has_a_source() -> None:
 def test_one_line_names_all_that_is_of_one_source() -> None:
     lines = published.marks("impala", "envpool:Pong-v5", {}).sources
     assert len(lines) == 2 and lines[0].startswith("random play; human: Wang et al. 2016")
+
+
+def test_what_is_known_of_one_task_is_joined_and_of_two_tasks_is_nothing() -> None:
+    impala, dqn, other = (
+        published.marks(system, f"envpool:{game}-v5", {})
+        for system, game in (("impala", "Pong"), ("dqn", "Pong"), ("impala", "Breakout"))
+    )
+    assert published.of_all([impala, dqn]) == impala and impala.random_play == -20.7
+    assert published.of_all([impala, other]) == published.of_all([]) == published.NO_MARKS
+    assert published.NO_MARKS.random_play == published.random_play("gymnax:Pong-misc", {}) == -math.inf

@@ -3,13 +3,15 @@
 import html.parser
 import pathlib
 import re
+from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from fakes import written_runs
 
-from jaxrl_dist.analysis import report
-from jaxrl_dist.analysis.report import charts, markup
+from jaxrl_dist.analysis import plots, report
+from jaxrl_dist.analysis.report import pages
 from jaxrl_dist.runs import view as run_view
 
 SHARES = {"share_environment": 0.5, "share_inference": 0.3, "share_transfer": 0.2, "share_learning": 0.4}
@@ -24,12 +26,16 @@ class Page(html.parser.HTMLParser):
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.source = text
+        self.cells: list[tuple[str, str]] = []
         self.feed(text)
         self.close()
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
+        if tag in ("th", "td"):
+            self.cells.append((str(dict(attrs)["role"]), ""))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -38,6 +44,26 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data if "style" not in self.open else ""
+        if {"th", "td"} & set(self.open):
+            role, text = self.cells[-1]
+            self.cells[-1] = role, text + data
+
+    def charts(self, start: str = "") -> list[str]:
+        """Lists the words of charts."""
+        shown = [given for tag, given in self.elements if tag == "svg" and given["class"] == "chart"]
+        return [str(given["aria-label"]) for given in shown if str(given["aria-label"]).startswith(start)]
+
+    def titles(self, start: str) -> list[list[str]]:
+        """Lists the titles of what the charts with such words hold, their own first."""
+        return [[str(one.text) for one in picture.iter("title")] for picture in self._pictures(start)]
+
+    def styles(self, start: str) -> list[str]:
+        """Lists the styles in the charts with such words, each as one text."""
+        return [" ".join(one.get("style") or "" for one in picture.iter()) for picture in self._pictures(start)]
+
+    def _pictures(self, start: str) -> list[ElementTree.Element]:
+        found = [ElementTree.fromstring(one) for one in re.findall("<svg.*?</svg>", self.source, re.DOTALL)]
+        return [one for one in found if str(one.get("aria-label")).startswith(start)]
 
 
 def page(*folders: pathlib.Path) -> Page:
@@ -46,11 +72,13 @@ def page(*folders: pathlib.Path) -> Page:
 
 def test_the_page_needs_nothing_beside_it(tmp_path: pathlib.Path) -> None:
     runs = [written_runs.write(tmp_path / name, written_runs.rising(3)) for name in ("a", "b")]
-    shown = page(*runs)
+    text = report.page([run_view.read(folder, folder.name) for folder in runs], tmp_path)
+    shown = Page(text)
     assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in shown.elements}
     addresses = [value for _, given in shown.elements for key, value in given.items() if key in ("src", "href")]
     assert addresses and all(str(address).startswith(("#", "data:")) for address in addresses)
-    style = (pathlib.Path(report.__file__).parent / "page.css").read_text()
+    style = (pages.TEMPLATES / "page.css").read_text()
+    assert style.strip() in text
     assert "url(" not in style and "@import" not in style
     assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in shown.elements
     assert "prefers-color-scheme: dark" in style
@@ -119,19 +147,25 @@ def test_a_sweep_has_a_line_for_each_combination(tmp_path: pathlib.Path) -> None
     swept = written_runs.write(tmp_path / "a", written_runs.rising(4), flags=flags)
     other = written_runs.write(tmp_path / "b", written_runs.rising(2))
     shown = page(swept, other)
-    (curve, _) = [
-        str(given["aria-label"])
-        for tag, given in shown.elements
-        if tag == "svg" and str(given.get("aria-label")).startswith("Evaluation return")
-    ]
+    (curve, _) = shown.charts("Evaluation return over")
     assert all(f"{name} ends" in curve for name in ("a, agent.discount=0.9", "a, agent.discount=0.99", "b"))
     assert "(2 seeds)" in shown.text and "(4 seeds)" not in shown.text
-    differ = shown.text.index("Settings that differ")
-    assert "0.9sweep0.99sweep0.99" in shown.text[differ:]
+    cells = [" ".join(text.split()) for _, text in shown.cells]
+    for name, value in (
+        ("a, agent.discount=0.9", "0.9 sweep"),
+        ("a, agent.discount=0.99", "0.99 sweep"),
+        ("b", "0.99 "),
+    ):
+        rows = [cells[i + 1] for i, cell in enumerate(cells) if cell == name]
+        assert any(cell.startswith(value) for cell in rows), name
     # The program is one, with the colour of its first combination; the next run's is the third.
-    drawn = [str(given["class"]) for tag, given in shown.elements if tag == "line"]
-    swatches = [name for name in drawn if name.startswith("line ")]
-    assert swatches[:3] == ["line c0", "line c1", "line c2"] and swatches[-2:] == ["line c0", "line c2"]
+    classes = [str(given.get("class")) for tag, given in shown.elements if tag == "span"]
+    swatches = [name for name in classes if name.startswith("swatch ")]
+    assert swatches[:3] == ["swatch c0", "swatch c1", "swatch c2"]
+    assert swatches[-2:] == ["swatch c0", "swatch c2"]
+    assert [{f"var(--c{i})" in text for i in range(3)} for text in shown.styles("Evaluation return over")] == [
+        {True}
+    ] * 2
 
 
 def test_one_seed_has_no_words_of_an_interval(tmp_path: pathlib.Path) -> None:
@@ -143,12 +177,7 @@ def test_one_seed_has_no_words_of_an_interval(tmp_path: pathlib.Path) -> None:
 def test_tasks_have_charts_of_their_own(tmp_path: pathlib.Path) -> None:
     first = written_runs.write(tmp_path / "a", written_runs.rising(2))
     second = written_runs.write(tmp_path / "b", written_runs.rising(2), env="gymnax:Catch-bsuite")
-    labels = [
-        given["aria-label"] or ""
-        for tag, given in page(first, second).elements
-        if tag == "svg" and "aria-label" in given
-    ]
-    curves = [label for label in labels if label.startswith("Evaluation return")]
+    curves = page(first, second).charts("Evaluation return over")
     assert len(curves) == 4
     assert not any("a ends" in label and "b ends" in label for label in curves)
 
@@ -168,43 +197,99 @@ def test_small_videos_are_embedded_and_large_ones_linked(tmp_path: pathlib.Path)
     assert links == ["my%20runs/a/videos/large.gif"]
 
 
+def embedded(panel: plots.Panel, prefix: str = "p0-") -> ElementTree.Element:
+    return ElementTree.fromstring(pages.embedded(panel, prefix, "chart"))
+
+
 def test_a_chart_puts_points_where_their_numbers_say() -> None:
-    line = charts.Line(np.array([0.0, 50.0, 100.0]), np.array([0.0, 10.0, np.nan]), "c0", "one")
-    text = charts.chart("y", "x", [line], y_range=(0.0, 10.0))
-    # The last point is not known, so the axis ends at 50.
-    assert 'd="M46.0 222.0 L384.0 10.0"' in text
-    assert "y over x: one ends at 10" in text
+    def draw(axes: Any) -> None:
+        axes.plot([0.0, 50.0, 100.0], [0.0, 10.0, np.nan], color=plots.COLOURS[0], gid="title one")
+        axes.plot([0.0, 50.0], [5.0, 5.0], color=plots.COLOURS[1])
+        axes.set_xlim(0.0, 50.0)
+        axes.set_ylim(0.0, 10.0)
+
+    ends = [("one", np.array([0.0, 10.0, np.nan]))]
+    shown = embedded(plots.Panel("y", "x", draw, ends))
+    lines = {
+        path.get("style"): path.get("d") or "" for path in shown.iter("path") if "--c" in (path.get("style") or "")
+    }
+    first, second = ([float(x) for x in re.findall(r"[\d.]+", line)] for line in lines.values())
+    # The last point is not known, so the first line goes through the corners of the panel, and the second half way up.
+    left, bottom, right, top = first
+    assert left < right and bottom > top
+    assert second == pytest.approx([left, (bottom + top) / 2, right, (bottom + top) / 2], abs=0.1)
+    assert shown.get("aria-label") == "y over x: one ends at 10"
+    assert [title.text for title in shown.iter("title")] == ["y", "one"]
 
 
-def test_a_gap_is_a_gap_and_a_lone_point_is_marked() -> None:
-    y = np.array([1.0, 2.0, np.nan, 3.0, np.nan, 4.0, 5.0])
-    text = charts.chart("y", "x", [charts.Line(np.arange(7.0), y, "c0", "one", np.stack([y - 1, y + 1]))])
-    assert text.count("M") - text.count("MiB") == 3 and text.count("<circle") == 1 and text.count("<polygon") == 2
+def test_text_of_pictures_is_text_in_the_fonts_and_colours_of_the_page(tmp_path: pathlib.Path) -> None:
+    text = report.page([run_view.read(written_runs.write(tmp_path / "a", written_runs.rising(3)), "a")], tmp_path)
+    pictures = [ElementTree.fromstring(one) for one in re.findall("<svg.*?</svg>", text, re.DOTALL)]
+    charts = [one for one in pictures if one.get("class") == "chart"]
+    assert len(charts) == 3 and len(pictures) == 4
+    for one in pictures:
+        assert one.get("role") == "img" and one.get("aria-label") and one.find("title") is not None
+        assert not {"style", "metadata", "image", "script"} & {element.tag for element in one.iter()}
+        styles = [element.get("style") or "" for element in one.iter()]
+        assert not any("font-family" in style or "#" in style.replace("url(#", "") for style in styles)
+    for one in charts:
+        words = {element.text for element in one.iter("text")}
+        assert "Environment steps per seed" in words or "Wall time (seconds)" in words
+    names = [element.get("id") for one in pictures for element in one.iter() if element.get("id")]
+    assert len(names) == len(set(names))
+    used = {name for one in re.findall(r'(?:href="#|url\(#)(p\d[^")]*)', text) for name in [one]}
+    assert used == set(names)
+    style = (pages.TEMPLATES / "page.css").read_text()
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    for name in set(re.findall(r"var\((--\w+)\)", text)):
+        assert f"{name}: #" in style and f"{name}: #" in dark
 
 
-def test_long_lines_are_thinned_to_their_last_point() -> None:
-    line = charts.Line(np.arange(10_001.0), np.arange(10_001.0), "c0", "one")
-    text = charts.chart("y", "x", [line])
-    assert 250 < text.count("L") < 320 and "L384.0 " in text
+def test_a_page_is_the_same_each_time_but_for_its_date(tmp_path: pathlib.Path) -> None:
+    views = [run_view.read(written_runs.write(tmp_path / "a", written_runs.rising(3)), "a")]
+    first, second = (re.sub("Written .*UTC", "", report.page(views, tmp_path)) for _ in range(2))
+    assert first == second
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 10.0, [0, 2, 4, 6, 8, 10]),
-        (-21.0, 20.0, [-20, -10, 0, 10, 20]),
-        (0.0, 500_000.0, [0, 1e5, 2e5, 3e5, 4e5, 5e5]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert charts.ticks(low, high) == expected
+HOSTILE = ("<script>alert(1)</script>", r"$\frac{1}{", "a\nb\x1b[31m", "x" * 10_000, "{{ 7 * 7 }}", "]]>-->", "\"'&lt;")
 
 
-def test_text_is_escaped_and_markup_is_not() -> None:
-    inner = markup.element("b", "1 < 2")
-    assert markup.element("p", inner, " & ", title='"', data_x=1, hidden=False) == (
-        '<p title="&quot;" data-x="1"><b>1 &lt; 2</b> &amp; </p>'
-    )
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name: str) -> None:
+    measured = SHARES | {"policy_lag_p50": 1, "policy_lag_p99": 3, "bottleneck": name[:200]}
+    runs = [written_runs.write(tmp_path / f"{i}", written_runs.rising(2), train=measured) for i in range(2)]
+    views = []
+    for i, run in enumerate(runs):
+        view = run_view.read(run, f"{name}{i}")
+        settings, origins = {**view.settings, "env": name, "env.params.x": i}, {**view.origins, "env.params.x": name}
+        views.append(view._replace(settings=settings, origins=origins, troubles=(name,)))
+    clean = page(*runs)
+    shown = Page(report.page(views, tmp_path, name))
+    assert {tag for tag, _ in shown.elements} == {tag for tag, _ in clean.elements} | {"ul", "li"}
+    assert not any(key.startswith("on") for _, given in shown.elements for key in given)
+    assert name in shown.text and "49" not in shown.text.split("Settings")[0].replace("149", "")
+
+
+def test_one_place_takes_text_for_markup() -> None:
+    sources = [path.read_text() for path in sorted(pages.TEMPLATES.parents[1].rglob("*.py"))]
+    assert sum(text.count("Markup(") for text in sources) == 1
+    for template in pages.TEMPLATES.glob("*.html"):
+        assert not re.search(r"\|\s*safe|autoescape|Markup", template.read_text())
+
+
+@pytest.mark.parametrize("count", [4, 12])
+def test_a_setting_is_a_row_where_there_are_many(tmp_path: pathlib.Path, count: int) -> None:
+    views, more = [], {f"agent.x{i}": "flag" for i in range(count)}
+    for i in range(9):
+        view = run_view.read(written_runs.write(tmp_path / f"{i}", written_runs.rising(1)), f"run {i}")
+        settings = view.settings | dict.fromkeys(more, i)
+        views.append(view._replace(settings=settings, origins=view.origins | more))
+    shown = Page(report.page(views, tmp_path))
+    (table,) = [
+        given for tag, given in shown.elements if tag == "div" and "that differ" in (given.get("aria-label") or "")
+    ]
+    heads = [text for tag, text in shown.cells if tag == "columnheader"]
+    assert table["tabindex"] == "0" and ("agent.x0" in heads) == (count == 4)
 
 
 def test_the_script_writes_a_page_or_refuses_in_one_line(

@@ -5,9 +5,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from jaxrl_dist.analysis import plots
+from jaxrl_dist.analysis import curves, plots
 
-CURVE = plots.Curve(
+CURVE = curves.Curve(
     env_steps=np.array([100.0, 200.0, 300.0]),
     wall_s=np.array([10.0, 15.0, 40.0]),
     returns=np.array([[1.0, 3.0], [2.0, np.nan], [8.0, 10.0]]),
@@ -16,7 +16,7 @@ CURVE = plots.Curve(
 
 @pytest.mark.parametrize(("steps", "returns"), [(99, []), (100, [1, 3]), (299, [1, 3]), (300, [8, 10])])
 def test_the_last_evaluation_of_all_seeds_counts(steps: float, returns: list[float]) -> None:
-    score = plots.at_steps(CURVE, steps)
+    score = curves.at_steps(CURVE, steps)
     np.testing.assert_array_equal(score.returns, returns)
     if returns:
         assert score.centre == np.mean(returns) and score.low <= score.centre <= score.high
@@ -25,13 +25,13 @@ def test_the_last_evaluation_of_all_seeds_counts(steps: float, returns: list[flo
 
 
 def test_time_is_what_has_passed_on_the_wall() -> None:
-    np.testing.assert_array_equal(plots.at_seconds(CURVE, 39.0).returns, [1, 3])
-    np.testing.assert_array_equal(plots.at_seconds(CURVE, 40.0).returns, [8, 10])
+    np.testing.assert_array_equal(curves.at_seconds(CURVE, 39.0).returns, [1, 3])
+    np.testing.assert_array_equal(curves.at_seconds(CURVE, 40.0).returns, [8, 10])
 
 
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_a_picture_is_drawn_also_where_a_setting_was_not_evaluated(tmp_path: pathlib.Path, number: int) -> None:
-    none = plots.Curve(np.empty(0), np.empty(0), np.empty((0, 1)))
-    curves = {f"setting {i} of $1": CURVE for i in range(number)} | {"nothing yet": none}
-    plots.draw_scores(curves, tmp_path / "scores.png")
+    none = curves.Curve(np.empty(0), np.empty(0), np.empty((0, 1)))
+    made = {f"setting {i} of $1": CURVE for i in range(number)} | {"nothing yet": none}
+    plots.draw_scores(made, tmp_path / "scores.png")
     assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")

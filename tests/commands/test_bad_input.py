@@ -273,7 +273,7 @@ def test_the_script_answers_before_a_device_or_a_slow_library_is_touched(
     answer, *modules = done.stdout.splitlines()[-1].split()[1:]
     assert answer == "False" and not list(tmp_path.iterdir())
     assert "jaxrl_dist.systems.catalogue" in modules
-    slow = {"orbax", "matplotlib", "tensorboardX", *envs.registry()}
+    slow = {"orbax", "matplotlib", "jinja2", "tensorboardX", *envs.registry()}
     assert not {name for name in modules if name.split(".")[0] in slow}
     if "--help" not in arguments:
         assert done.stdout.startswith("2 ")
@@ -285,7 +285,8 @@ def test_finished_runs_are_read_without_jax() -> None:
     code = (
         "import sys; from jaxrl_dist.commands import compare, plot, report; "
         "from jaxrl_dist import errors, settings; from jaxrl_dist.runs import folder; "
-        "print([name for name in sys.modules if name.split('.')[0] in ('jax', 'jaxlib', 'orbax', 'matplotlib')])"
+        "slow = ('jax', 'jaxlib', 'orbax', 'matplotlib', 'jinja2', 'markupsafe'); "
+        "print([name for name in sys.modules if name.split('.')[0] in slow])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

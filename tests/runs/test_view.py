@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import written_runs
 
-from jaxrl_dist.analysis import plots, published
+from jaxrl_dist.analysis import curves, published
 from jaxrl_dist.runs import view as run_view
 
 
@@ -94,7 +94,7 @@ def test_a_sweep_is_a_view_of_each_combination(tmp_path: pathlib.Path, num_seeds
     assert {member.origins["agent.discount"] for member in members} == {"sweep"}
     for i, member in enumerate(members):
         own = returns[:, num_seeds * i : num_seeds * (i + 1)]
-        np.testing.assert_array_equal(plots.curve([member.records]).returns, own)
+        np.testing.assert_array_equal(curves.curve([member.records]).returns, own)
         assert member.evaluation["eval_return"] == pytest.approx(own[-1].mean())
         assert (member.evaluation["eval_return_ci95"] is None) == (num_seeds == 1)
     assert sum(member.evaluation["eval_episodes"] for member in members) == whole.evaluation["eval_episodes"]

@@ -5,24 +5,24 @@
 
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.analysis.report import curves, document, measured, settings, videos
-from jaxrl_dist.analysis.report.markup import Markup, details, element, joined, table
+from jaxrl_dist.analysis.report import measured, pages, settings, tasks, videos
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
 
-_BAD = {"failed", "going"}
+_KINDS = {"failed": "bad", "going": "bad", "finished": "good"}
 
 
 def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "", refused: Sequence[str] = ()) -> None:
     """Writes the page, whole or not at all.
 
     Args:
-        views: runs, in the order in which they get their colours.
-        path: file of the page.
-        title: title of the page.
+        views: of the runs, in the order in which they get their colours.
+        path: of the page.
+        title: of the page.
         refused: a line for each run that could not be read.
 
     Raises:
@@ -32,60 +32,51 @@ def write(views: Sequence[run_view.View], path: pathlib.Path, title: str = "", r
 
 
 def page(views: Sequence[run_view.View], folder: pathlib.Path, title: str = "", refused: Sequence[str] = ()) -> str:
-    """Makes the page; `folder` is the folder of the page, for links to files that are too large to embed."""
-    title = title or (
-        f"{views[0].settings['system']} on {views[0].settings['env']}" if len(views) == 1 else f"{len(views)} runs"
-    )
+    """Makes the page; `folder` is where it will lie, for links to what is too large to embed."""
+    alone = views[0].settings
+    title = title or (f"{alone['system']} on {alone['env']}" if len(views) == 1 else f"{len(views)} runs")
     members = [run_view.members(view) for view in views]
     lines = [line for of_run in members for line in of_run]
     # A program has the colour of its first combination.
     first = np.cumsum([0, *map(len, members)])[:-1].tolist()
-    sections = {
-        "Runs": _overview(lines),
-        "Failures and warnings": _troubles(views, refused),
-        "Learning curves": curves.section(lines),
-        "Final evaluation": curves.evaluation(lines),
-        "Settings": settings.section(lines, views),
-        "Throughput and placement": measured.section(list(zip(first, views, strict=True))),
-        "Videos": videos.section(views, folder),
-        "Commands and versions": settings.origins(views),
-    }
-    return document.page(title, "", sections)
+    return pages.render(
+        "report.html",
+        title=title,
+        lead="",
+        overview=_overview(lines),
+        troubles=_troubles(views, refused),
+        tasks=tasks.of_views(lines),
+        evaluations=tasks.last_evaluations(lines),
+        **settings.differences(lines),
+        everything=[settings.everything(view) for view in views],
+        **measured.parts(list(zip(first, views, strict=True))),
+        videos=videos.of(views, folder),
+        origins=settings.origins(views),
+    )
 
 
-def _overview(views: Sequence[run_view.View]) -> Markup:
-    """Makes the table of all runs, with their state and their last return."""
+def _overview(views: Sequence[run_view.View]) -> pages.Table:
+    """Makes the table that says of every run what it is, how it ended, and what it came to."""
     head = ("run", "system", "task", "layout", "state", "return", "steps per seed", "steps/s", "time", "bottleneck")
-    rows = []
+    rows: list[Sequence[Any]] = []
     for i, view in enumerate(views):
-        settings_, state = view.settings, curves.state(view)
-        rows.append((
-            curves.name(view, i), settings_["system"], settings_["env"], settings_.get("layout", ""),
-            element("span", state, class_="bad" if view.state in _BAD else "good" if view.state == "finished" else ""),
-            curves.score(view), element("span", f"{view.env_steps:,}", class_="number"),
-            measured.speed(view), measured.clock(measured.seconds(view)), measured.bottleneck(view),
-        ))  # fmt: skip
-    note = element(
-        "p", "The return is the interquartile mean of the last evaluation, with its 95 % interval over seeds, or over "
-        "episodes where there is one seed.", class_="soft",
-    )  # fmt: skip
-    return joined([table("What ran, and what came of it", head, rows, "cards"), note])
+        given = [pages.number(str(view.settings.get(name, ""))) for name in ("system", "env", "layout")]
+        state = pages.Cell(tasks.state(view), _KINDS.get(view.state, ""))
+        steps, time = pages.number(f"{view.env_steps:,}"), pages.number(measured.clock(measured.seconds(view)))
+        rows.append((tasks.name(view, i), *given, state, tasks.score(view), steps, measured.speed(view), time,
+                     measured.bottleneck(view)))  # fmt: skip
+    return pages.Table("What ran, and what came of it", head, rows, "cards")
 
 
-def _troubles(views: Sequence[run_view.View], refused: Sequence[str]) -> Markup | None:
+def _troubles(views: Sequence[run_view.View], refused: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
     """Lists what went wrong, run by run."""
-    lists = [element("h3", "Left out"), element("ul", *(element("li", line) for line in refused))] if refused else []
+    found: list[tuple[str, Sequence[str]]] = [("Left out", refused)]
     for view in views:
         lines = list(view.troubles)
         if view.state == "going":
-            lines.insert(
-                0,
-                f"no end yet: still going, or killed, at {view.env_steps:,} of {view.settings.get('steps', 0):,} steps",
-            )
+            steps = view.settings.get("steps", 0)
+            lines.insert(0, f"no end yet: still going, or killed, at {view.env_steps:,} of {steps:,} steps")
         if not view.evaluation:
             lines.append("no evaluation yet")
-        items = element("ul", *(element("li", line) for line in lines))
-        long = len(lines) > 12
-        body = details(f"{len(lines)} lines", items) if long else items
-        lists += [element("h3", view.label), body] if lines else []
-    return joined(lists) if lists else None
+        found.append((view.label, lines))
+    return [(name, lines) for name, lines in found if lines]

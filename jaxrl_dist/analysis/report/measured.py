@@ -6,45 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist.analysis import plots
-from jaxrl_dist.analysis.report import charts, curves
-from jaxrl_dist.analysis.report.markup import Markup, element, joined, table
+from jaxrl_dist.analysis import curves, plots
+from jaxrl_dist.analysis.report import tasks
+from jaxrl_dist.analysis.report.pages import Cell, Table, number
 from jaxrl_dist.runs import view as run_view
 
-_ACTING = tuple(plots.SHARES.values())
+_TIMES = ("steps/s", "time in all", "training", "compiling", "evaluating and saving", "device", "placement")
+_SHARES = ("bottleneck", "time of the actors", *curves.SHARES.values(), "learner learns")
 
 
-def section(views: Sequence[curves.Numbered]) -> Markup:
-    """Makes tables and charts of the runs' own measurements, each run with the number of its colour."""
-    head: tuple[str, ...] = (
-        "run",
-        "steps/s",
-        "time in all",
-        "training",
-        "compiling",
-        "evaluating and saving",
-        "device",
-        "placement",
-    )
-    rows: list[tuple[str, ...]] = [(curves.name(view, i), *_throughput(view)) for i, view in views]
-    parts: list[str] = [table("What each run took, and where it ran", head, rows, "cards")]
-    timed = [(i, view) for i, view in views if plots.has_shares(view.records)]
+def parts(views: Sequence[tasks.Numbered]) -> dict[str, Any]:
+    """Makes the tables and charts of what the runs measured of themselves, each with the number of its colour."""
+    rows: list[Sequence[Any]] = [(tasks.name(view, i), *_throughput(view)) for i, view in views]
+    tables = [Table("What each run took, and where it ran", ("run", *_TIMES), rows, "cards")]
+    timed = [(i, view) for i, view in views if curves.has_shares(view.records)]
     if timed:
-        head = ("run", "bottleneck", "time of the actors", "environment", "inference", "transfer", "learner learns")
-        shares = [(curves.name(view, i), *_shares(view)) for i, view in timed]
-        parts.append(table("Where time goes, mean over the run", head, shares, "cards"))
-    counted = [(i, view) for i, view in views if _counts(view)]
+        rows = [(tasks.name(view, i), *_shares(view)) for i, view in timed]
+        tables.append(Table("Where time goes, mean over the run", ("run", *_SHARES), rows, "cards"))
+    counted = [(i, view, counts) for i, view in views if (counts := _counts(view))]
     if counted:
-        names = list(dict.fromkeys(name for _, view in counted for name in _counts(view)))
-        rows = [(curves.name(v, i), *(_counts(v).get(name, "–") for name in names)) for i, v in counted]
-        parts.append(table("Lag, replay and exchange", ("run", *names), rows, "cards"))
-    return joined([*parts, element("div", *_charts(views), class_="charts")])
+        names = list(dict.fromkeys(name for _, _, counts in counted for name in counts))
+        rows = [(tasks.name(view, i), *(counts.get(name, "–") for name in names)) for i, view, counts in counted]
+        tables.append(Table("Lag, replay and exchange", ("run", *names), rows, "cards"))
+    runs = [(i, plots.plain(view.label, tasks.LETTERS), view.records) for i, view in views]
+    recorded = [name for name in curves.GAUGES if any(plots.is_recorded(name, view.records) for _, view in views)]
+    panels = [plots.gauge(name, runs) for name in recorded]
+    panels += [plots.shares(label, records) for _, label, records in runs if curves.has_shares(records)]
+    return {"measured": tables, "gauges": panels}
 
 
-def speed(view: run_view.View) -> Markup:
+def speed(view: run_view.View) -> Cell:
     """Returns the environment steps per second of all seeds over the whole training time."""
     value = view.summary.get("steps_per_second") or _mean(view, "steps_per_second")
-    return element("span", f"{value:,.0f}" if value else "–", class_="number")
+    return number(f"{value:,.0f}" if value else "–")
 
 
 def seconds(view: run_view.View) -> float:
@@ -67,33 +61,27 @@ def bottleneck(view: run_view.View) -> str:
     return collections.Counter(names).most_common(1)[0][0] if names else "–"
 
 
-def _throughput(view: run_view.View) -> tuple[str, ...]:
+def _throughput(view: run_view.View) -> tuple[Cell | str, ...]:
     """Makes the row of times and devices."""
     summary = view.summary
     training, compiling = summary.get("train_s"), summary.get("compile_s")
     is_known = training is not None and compiling is not None and "wall_s" in summary
     times = (seconds(view), training, compiling, summary["wall_s"] - training - compiling if is_known else None)
     device = f"{summary.get('num_devices', '?')} × {summary['device']}" if "device" in summary else "–"
-    lines = summary.get("placement") or [
-        "all of it on every device" if view.settings.get("layout") == "anakin" else "–"
-    ]
-    placed = element("span", *(element("span", line, element("br")) for line in lines))
-    return speed(view), *(_time(value) for value in times), element("span", device, class_="number"), placed
+    on_all = "all of it on every device" if view.settings.get("layout") == "anakin" else "–"
+    placed = "\n".join(summary.get("placement") or [on_all])
+    cells = [number("–" if value is None else clock(value)) for value in times]
+    return speed(view), *cells, number(device), Cell(placed, "lines")
 
 
-def _shares(view: run_view.View) -> tuple[str, ...]:
+def _shares(view: run_view.View) -> tuple[str | plots.Panel, ...]:
     """Makes the row of shares of time, with a bar."""
-    means = [_mean(view, name) or 0.0 for name in (*plots.SHARES, plots.LEARNING)]
-    spans = [
-        element("span", class_=word, style=f"flex:{share:.4f}", title=f"{word} {share:.0%}")
-        for word, share in zip(_ACTING, means, strict=False)
-    ]
-    bar = element("div", *spans, class_="share", role="img", aria_label="shares of the actors' time")
-    return bottleneck(view), bar, *(f"{share:.0%}" for share in means)
+    means = [_mean(view, name) or 0.0 for name in (*curves.SHARES, curves.LEARNING)]
+    return bottleneck(view), plots.share_bar(means[:-1]), *(f"{share:.0%}" for share in means)
 
 
 def _counts(view: run_view.View) -> dict[str, str]:
-    """Lists the measurements of a layout with threads, or of a replay."""
+    """Lists what a layout with threads, or a replay, measured."""
     found: dict[str, str] = {}
     for name, words in (("policy_lag_p50", "policy lag, median"), ("policy_lag_p99", "policy lag, 99 %")):
         value = view.summary.get(name, _mean(view, name))
@@ -108,48 +96,8 @@ def _counts(view: run_view.View) -> dict[str, str]:
     return found | {words: f"{view.summary[name]:,}" for name, words in counts if name in view.summary}
 
 
-def _charts(views: Sequence[curves.Numbered]) -> list[Markup]:
-    """Draws every gauge that a run records, and the shares of time of each run."""
-    drawn, steps = [], "Environment steps per seed"
-    for gauge in plots.GAUGES.values():
-        lines = []
-        for i, view in views:
-            x, values = plots.series(view.records, gauge.names)
-            # The last name is drawn first, below the others.
-            for name, column in reversed(list(zip(gauge.names, values.T, strict=True))):
-                thin = "" if name == gauge.names[0] else "thin "
-                lines += [charts.Line(x, column, thin + charts.colour(i), f"{view.label}, {name}")] if len(x) else []
-        if lines:
-            top = 1.05 * max(0.0, *(float(value) for line in lines for value in line.y[np.isfinite(line.y)])) or 1.0
-            title = gauge.title + (f" ({gauge.note[0].lower()}{gauge.note[1:]})" if gauge.note else "")
-            drawn.append(charts.chart(title, steps, lines, (), (0.0, top)))
-    return drawn + [_time_chart(view) for _, view in views if plots.has_shares(view.records)]
-
-
-def _time_chart(view: run_view.View) -> Markup:
-    """Draws the shares of time of one run over its steps."""
-    x, values = plots.series(view.records, (*plots.SHARES, plots.LEARNING))
-    values = np.nan_to_num(values)
-    tops = np.cumsum(values[:, :-1], axis=1).T
-    bottoms = np.concatenate([np.zeros((1, len(x))), tops[:-1]])
-    lines = [
-        charts.Line(x, high, f"thin {word}", f"{word}, share of the actors' time", np.stack([low, high]))
-        for word, low, high in zip(_ACTING, bottoms, tops, strict=True)
-    ]
-    lines.append(charts.Line(x, values[:, -1], "learner", "learning, share of the learner's time"))
-    key = [element("li", charts.swatch(word), word) for word in _ACTING] + [
-        element("li", charts.swatch("learner"), "learner learns")
-    ]
-    chart = charts.chart(f"Share of time, {view.label}", "Environment steps per seed", lines, (), (0.0, 1.0))
-    return element("div", chart, element("ul", *key, class_="legend"))
-
-
 def _mean(view: run_view.View, name: str) -> float | None:
     """Averages a number over the training records that have it."""
     values: list[Any] = [record[name] for record in view.records if isinstance(record.get(name), int | float)]
     known = [value for value in values if np.isfinite(value)]
     return float(np.mean(known)) if known else None
-
-
-def _time(value: float | None) -> Markup:
-    return element("span", "–" if value is None else clock(value), class_="number")

@@ -5,9 +5,9 @@ import os
 import pathlib
 import urllib.parse
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jaxrl_dist import errors
-from jaxrl_dist.analysis.report.markup import Markup, element, joined
 from jaxrl_dist.runs import files
 from jaxrl_dist.runs import view as run_view
 
@@ -17,35 +17,55 @@ _LINKED_ONLY = {".html"}
 _LARGEST_BYTES, _LARGEST_SUM = 3 * 2**20, 24 * 2**20
 
 
-def section(views: Sequence[run_view.View], page_folder: pathlib.Path) -> Markup | None:
-    """Shows the videos of every run.
+class Film(NamedTuple):
+    """A video or picture.
+
+    Attributes:
+        name: of its file.
+        stem: the same without its suffix.
+        kind: video, picture, or link where it lies beside the page.
+        source: the file itself, or its address.
+        size: in words.
+        poster: a still, "" where there is none.
+    """
+
+    name: str
+    stem: str
+    kind: str
+    source: str
+    size: str
+    poster: str
+
+
+def of(views: Sequence[run_view.View], page_folder: pathlib.Path) -> list[tuple[str, list[Film], list[str]]]:
+    """Lists the videos of every run, and what is wrong with files that are left out.
 
     Args:
-        views: runs; the videos of each are in its folder `videos`.
-        page_folder: folder of the page, for links.
+        views: of the runs; videos are in the folder `videos` of each.
+        page_folder: where the page will lie, for links.
     """
-    parts, spent = [], 0
+    made, spent = [], 0
     for view in views:
         found, wrong = _own(view.folder)
-        moving = {path.stem for path in found if path.suffix != ".png"}
-        figures = []
+        moving, films = {path.stem for path in found if path.suffix != ".png"}, []
         for path in found:
             if path.suffix == ".png" and path.stem in moving:
                 continue
             size, still = path.stat().st_size, path.with_suffix(".png")
             is_small = path.suffix in _TYPES and size <= _LARGEST_BYTES and spent + size <= _LARGEST_SUM
             spent += size if is_small else 0
+            kind = _TYPES[path.suffix].partition("/")[0].replace("image", "picture") if is_small else "link"
+            address = urllib.parse.quote(pathlib.Path(os.path.relpath(path, page_folder)).as_posix())
             has_still = still in found and still.stat().st_size <= _LARGEST_BYTES
             poster = _inline(still) if has_still else ""
-            figures.append(_embedded(path, poster) if is_small else _linked(path, page_folder, size, poster))
-        parts += [element("h3", view.label)] if figures or wrong else []
-        parts += [element("div", *figures, class_="videos")] if figures else []
-        parts += [element("p", f"{len(wrong)} left out: {wrong[0]}", class_="soft")] if wrong else []
-    return joined(parts) if parts else None
+            source, told = _inline(path) if is_small else address, f"{size / 2**20:.1f} MiB"
+            films.append(Film(path.name, path.stem, kind, source, told, poster))
+        made.append((view.label, films, wrong))
+    return made
 
 
 def _own(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
-    """Lists the videos and pictures of a run, and a line for each that lies outside its folder or is no file."""
+    """Lists the videos and pictures of a run, and what is wrong with those that are files of others, or no files."""
     found, wrong = [], []
     for path in sorted((folder / FOLDER).glob("*")):
         if path.suffix in {*_TYPES, *_LINKED_ONLY}:
@@ -55,26 +75,6 @@ def _own(folder: pathlib.Path) -> tuple[list[pathlib.Path], list[str]]:
             except (errors.UsageError, FileNotFoundError) as error:
                 wrong.append(str(error))
     return found, wrong
-
-
-def _embedded(path: pathlib.Path, poster: str) -> Markup:
-    """Puts a video or a picture into the page."""
-    source = _inline(path)
-    if path.suffix in (".mp4", ".webm"):
-        shown = element(
-            "video", src=source, controls=True, loop=True, muted=True, playsinline=True, poster=poster or False
-        )
-    else:
-        shown = element("img", src=source, alt=path.stem)
-    return element("figure", shown, element("figcaption", path.name))
-
-
-def _linked(path: pathlib.Path, page_folder: pathlib.Path, size: int, poster: str) -> Markup:
-    """Links a file from the folder of the page, with its still if there is one."""
-    address = urllib.parse.quote(pathlib.Path(os.path.relpath(path, page_folder)).as_posix())
-    shown = element("img", src=poster, alt=path.stem) if poster else ""
-    link = element("a", f"{path.name} ({size / 2**20:.1f} MiB)", href=address)
-    return element("figure", shown, element("figcaption", link))
 
 
 def _inline(path: pathlib.Path) -> str:
