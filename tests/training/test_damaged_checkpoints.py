@@ -52,12 +52,16 @@ def run(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(whole, tmp_path / "run"))
 
 
+class Waited(BaseException):
+    """The time is over; no error that a reader may take for one of the file."""
+
+
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
     """Interrupts what waits for ever."""
 
     def ring(*_: object) -> None:
-        raise TimeoutError
+        raise Waited
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(int(conftest.SOON_S))
