@@ -172,5 +172,5 @@ def _likeness(one: str, other: str) -> float:
 def most_like(value: str, candidates: Iterable[str], count: int) -> list[str]:
     """Returns at most so many candidates that are like `value`, in whatever case, the most like first."""
     by_folded = {candidate.casefold(): candidate for candidate in candidates}
-    matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.5)
+    matches = difflib.get_close_matches(value.casefold(), list(by_folded), n=count, cutoff=0.6)
     return [by_folded[match] for match in matches]

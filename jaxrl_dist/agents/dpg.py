@@ -5,6 +5,7 @@ Source: Lillicrap et al. 2016, "Continuous control with deep reinforcement learn
 approximation error in actor-critic methods" (TD3). Prioritised replay (Horgan et al. 2018) is a matter of the replay,
 the steps of the parts one of the learner. Differs from TD3's released code: critics and policy move by one gradient, so
 the policy's goes through the critic as it was before its step of the same update, there through the one after it.
+Acme's D4PG (`jax/d4pg/learning.py`) takes both gradients at the same parameters, as here.
 """
 
 import dataclasses

@@ -171,7 +171,10 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
     ),
 }
 # Suites of other names.
-SUITES = {"gym": "gymnasium"}
+SUITES = {
+    **{"gym": "gymnasium", "mujoco": "gymnasium", "atari": "envpool"},
+    **{"dm_control": "playground", "minigrid": "navix"},
+}
 
 
 def find(name: str, declared: Container[str]) -> tuple[Synonym, str] | None:
