@@ -148,7 +148,7 @@ def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: st
     """Calls code of others, and says in one line why it failed, with a hint where a module is missing."""
     try:
         return function()
-    except (Exception, SystemExit) as error:
+    except user_code.RAISED as error:
         reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
         raise errors.UsageError(
             errors.given("env", full_name), f": {doing}{type(error).__name__}: {reason}{missing}"
