@@ -16,6 +16,7 @@ al. 2018, "Addressing function approximation error in actor-critic methods" (TD3
 has the priorities (Horgan et al. 2018), and the learner the step sizes of the parts. Differs from TD3's released code:
 critics and policy move by one gradient, so the policy's gradient goes through the critic before its step in the same
 update; in TD3's code it goes through the critic after it.
+Acme's D4PG (`jax/d4pg/learning.py`) takes both gradients at the same parameters, as here.
 """
 
 import dataclasses

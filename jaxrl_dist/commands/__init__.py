@@ -68,6 +68,11 @@ def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str
         return say(str(text))
     except errors.UsageError as error:
         return refuse(name, error)
+    except OSError as error:
+        # Any path that the user gave may be too long, or of somebody else.
+        if error.filename is None:
+            raise
+        return refuse(name, f"{os.fsdecode(error.filename)}: {error.strerror}")
     except KeyboardInterrupt:
         return 130
 

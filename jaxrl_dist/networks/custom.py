@@ -22,7 +22,7 @@ def make(name: str) -> Any:
     found = user_code.load(given("network", name), name, "Flax module", callable, _is_flax_module)
     try:
         made = found()
-    except Exception as error:
+    except user_code.RAISED as error:
         raise UsageError(given("network", name), f": {user_code.where(error)}; it is made without arguments") from error
     if not isinstance(made, nn.Module):
         raise UsageError(
@@ -58,7 +58,7 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
         raise UsageError(
             given("network", name), ": it draws random numbers, as Dropout does; expected deterministic=True"
         ) from error
-    except Exception as error:
+    except user_code.RAISED as error:
         raise UsageError(
             given("network", name), f": {user_code.where(error)}; it was given observations {batch.shape}"
         ) from error

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
 
 FILE_NAME = "events.bin"
@@ -41,9 +42,18 @@ def append(folder: str | os.PathLike[str], data: bytes) -> None:
 
 
 def truncate(folder: str | os.PathLike[str], count: int) -> None:
-    """Keeps the first `count` events of a run's log, if it has one."""
+    """Keeps the first `count` events of a run's log, if it has one.
+
+    Raises:
+        UsageError: it is no plain file of the folder.
+    """
     path = pathlib.Path(folder) / FILE_NAME
-    if path.exists() and path.stat().st_size > count * _EVENT.size:
+    try:
+        with files.opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return
+    if size > count * _EVENT.size:
         with run_folder.named(path):
             os.truncate(path, count * _EVENT.size)
 
@@ -53,6 +63,7 @@ def read(folder: str | os.PathLike[str]) -> list[Event]:
 
     Raises:
         FileNotFoundError: it has no log.
+        UsageError: that is no plain file of the folder.
     """
-    data = (pathlib.Path(folder) / FILE_NAME).read_bytes()
+    data = files.read_bytes(pathlib.Path(folder) / FILE_NAME)
     return [Event(*fields) for fields in _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])]

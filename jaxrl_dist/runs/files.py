@@ -93,7 +93,7 @@ def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
 
     Raises:
         FileNotFoundError: there is no file.
-        UsageError: it is no plain file, lies elsewhere, or cannot be read.
+        UsageError: it is no plain file, lies elsewhere, leads nowhere, or cannot be read.
     """
     try:
         real = os.path.realpath(path, strict=True)
@@ -103,10 +103,26 @@ def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
             raise errors.UsageError(f"{path} is no plain file")
         return open(real, "rb")
     except FileNotFoundError:
+        if path.is_symlink():
+            raise errors.UsageError(f"{path} is a link to nothing") from None
         raise
     except OSError as error:
         reason = "it is a link to itself" if error.errno == errno.ELOOP else error.strerror or error
         raise errors.UsageError(f"{path} cannot be read: {reason}") from None
+
+
+def read_bytes(path: pathlib.Path, most: int = _LARGEST_FILE) -> bytes:
+    """Reads a plain file of a folder, as `opened`, of at most so many bytes.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UsageError: as `opened`, or it is larger.
+    """
+    with opened(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise errors.UsageError(f"{path} is not what a run writes: it is larger than {most:,} bytes")
+    return data
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -116,14 +132,11 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
         UsageError: the file holds something else.
     """
     try:
-        with opened(path) as file:
-            text = file.read(_LARGEST_OBJECT + 1)
+        contents = parsed(read_bytes(path, _LARGEST_OBJECT))
     except FileNotFoundError:
         return {}
-    if len(text) > _LARGEST_OBJECT:
-        raise errors.UsageError(f"{path} is not what a run writes: it is larger than {_LARGEST_OBJECT:,} bytes")
-    try:
-        contents = parsed(text)
+    except errors.UsageError:
+        raise
     except ValueError as error:
         raise errors.UsageError(f"{path} cannot be read: {error}") from None
     if not isinstance(contents, dict):

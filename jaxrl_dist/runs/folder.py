@@ -120,6 +120,8 @@ def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None
     """
     scratch = path.with_name(f".{path.name}.new")
     try:
+        # It may be a link, or be left of a kill.
+        scratch.unlink(missing_ok=True)
         write(scratch)
         sync_entry(scratch)
         os.replace(scratch, path)
@@ -204,7 +206,9 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
 def _take(path: pathlib.Path) -> BinaryIO:
     """Opens and locks a file, which it makes if it is missing."""
     while True:
-        handle = path.open("a+b", buffering=0)
+        # Not through a link, which would lead to a file of somebody else.
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        handle = os.fdopen(descriptor, "a+b", buffering=0)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner before may have removed the file between these two calls.

@@ -44,6 +44,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("target_policy_noise", ("agent.target_noise",)),
         Synonym("target_noise_clip", ("agent.target_noise_clip",)),
         Synonym("target_entropy", ("agent.target_entropy",)),
+        Synonym("policy", ("network.torso",)),
         Synonym("net_arch", ("network.hidden_sizes",)),
         Synonym("activation_fn", ("network.activation",)),
         Synonym("eval_freq", ("evaluation.interval_steps",)),
@@ -76,6 +77,10 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("autotune", ("agent.learn_temperature",)),
         Synonym("exp_name", ("out",), "the run folder"),
         Synonym("track", ("log.wandb",), "the project's name"),
+        Synonym("wandb_project_name", ("log.wandb",)),
+        Synonym("num_iterations", ("steps",), "of the environments, not the iterations"),
+        Synonym("save_model", (), "the run folder always has the parameters"),
+        Synonym("torch_deterministic", (), "runs repeat bit for bit where docs/reproducibility.md says so"),
         Synonym("cuda", (), _PLATFORM),
         Synonym("capture_video", (), "evaluate.py --video makes it from the finished run"),
     ),
@@ -96,6 +101,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
     "Stoix": (
         Synonym("arch.total_timesteps", ("steps",)),
         Synonym("arch.total_num_envs", ("env.num_envs",)),
+        Synonym("arch.num_updates", ("steps",), "of the environments, not the updates"),
         Synonym("arch.num_eval_episodes", ("evaluation.episodes",)),
         Synonym("arch.num_evaluation", ("evaluation.interval_steps",), "the steps between two, not their number"),
         Synonym("system.rollout_length", ("layout.unroll_length",)),
@@ -118,9 +124,13 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
     "RLlib": (
         Synonym("num_env_runners", ("layout.num_actors",)),
         Synonym("num_workers", ("layout.num_actors", "layout.num_workers")),
+        Synonym("num_learners", ("layout.num_devices",)),
         Synonym("num_envs_per_env_runner", ("env.num_envs",), "of all actors together"),
         Synonym("rollout_fragment_length", ("layout.unroll_length",)),
         Synonym("train_batch_size", ("layout.unroll_length", "replay.batch_size"), "on-policy: times --env.num_envs"),
+        Synonym(
+            "train_batch_size_per_learner", ("layout.unroll_length", "replay.batch_size"), "of all devices together"
+        ),
         Synonym("lr", ("learner.learning_rate",)),
         Synonym("lambda_", ("agent.gae_lambda",)),
         Synonym("num_epochs", ("learner.epochs",)),
@@ -134,6 +144,9 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("kl_target", ("agent.kl_target",)),
         Synonym("grad_clip", ("learner.max_grad_norm",)),
         Synonym("num_gpus", ("layout.num_devices",)),
+        Synonym("num_gpus_per_learner", (), _PLATFORM),
+        Synonym("framework", (), "JAX"),
+        Synonym("checkpoint_freq", ("checkpoint.interval_s",), "in seconds"),
         Synonym("evaluation_interval", ("evaluation.interval_steps",), "in steps"),
         Synonym("evaluation_duration", ("evaluation.episodes",)),
         Synonym("restart_failed_env_runners", ("layout.max_actor_restarts",)),
@@ -158,7 +171,10 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
     ),
 }
 # Suites of other names.
-SUITES = {"gym": "gymnasium"}
+SUITES = {
+    **{"gym": "gymnasium", "mujoco": "gymnasium", "atari": "envpool"},
+    **{"dm_control": "playground", "minigrid": "navix"},
+}
 
 
 def find(name: str, declared: Container[str]) -> tuple[Synonym, str] | None:

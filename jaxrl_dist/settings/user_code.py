@@ -19,6 +19,8 @@ from jaxrl_dist import errors
 
 # Files of frames that say nothing about the user's code: Python's own imports, and this file.
 _MACHINERY = ("<frozen importlib", f"{os.sep}importlib{os.sep}", os.path.abspath(__file__))
+# What it may raise; a script that lacks a guard ends the program as it is imported.
+RAISED = (Exception, SystemExit)
 # Names that settings from a run folder may use; None if settings come from the user.
 _TRUSTED: contextvars.ContextVar[Collection[str] | None] = contextvars.ContextVar("trusted", default=None)
 
@@ -103,11 +105,11 @@ def imported(flag: errors.Worded, name: str) -> ModuleType:
 def _import(flag: errors.Worded, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except RAISED as error:
         raise errors.UsageError(flag, f": importing {name}: {where(error)}") from error
 
 
-def where(error: Exception) -> str:
+def where(error: BaseException) -> str:
     """Describes an error in one line, with the place in the user's code where it was raised."""
     traced = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in traced if not any(part in frame.filename for part in _MACHINERY)]

@@ -107,6 +107,11 @@ def _repeat(
             if not parts.settings["checkpoint.replay"]:
                 state = resume.emptied(parts, state, keys, iteration)
         if event is not None and is_rollback:
+            if event.age >= len(state.versions):
+                raise errors.UsageError(
+                    f"event {number} of the log goes back to version {event.age}, and {len(state.versions)} are kept: "
+                    "the log is of another run"
+                )
             state = order.roll_back(state, _updates(state.versions[event.age]))
         elif event is not None:
             workers.append(event.worker)

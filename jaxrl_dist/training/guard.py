@@ -12,10 +12,12 @@ import numpy as np
 
 from jaxrl_dist import errors, parallel
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.runs import checkpoint
+from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import assemble, records, resume
 
+# Of the meta of a failure that is kept.
+FAILURE = dict.fromkeys(("iteration", "total", "num_devices"), files.COUNT)
 _all_finite = jax.jit(parallel.all_finite)
 
 
@@ -92,7 +94,9 @@ def forget_failure(folder: pathlib.Path, iteration: int) -> None:
     if path is None:
         return
     try:
-        failed = checkpoint.read_meta(path)["iteration"]
+        meta = checkpoint.read_meta(path)
+        checkpoint.check_meta(path, meta, FAILURE)
+        failed = meta["iteration"]
     except errors.CheckpointError:
         # A damaged failure cannot be run again.
         failed = -1

@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import arguments, assemble, evaluation, records, resume, session
+from jaxrl_dist.training import arguments, assemble, evaluation, guard, records, resume, session
 
 
 class Policy(NamedTuple):
@@ -173,11 +173,12 @@ def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> 
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
     # Each device has its own key, so with another number of devices the iteration would be another.
-    num_devices = checkpoint.read_meta(path)["num_devices"]
-    parts = assemble_run(pathlib.Path(run), {}, num_devices, trust=trust)
+    meta = checkpoint.read_meta(path)
+    checkpoint.check_meta(path, meta, guard.FAILURE)
+    parts = assemble_run(pathlib.Path(run), {}, meta["num_devices"], trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
     try:
-        saved, meta = checkpoint.restore(path, template)
+        saved, _ = checkpoint.restore(path, template)
     except ValueError as error:
         raise errors.UsageError(resume.does_not_fit("the failure", pathlib.Path(run), error)) from error
     with session.matmul_precision(parts.settings):

@@ -8,11 +8,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist.runs import aggregate
+from jaxrl_dist.runs import aggregate, files
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import assemble
 
 _RECENT_S = 1.0
+# Numbers of iterations cross to the device in 32 bits.
+_ITERATIONS = files.Kind("a whole number from 0 to 2^31", lambda x: files.COUNT.holds(x) and x < 2**31)
+_SUMS = files.Kind("an object of lists", lambda x: isinstance(x, dict) and all(isinstance(v, list) for v in x.values()))
+_PENDING = {"sums": _SUMS, "seconds": files.AMOUNT, "iterations": _ITERATIONS}
+# Of a `Progress` in the meta of a checkpoint.
+META: Mapping[str, files.Kind] = {
+    **dict.fromkeys(("iteration", "total"), _ITERATIONS),
+    "evaluated": files.Kind("a whole number from -1", lambda x: x == -1 or _ITERATIONS.holds(x)),
+    **dict.fromkeys(("wall_s", "running_s", "train_s", "compile_s"), files.AMOUNT),
+    **dict.fromkeys(("valid_steps", "learner_steps"), files.COUNT),
+    **dict.fromkeys(("best_return", "seconds_to_best", "last_return"), files.NUMBER),
+    "sessions": files.Kind(
+        "pairs of whole numbers, the first from 0",
+        lambda x: files.list_of(files.list_of(_ITERATIONS, 2)).holds(x) and [pair[0] for pair in x[:1]] == [0],
+    ),
+    "layout_sums": _SUMS,
+    "pending": files.Kind(
+        "an object of sums, seconds and iterations",
+        lambda x: (
+            isinstance(x, dict) and x.keys() == _PENDING.keys() and all(_PENDING[k].holds(v) for k, v in x.items())
+        ),
+    ),
+}
 
 
 @dataclasses.dataclass
@@ -106,7 +129,7 @@ class Progress:
 
 
 def from_meta(meta: Mapping[str, Any]) -> Progress:
-    """Rebuilds the progress from `dataclasses.asdict` of it; other keys are ignored."""
+    """Rebuilds the progress from `dataclasses.asdict` of it, of the kinds in `META`; other keys are ignored."""
     own = {field.name: meta[field.name] for field in dataclasses.fields(Progress)}
     return Progress(**{**own, "pending": Pending(**meta["pending"])})
 

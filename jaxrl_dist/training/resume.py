@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.parallel import memory_use
-from jaxrl_dist.runs import checkpoint, events, metrics, software
+from jaxrl_dist.runs import checkpoint, events, files, metrics, software
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs.checkpoint import Path
 from jaxrl_dist.settings import resolve
@@ -79,6 +79,7 @@ def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str,
             errors.given("out"),
         )
     _check_same(folder.parent, settings.difference(meta["config"]))
+    checkpoint.check_meta(folder, meta, records.META)
 
 
 def _check_same(folder: pathlib.Path, found: resolve.Difference) -> None:
@@ -116,8 +117,7 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
     if path is None:
         raise ValueError(f"{folder} holds no {slot} parameters")
     params, meta = checkpoint.restore(path, template)
-    if not isinstance(meta, dict) or not isinstance(meta.get("env_steps"), int):
-        raise errors.CheckpointError(f"{path} does not say after how many steps it was saved")
+    checkpoint.check_meta(path, meta, {"env_steps": files.COUNT})
     return params, meta
 
 

@@ -50,7 +50,15 @@ WRONG = [
     ("--batch_size=9 --system=dqn", "--batch_size: ", "--replay.batch_size"),
     ("--buffer_size=9", "--buffer_size: ", "--replay.capacity of ", "dqn"),
     ("--device=cpu", "--device: ", "JAX_PLATFORMS"),
+    ("--checkpoint_freq=9", "--checkpoint_freq: ", "RLlib", "--checkpoint.interval_s;"),
+    ("--arch.num_updates=9", "--arch.num_updates: ", "Stoix", "--steps;"),
+    ("--timesteps=9", "--timesteps: ", "--steps?"),
+    ("--hidden_dim=9", "--hidden_dim: ", "--network.hidden_sizes?"),
+    ("--checkpoint_interval=9", "--checkpoint_interval: ", "--checkpoint.interval_s?"),
     ("--env=gym:CartPole-v1", "--env=gym:CartPole-v1: ", " gymnasium:CartPole-v1?"),
+    ("--env=mujoco:Ant-v4", "--env=mujoco:Ant-v4: ", " gymnasium:Ant-v4?"),
+    ("--env=atari:Pong-v5", "--env=atari:Pong-v5: ", " envpool:Pong-v5?"),
+    ("--env=gymnasum:CartPole-v1", "--env=gymnasum:CartPole-v1: ", " gymnasium"),
     ("--agent.discount=2", "--agent.discount=2: ", ">= 0", "<= 1"),
     ("--agent.discount=-0.1", "--agent.discount=-0.1: ", ">= 0", "<= 1"),
     ("--agent.discount=nan", "--agent.discount=nan: ", ">= 0", "<= 1"),
@@ -109,6 +117,17 @@ WRONG = [
 def test_a_wrong_command_is_refused_in_one_line(command: str, named: list[str]) -> None:
     with conftest.refused(*named):
         training_flags.parse(command.split())
+
+
+# Of other libraries, and of none: nothing here is like them.
+STRANGE = ("layers", "num_layers", "render", "horizon", "action_repeat", "normalize", "logdir", "layout.order", "foo")
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_flag_that_none_is_like_is_refused_without_a_hint(name: str) -> None:
+    with pytest.raises(errors.UsageError) as caught:
+        training_flags.parse([f"--{name}=1"])
+    assert "?" not in errors.as_typed(caught.value)
 
 
 def test_flags_are_read_in_every_form(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """Run folders that are damaged, or made to do harm: a line each, no traceback, no wait, and nothing from outside."""
 
 import base64
+import errno
 import io
 import os
 import pathlib
@@ -181,3 +182,15 @@ def test_damage_never_makes_a_cell_of_a_study_finished_nor_ends_it(
             raise
         states.add(row["state"])
     assert states == {"finished", "failed", "0 of 1 seeds"}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "plot", "report", "compare", "rollback", "replay_schedule", "study"])
+def test_a_path_that_the_system_refuses_is_a_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "a" * 5_000
+    arguments = {
+        "evaluate": [f"--run={path}"],
+        "rollback": [path, "1"],
+        "study": [f"--out={path}", "--num_seeds=1", "--", "--env=toy:walk"],
+    }.get(command, [path])
+    code, lines = told(command, arguments, capsys)
+    assert code == 2 and len(lines) == 1 and path in lines[0] and os.strerror(errno.ENAMETOOLONG) in lines[0]

@@ -143,6 +143,8 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions .*Box"),
         ("fakes.registered:Spaces-v0", {"kind": "text"}, "observation .*Text"),
         ("fakes.registered:Spaces-v0", {"kind": "multi"}, "observation/x .*MultiDiscrete"),
+        ("fakes.registered:Spaces-v0", {"kind": "exit"}, "SystemExit: 6"),
+        ("fakes.registered:Spaces-v0", {"kind": "bare"}, "spaces: AttributeError"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], named: str) -> None:

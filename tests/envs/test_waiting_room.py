@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import select
 import socket
 import subprocess
 import sys
@@ -218,6 +219,38 @@ def test_nothing_listens_for_functions() -> None:
     ) as environment:
         environment.reset()
         assert "waiting room" not in {thread.name for thread in threading.enumerate()} - before
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits until something holds."""
+    end_s = time.monotonic() + conftest.SOON_S
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def test_a_room_that_is_full_keeps_whom_it_has_and_later_lets_one_in_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting_room, "_MOST_WAITING", 4)
+    monkeypatch.setattr(waiting_room, "_GIVES_WAY_S", conftest.SOON_S)
+    port = peers.free_port()
+    listener = waiting_room.Listener(port)
+    listener.open()
+    with contextlib.ExitStack() as stack:
+        stack.callback(listener.close)
+        crowd = [stack.enter_context(peers.connected(port, purpose="training")) for _ in range(8)]
+
+        def waiting() -> list[bool]:
+            return [len(listener._candidates) == 4, all(one.is_heard for one in listener._candidates)]
+
+        until(lambda: all(waiting()))
+        time.sleep(3 * waiting_room._POLL_S)
+        assert all(waiting()) and not select.select(crowd, [], [], 0)[0]
+        # From the first four on, whoever waits longest is told to come again.
+        monkeypatch.setattr(waiting_room, "_GIVES_WAY_S", 0.0)
+        until(lambda: len(select.select(crowd[:4], [], [], 0)[0]) == 4)
+        assert all(waiting()) and not select.select(crowd[4:], [], [], 0)[0]
 
 
 # A trainer that may open few files plays one environment, and then an evaluation.

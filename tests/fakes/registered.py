@@ -1,5 +1,6 @@
 """Environments that importing this module registers with Gymnasium, as a user's own module would."""
 
+import sys
 import time
 from typing import Any
 
@@ -32,6 +33,10 @@ class Spaces(gymnasium.Env):
     def __init__(
         self, kind: str = "tree", gain: float = 1.0, flag: bool = False, sizes: Any = (), text: str = ""
     ) -> None:
+        if kind == "exit":
+            sys.exit(6)
+        if kind == "bare":
+            return
         self.made_with = [gain, flag, sizes, text]
         self.observation_space = {
             "tree": spaces.Dict(

@@ -189,7 +189,7 @@ def test_a_function_that_is_trusted_may_make_its_environment_of_others(
 
 def test_a_failure_is_run_again_only_where_its_modules_are_trusted(run: pathlib.Path, ran: pathlib.Path) -> None:
     rename(run, env="custom:theirs:make")
-    checkpoint.save(run / "failure", "state", {}, {"num_devices": 1})
+    checkpoint.save(run / "failure", "state", {}, {"iteration": 0, "total": 1, "num_devices": 1})
     with conftest.refused("--env=custom:theirs:make: ", "--trust=theirs"):
         jaxrl_dist.replay_failure(run)
     assert not ran.exists()

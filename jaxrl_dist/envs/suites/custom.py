@@ -33,7 +33,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.Environment:
             made = function(**values)
         if isinstance(made, envs.BareEnvironment):
             made = wrappers.auto_reset(made)
-    except Exception as error:
+    except user_code.RAISED as error:
         raise errors.UsageError(errors.given("env", full_name), f": {user_code.where(error)}") from error
     if not isinstance(made, envs.Environment):
         kinds = f"{envs.BareEnvironment.__name__} or {envs.Environment.__name__}"

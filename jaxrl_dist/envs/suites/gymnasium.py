@@ -58,8 +58,10 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     make_it = functools.partial(library.make, registered, disable_env_checker=True, **kwargs)
     with hangs.limited(full_name, "making it"):
         environment = _make(make_it, full_name, hint=_extra(registered.entry_point))
-    leaves = tuple(_leaves(environment.observation_space, (), full_name))
-    made, observation_space, action_space = environment.spec, environment.observation_space, environment.action_space
+        observation_space, action_space = _make(
+            lambda: (environment.observation_space, environment.action_space), full_name, "its spaces: "
+        )
+    leaves, made = tuple(_leaves(observation_space, (), full_name)), environment.spec
     is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
@@ -146,7 +148,7 @@ def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: st
     """Calls code of others; turns its errors into one line, with a hint if a module is missing."""
     try:
         return function()
-    except Exception as error:
+    except user_code.RAISED as error:
         reason, missing = " ".join(str(error).split()), hint if isinstance(error, ModuleNotFoundError) else ""
         raise errors.UsageError(
             errors.given("env", full_name), f": {doing}{type(error).__name__}: {reason}{missing}"

@@ -102,7 +102,7 @@ class Recorded(Schedule):
             raise EndOfLog
         worker = self._workers[position]
         if worker not in at_work:
-            raise ValueError(f"event {position}: worker {worker} was not at work; the log is of another run")
+            raise UsageError(f"event {position}: worker {worker} was not at work; the log is of another run")
         return [worker]
 
     def took(self, worker: int) -> None:

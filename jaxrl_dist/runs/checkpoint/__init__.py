@@ -22,6 +22,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs.checkpoint import arrays as storage
 from jaxrl_dist.runs.checkpoint import manifest
@@ -249,6 +250,23 @@ def clean(folder: Path) -> None:
         (folder / _UNSAVED).unlink(missing_ok=True)
 
 
+def check_meta(path: Path, meta: Any, kinds: Mapping[str, files.Kind]) -> None:
+    """Checks what is saved beside the arrays of a checkpoint, whose digests say nothing of who wrote it.
+
+    Args:
+        path: of the checkpoint, for the message.
+        meta: that it holds.
+        kinds: of the values that it must have, by name.
+
+    Raises:
+        CheckpointError: it lacks one, or one is of another kind.
+    """
+    try:
+        files.check(meta, kinds, tuple(kinds))
+    except ValueError as error:
+        raise errors.CheckpointError(f"{path}: {error}; no run of this version writes that") from None
+
+
 def params_sha256(tree: Any) -> str:
     """Returns the hex digest of a tree's leaves in the order of their paths: path, shape, dtype and bytes."""
     digest = hashlib.sha256()
@@ -264,6 +282,8 @@ def _read_contents(path: pathlib.Path) -> tuple[list[storage.Leaf], Any]:
     verify(path)
     try:
         contents = json.loads((path / _CONTENTS).read_bytes())
+        if not isinstance(contents["meta"], dict):
+            raise ValueError("its meta is no object")
         return [storage.read_leaf(fields) for fields in contents["leaves"]], contents["meta"]
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise errors.CheckpointError(f"{path}: {_CONTENTS} is not readable: {manifest.one_line(error)}") from error

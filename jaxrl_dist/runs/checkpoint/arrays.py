@@ -3,9 +3,12 @@
 Structure is never stored: leaves are found by their paths in the reader's own template. Nothing here can run code.
 """
 
+import contextlib
 import dataclasses
+import logging
 import math
 import pathlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -119,8 +122,19 @@ def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray
             packed.append(array.tobytes())
     # Orbax refuses an array without elements, so this one has a byte more than it needs.
     stored[_PACKED] = np.frombuffer(b"".join([*packed, b"\0"]), np.uint8)
-    with orbax.PyTreeCheckpointer() as checkpointer:
+    with _quiet(), orbax.PyTreeCheckpointer() as checkpointer:
         checkpointer.save(path.absolute(), stored)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Orbax from logging, for each of its threads, the traceback of an error that it also raises."""
+    log, others = logging.getLogger("absl"), lambda record: "orbax" not in record.pathname
+    log.addFilter(others)
+    try:
+        yield
+    finally:
+        log.removeFilter(others)
 
 
 def read_arrays(path: pathlib.Path, leaves: list[Leaf]) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 from jaxrl_dist import errors
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
 
 NAME = "manifest.json"
@@ -21,7 +22,7 @@ def verify(path: str | os.PathLike[str]) -> None:
     """
     path = pathlib.Path(path)
     try:
-        written = (path / NAME).read_bytes()
+        written = files.read_bytes(path / NAME)
         manifest = json.loads(written)
         recorded = manifest["files"]
         # Compared as bytes, so that no change of the manifest itself goes unseen.
@@ -44,9 +45,9 @@ def verify(path: str | os.PathLike[str]) -> None:
             raise errors.CheckpointError(f"{path}: {name} has other bytes than were written")
 
 
-def encode(files: dict[str, dict[str, Any]]) -> bytes:
+def encode(recorded: dict[str, dict[str, Any]]) -> bytes:
     """Returns the one form in which a manifest is written."""
-    return json.dumps({"files": files, "format": 1}, indent=1, sort_keys=True).encode()
+    return json.dumps({"files": recorded, "format": 1}, indent=1, sort_keys=True).encode()
 
 
 def digests(path: pathlib.Path) -> dict[str, dict[str, Any]]:
