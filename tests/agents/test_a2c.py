@@ -182,3 +182,10 @@ def test_rows_are_seen_by_the_statistics_that_they_were_acted_with(name: str) ->
         np.testing.assert_allclose(output.metrics["ratio_deviation"], 0.0, atol=1e-6)
     else:
         np.testing.assert_allclose(output.metrics["importance_weight"].sum(), output.valid.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high"), [([-1.0, -2.0], 1.0), (-1.0, [1.0, 3.0])])
+def test_a_squashed_policy_is_refused_where_any_action_has_another_range(low: Any, high: Any) -> None:
+    spec = SPEC._replace(action=types.BoxSpace((2,), np.array(low), np.array(high)))
+    with conftest.refused("--agent.distribution=tanh_gaussian", "gaussian"):
+        a2c.make(a2c.Config(distribution="tanh_gaussian"), spec, FLAT)

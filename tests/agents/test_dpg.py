@@ -15,7 +15,7 @@ from oracles import dpg as oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import dpg, dqn
-from jaxrl_dist.agents.shared import transitions
+from jaxrl_dist.agents.shared import bounded_actions, transitions
 from jaxrl_dist.learning import learner
 
 D, A, N = 3, 2, 6
@@ -224,3 +224,11 @@ def test_the_first_share_of_training_is_random() -> None:
     np.testing.assert_allclose(np.quantile(drawn, [0.0, 0.25, 0.5, 0.75, 1.0]), [-1, -0.5, 0, 0.5, 1], atol=0.1)
     np.testing.assert_array_equal(acted(agent, 0.1), acted(still, 0.1))
     assert not np.allclose(acted(agent, 0.1), acted(agent, 0.09))
+
+
+def test_a_critic_begins_with_values_of_size_one_and_a_policy_near_the_centre() -> None:
+    network = networks.Config(torso="mlp", hidden_sizes=(16,), orthogonal=True)
+    policy, critic = bounded_actions.policy_and_critic(SPEC, network, num_atoms=3, action_size=A)
+    for made, name, gain in ((policy, "policy", 0.01), (critic, "value", 1.0)):
+        kernel = made.init(jax.random.key(0))[f"outputs_{name}"]["Dense_0"]["kernel"]
+        np.testing.assert_allclose(np.linalg.svd(kernel, compute_uv=False), gain, rtol=1e-4)

@@ -64,3 +64,19 @@ def test_seed_acts_on_what_is_ready_also_with_a_memory(core: str, train: conftes
 def test_seed_r2d2_trains(train: conftest.Train) -> None:
     run = train("seed_r2d2", **{"layout.ready_envs": 2})
     assert run.summary["inference_batch_mean"] == 2 and run.summary["learner_steps"] > 0
+
+
+def test_minibatches_are_cut_of_whole_columns(small: type[conftest.Small]) -> None:
+    """24 rows divide by 4; the 6 columns, which V-trace needs whole, do not."""
+    with conftest.refused("--learner.minibatches=4", ": 2, 3, 6"):
+        small(
+            "impala",
+            "gymnax:CartPole-v1",
+            1,
+            {
+                "layout": "anakin",
+                "env.num_envs": 6,
+                "layout.unroll_length": 4,
+                "learner.minibatches": 4,
+            },
+        )

@@ -381,3 +381,5 @@ def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
     learner.check_batch(learner.Config(minibatches=4), 512, 2)
     with conftest.refused("--learner.minibatches=9", ": 2, 4, 8"):
         learner.check_batch(learner.Config(minibatches=9), 8, 1)
+    with conftest.refused("--learner.minibatches=4", ": 1, 2"):
+        learner.check_batch(learner.Config(minibatches=4), 8, 4)

@@ -53,3 +53,17 @@ def test_the_program_makes_the_updates_that_are_due(ratio: tuple[int, int]) -> N
         state, held, credit, due, total = learn(state, held, [], credit, ready, key, jnp.float32(0))
         assert int(due) == wanted[iteration] and float(total["x"]) == 2 * wanted[iteration]
     assert int(state.updates) == int(held) == sum(wanted)
+
+
+@pytest.mark.parametrize("keeps_rows", [True, False])
+def test_the_age_of_a_replay_is_in_updates_since_its_rows_were_acted(keeps_rows: bool) -> None:
+    def update(state: Any, sample: types.Sample, key: Any, progress: Any) -> Any:
+        return state, jnp.zeros(1), {}
+
+    replay: Any = replays.Replay(*[None] * 6, update=lambda state, indices, errors: state, keeps_rows=keeps_rows)
+    fake: Any = learner.Learner(*[None] * 5, update)
+    rows = types.Unroll(types.Step((), (), (), jnp.array([[3, 4], [4, 9]])), ())
+    state = learner.LearnerState((), (), (), jnp.int32(11))
+    sample = types.Sample(rows, (), jnp.ones(2))
+    metrics = step.parts(fake, replay).teach(state, (), sample, jax.random.key(0), jnp.float32(0))[2]
+    assert jax.tree.map(float, metrics) == ({"replay_age": 6.0} if keeps_rows else {})

@@ -96,6 +96,19 @@ def test_of_columns_some_may_have_two_new_unrolls() -> None:
     assert seen == {(4, 0), (5, 0), (3, 1), (4, 1), (5, 1)}
 
 
+def test_one_column_with_older_unrolls_is_enough_to_draw_them() -> None:
+    kept = made()
+    state = kept.init(rings.step_spec(), jax.ShapeDtypeStruct((COLUMNS, 1), jnp.int32))
+    for number in range(3):
+        steps = jax.tree.map(lambda x: x[:, :1], unroll(number).steps)
+        one = types.Unroll(steps, jnp.full((1, 1), number))
+        state = kept.update(kept.add(state, one, jnp.zeros(1, jnp.int32)), (), None)
+    state = kept.add(state, unroll(3), jnp.arange(COLUMNS))
+    old = kept.sample(state, jax.random.key(0), rings.NOW).sequences.steps
+    assert (old.action[0, COLUMNS:] == 0).all()
+    assert (old.timestep.step_type[:, COLUMNS:] != types.LAST).any()
+
+
 @pytest.mark.parametrize(("fraction", "nearest"), [(0.4, "0.333333"), (0.51, "0.5 ")])
 def test_a_share_that_makes_no_whole_unrolls_is_refused(fraction: float, nearest: str) -> None:
     with conftest.refused(f"--replay.fraction={fraction}", nearest):

@@ -90,6 +90,10 @@ def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, named):
         rings.make(**arguments)
 
 
+def test_a_ring_may_wait_until_it_is_full():
+    assert rings.make(capacity=40, columns=10, length=4, min_size=40).min_rows == 4
+
+
 @pytest.mark.parametrize("bound", [1, 2, 65_535, 65_536, 1_000_003, 2**31 - 1])
 def test_integers_are_the_upper_word_of_a_64_bit_product(bound):
     key = jax.random.key(bound)
