@@ -24,8 +24,9 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ex
 html_theme = "furo"
 html_title = "jaxrl_dist"
 html_theme_options = {"navigation_with_keys": True}
-html_static_path = ["static"]
+html_static_path, templates_path = ["static"], ["templates"]
 html_css_files = ["extra.css"]
+html_js_files = ["scrolling.js", "from_disk.js"]
 html_show_sphinx = html_copy_source = False
 html_math_renderer = "mathml"
 
@@ -50,6 +51,8 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
     app.connect("autodoc-skip-member", _skip)
     app.connect("autodoc-process-docstring", _escape)
+    # After the theme, which makes the navigation at the usual priority of 500.
+    app.connect("html-page-context", _mend, priority=900)
 
 
 def _write_math(is_block: bool) -> Any:
@@ -61,6 +64,15 @@ def _write_math(is_block: bool) -> Any:
         raise nodes.SkipNode
 
     return write
+
+
+def _mend(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Gives the headings of the navigation a level, and the list of sources the form of a list, for who cannot see."""
+    navigation = context["furo_navigation_tree"]
+    context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
+    if page == "_modules/index":
+        title, _, items = context["body"].partition("<ul>")
+        context["body"] = f"{title}<ul>{re.sub('</?ul>', '', items)}</ul>"
 
 
 def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
