@@ -25,7 +25,7 @@ html_theme = "furo"
 html_title = "jaxrl_dist"
 html_theme_options = {"navigation_with_keys": True}
 html_static_path, templates_path = ["static"], ["templates"]
-html_css_files = ["extra.css"]
+html_css_files = ["extra.css", "keyboard.css"]
 html_js_files = ["scrolling.js", "from_disk.js"]
 html_show_sphinx = html_copy_source = False
 html_math_renderer = "mathml"
@@ -72,7 +72,7 @@ def _mend(app: Sphinx, page: str, template: str, context: dict[str, Any], doctre
     context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
     if page == "_modules/index":
         title, _, items = context["body"].partition("<ul>")
-        context["body"] = f"{title}<ul>{re.sub('</?ul>', '', items)}</ul>"
+        context["body"] = f"{title}<ul>{items.replace('<ul>', '').replace('</ul>', '')}</ul>"
 
 
 def _skip(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool:
