@@ -46,12 +46,11 @@ class Visit:
 
 
 @contextlib.contextmanager
-def visit(browser: Any, address: str, size: tuple[int, int], is_dark: bool = False) -> Iterator[Visit]:
-    """Opens an address in a window of a size [width, height]."""
-    scheme = "dark" if is_dark else "light"
+def visit(browser: Any, address: str, size: tuple[int, int]) -> Iterator[Visit]:
+    """Opens an address in a window of a size [width, height], in light."""
     width, height = size
-    options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "reduced_motion": "reduce"}
-    with contextlib.closing(browser.new_context(**options)) as context:
+    viewport = {"width": width, "height": height}
+    with contextlib.closing(browser.new_context(viewport=viewport, color_scheme="light")) as context:
         visited = Visit(context.new_page())
         visited.page.goto(address)
         visited.page.evaluate(_SCRIPT)
