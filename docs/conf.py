@@ -25,8 +25,9 @@ extensions += ["reference"]
 html_theme = "furo"
 html_title = "jaxrl_dist"
 html_theme_options = {"navigation_with_keys": True}
-html_static_path = ["static"]
-html_css_files = ["extra.css"]
+html_static_path, templates_path = ["static"], ["templates"]
+html_css_files = ["extra.css", "keyboard.css"]
+html_js_files = ["scrolling.js", "from_disk.js"]
 html_show_sphinx = html_copy_source = False
 html_math_renderer = "mathml"
 # Dashes alone: docstrings quote what is code.
@@ -61,6 +62,8 @@ napoleon_numpy_docstring = False
 def setup(app: Sphinx) -> None:
     """Says how equations are written."""
     app.add_html_math_renderer("mathml", (_write_math(False), None), (_write_math(True), None))
+    # After the theme, which makes the navigation at the usual priority of 500.
+    app.connect("html-page-context", _mend, priority=900)
 
 
 def _write_math(is_block: bool) -> Any:
@@ -72,3 +75,12 @@ def _write_math(is_block: bool) -> Any:
         raise nodes.SkipNode
 
     return write
+
+
+def _mend(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Gives the headings of the navigation a level, and the list of sources the form of a list, for who cannot see."""
+    navigation = context["furo_navigation_tree"]
+    context["furo_navigation_tree"] = navigation.replace('role="heading"', 'role="heading" aria-level="2"')
+    if page == "_modules/index":
+        title, _, items = context["body"].partition("<ul>")
+        context["body"] = f"{title}<ul>{items.replace('<ul>', '').replace('</ul>', '')}</ul>"

@@ -5,6 +5,9 @@ import functools
 import importlib.metadata
 import os
 import pathlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -182,3 +185,27 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     return use
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The site, made as `make docs` makes it: a warning ends it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", "docs", ".", str(folder)]
+    done = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+# Of a module: while it is open, Playwright's event loop runs in this thread, and others need one of their own.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, without a window, as Playwright drives it."""
+    driver = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()

@@ -8,8 +8,6 @@ import itertools
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -314,16 +312,6 @@ def test_paths_of_the_design_exist(page: str) -> None:
     for name in set(re.findall(r"`([a-z_]+/[\w/]+\.py|\w+\.py)`", text)):
         if "NAME" not in name:
             assert (ROOT / name).exists() or (conftest.PACKAGE / name).exists(), name
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The site, made as `make docs` makes it: a warning ends it."""
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", "docs", ".", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return folder
 
 
 def test_every_page_and_notebook_is_in_the_site_and_its_search(site: pathlib.Path) -> None:
