@@ -91,6 +91,22 @@ def test_a_network_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outputs["q"].shape == (5, 3)
 
 
+def test_a_memory_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module(block("docs/own_network.md", "class MyCore"), "my_module", monkeypatch)
+    config = networks.Config(torso="mlp", hidden_sizes=(4,), core="my_module:MyCore", core_size=3)
+    net = networks.make(config, envs.make("toy:episode").spec, (networks.Head("q", 3, 1.0),))
+    params, carry = net.init(jax.random.key(0)), net.initial(2)
+    rows, is_first = jax.random.normal(jax.random.key(1), (5, 2, 2)), jnp.zeros((5, 2), bool).at[3, 0].set(True)
+    whole, memory = net.unroll(params, carry.memory, rows, is_first)
+    for row, first, expected in zip(rows, is_first, whole["q"], strict=True):
+        outputs, carry = net.step(params, carry, row, first)
+        np.testing.assert_allclose(outputs["q"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carry.memory, memory, rtol=1e-5, atol=1e-6)
+    fresh, _ = net.unroll(params, net.initial(2).memory, rows[3:], is_first[3:])
+    np.testing.assert_allclose(fresh["q"][:, 0], whole["q"][3:, 0], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(fresh["q"][:, 1], whole["q"][3:, 1], atol=1e-3)
+
+
 def test_an_environment_of_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module(block("docs/adding_an_environment.md", "BareEnvironment"), "corridor", monkeypatch)
     environment = envs.make("custom:corridor:make", {"length": "3", "time_limit": "5"})

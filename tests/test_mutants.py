@@ -37,6 +37,18 @@ def _changed(function: str) -> dict[str, str]:
     return {one.name: one.applied(SOURCE).splitlines()[one.line - 1].strip() for one in found}
 
 
+def test_a_judgement_holds_while_the_code_stays_whatever_its_docstring_says() -> None:
+    digests = [
+        make.mutants(source)[0].digest
+        for source in (
+            SOURCE,
+            SOURCE.replace('"""Grows x by 1."""', '"""Returns more."""'),
+            SOURCE.replace("x > 3", "x > 4"),
+        )
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_method_is_changed_but_not_its_messages_and_not_the_class() -> None:
     assert _changed("Config.grown") == {
         "x > 3, >= #0": "if x >= 3:",

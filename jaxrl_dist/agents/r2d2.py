@@ -130,7 +130,10 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     num_actions = action_values.check_discrete(spec)
     net = networks.make(network, spec, action_values.heads(num_actions, config.dueling), extra=num_actions + 1)
     if not net.recurrent:
-        raise UsageError(given("network.core", network.core), ": r2d2 needs a memory; valid: lstm, frame_stack_lstm")
+        raise UsageError(
+            given("network.core", network.core),
+            ": r2d2 needs a memory; valid: lstm, gru, mingru, frame_stack_lstm, module:Class",
+        )
     static = _Static(config, net, num_actions)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),

@@ -1,4 +1,4 @@
-"""Networks as pure functions: torsos, cores (identity, LSTM, frame stack or both) and heads, from Flax Linen.
+"""Networks as pure functions: torsos, cores (a memory, a stack of frames, or both) and heads, from Flax Linen.
 
 A `Network` keeps no state but its carry. `inputs` turns observations into inputs (frame stacking); `unroll` maps inputs
 to head outputs and runs the core, whose memory it clears at FIRST rows; `step` does both for one row.
@@ -21,7 +21,8 @@ from jaxrl_dist.networks import cores, custom, noisy, torsos
 from jaxrl_dist.settings import setting
 
 STACKED = ("frame_stack", "frame_stack_lstm")
-RECURRENT = ("lstm", "frame_stack_lstm")
+# Name of a core -> its class, which is made with the number of units and the bias of what it keeps.
+MEMORIES = {"lstm": cores.Lstm, "frame_stack_lstm": cores.Lstm, "gru": cores.Gru, "mingru": cores.MinGru}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,20 +64,21 @@ class Config:
     head_size: int = setting(
         0,
         "Units of a hidden layer that each head has of its own; it takes the place of the torso's last layer, unless "
-        "an lstm is between them. 0: heads are linear.",
+        "a memory is between them. 0: heads are linear.",
         low=0,
         source="Wang et al. 2016, section 3 (streams of 512 units)",
     )
     core: str = setting(
         "identity",
-        "Memory: an lstm between torso and heads, a stack of the last frames before the torso, or both.",
-        choices=("identity", "lstm", "frame_stack", "frame_stack_lstm"),
+        "Memory: an lstm, a gru, or a mingru (whose rows are learned in parallel) between torso and heads, a stack of "
+        "the last frames before the torso, that and an lstm, or module:Class for a Flax module of your own.",
+        choices=("identity", "lstm", "gru", "mingru", "frame_stack", "frame_stack_lstm", "module:Class"),
         source="Mnih et al. 2016",
     )
-    core_size: int = setting(256, "Units of the lstm core.", low=1, source="Mnih et al. 2016, section 5")
+    core_size: int = setting(256, "Units of the core's memory.", low=1, source="Mnih et al. 2016, section 5")
     forget_bias: float = setting(
         1.0,
-        "Bias of the lstm's forget gates: an untrained cell fades by sigmoid(bias) per step (1: .73, 4: .98).",
+        "Bias of the gates that keep a memory: an untrained one fades by sigmoid(bias) per step (1: .73, 4: .98).",
         source="Jozefowicz et al. 2015, section 5",
     )
     num_frames: int = setting(4, "Frames that a frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
@@ -188,7 +190,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         )
     if not math.prod(observation.shape):
         raise UsageError(given("env", spec.name), f": its observation {observation.shape} has no numbers")
-    recurrent = config.core in RECURRENT
+    recurrent = is_recurrent(config.core)
     num_frames = config.num_frames if config.core in STACKED else 1
     inputs_shape = cores.stacked_shape(observation.shape, num_frames)
     has_last_layer = recurrent or not config.head_size
@@ -196,7 +198,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     torso = make_torso()
     if ":" in config.torso:
         custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
-    core = cores.Lstm(config.core_size, config.forget_bias) if recurrent else None
+    core = _make_core(config) if recurrent else None
     built = _Built(_Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
@@ -210,6 +212,17 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         step=built.step,
         unroll=built.unroll,
     )
+
+
+def is_recurrent(core: str) -> bool:
+    """Says whether a core has a learned memory, by its name."""
+    return core in MEMORIES or ":" in core
+
+
+def _make_core(config: Config) -> Any:
+    if ":" in config.core:
+        return custom.make_core(config.core, config.core_size)
+    return MEMORIES[config.core](config.core_size, config.forget_bias)
 
 
 def of_rows(net: Network, params: Any, inputs: Any, noise: Any = None) -> dict[str, jax.Array]:
@@ -322,8 +335,8 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core is not None:
-            # Flax draws parameters by the name of the attribute.
-            self.lstm = self.core.clone()
+            # Flax names and draws parameters by the name of the attribute.
+            setattr(self, _name(self.core), self.core.clone())
 
     def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:
         return self._heads([torso(inputs) for torso in self.torsos], noise)
@@ -333,7 +346,7 @@ class _Model(nn.Module):
         flat = observation.reshape(-1, *observation.shape[2:])
         features = self.torsos[0](flat).reshape(*is_first.shape, -1)
         features = jnp.concatenate([features, *extra], -1)
-        carry, features = self.lstm(carry, features, is_first)
+        carry, features = getattr(self, _name(self.core))(carry, features, is_first)
         return self._heads([features], None), carry
 
     def _heads(self, features: list[jax.Array], noise: jax.Array | None) -> dict[str, jax.Array]:
@@ -343,6 +356,10 @@ class _Model(nn.Module):
             outputs[name], noise = output(x, noise)
         batch = features[0].shape[:-1]
         return outputs | {name: jnp.broadcast_to(x, (*batch, *x.shape)) for name, x in self.free.items()}
+
+
+def _name(core: nn.Module | None) -> str:
+    return type(core).__name__.lower()
 
 
 class _Output(nn.Module):

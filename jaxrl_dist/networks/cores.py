@@ -1,4 +1,4 @@
-"""Cores between torso and heads: an LSTM that is cleared at FIRST rows, and a stack of frames."""
+"""Cores between torso and heads: memories that are cleared at FIRST rows, and a stack of frames."""
 
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ class Core(Protocol):
 
 
 class Lstm(nn.Module):
-    """LSTM over time with resets, a `Core`; the input projection of all steps is one product.
+    """LSTM, a `Core`; the input projection of all rows is one product.
 
     Source: Gers et al. 2000.
 
@@ -54,6 +54,80 @@ class Lstm(nn.Module):
             return (hidden, cell), hidden
 
         return jax.lax.scan(step, carry, (projected, is_first))
+
+
+class Gru(nn.Module):
+    """Gated recurrent unit whose reset gate acts on the product with the memory, so that a row takes one product.
+
+    Source: Cho et al. 2014, section 2.3, where the reset gate acts on the memory before the product; cuDNN's form.
+
+    Attributes:
+        size: units.
+        forget_bias: added to the gates that keep the memory, which fades by sigmoid(forget_bias) per row at first.
+    """
+
+    size: int
+    forget_bias: float
+
+    @nn.nowrap
+    def initial(self, batch_size: int) -> jax.Array:
+        """Returns the memory before any row, zeros f32 [B, size]."""
+        return jnp.zeros((batch_size, self.size))
+
+    @nn.compact
+    def __call__(self, memory: jax.Array, features: jax.Array, is_first: jax.Array) -> Any:
+        w_input = self.param("input", nn.initializers.orthogonal(), (features.shape[-1], 3 * self.size))
+        w_hidden = self.param("hidden", nn.initializers.orthogonal(), (self.size, 3 * self.size))
+        bias = self.param("bias", nn.initializers.zeros_init(), (3 * self.size,))
+
+        def step(memory: jax.Array, x: Any) -> Any:
+            row, first = x
+            memory = jnp.where(first[:, None], 0.0, memory)
+            (reset, keep, new), (r, k, n) = (jnp.split(x, 3, axis=-1) for x in (row, memory @ w_hidden))
+            new = jnp.tanh(new + nn.sigmoid(reset + r) * n)
+            keep = nn.sigmoid(keep + k + self.forget_bias)
+            memory = keep * memory + (1 - keep) * new
+            return memory, memory
+
+        return jax.lax.scan(step, memory, (features @ w_input + bias, is_first))
+
+
+class MinGru(nn.Module):
+    """Gated recurrent unit whose gates see no memory, so that all rows are computed in parallel.
+
+    h_t = (1 − z_t) h_{t−1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), by an associative scan over rows.
+
+    Source: Feng et al. 2024, section 3.1.2 (minGRU), in linear space, where a memory may be negative.
+
+    Attributes:
+        size: units.
+        forget_bias: taken from the gate that writes; the memory fades by sigmoid(forget_bias) per row at first.
+    """
+
+    size: int
+    forget_bias: float
+
+    @nn.nowrap
+    def initial(self, batch_size: int) -> jax.Array:
+        """Returns the memory before any row, zeros f32 [B, size]."""
+        return jnp.zeros((batch_size, self.size))
+
+    @nn.compact
+    def __call__(self, memory: jax.Array, features: jax.Array, is_first: jax.Array) -> Any:
+        gate = nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(), name="gate")(features)
+        new = nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(), name="new")(features)
+        keep, started = nn.sigmoid(self.forget_bias - gate), is_first[..., None]
+        keep, written, started = jax.lax.associative_scan(_after, (keep, (1 - keep) * new, started))
+        memories = jnp.where(started, written, keep * memory + written)
+        return memories[-1], memories
+
+
+def _after(earlier: Any, later: Any) -> Any:
+    """Returns what two stretches of rows do to a memory: the share kept, what is written, and if it is cleared."""
+    keep, written, started = later
+    # A product would let what is not finite through to the rows behind a FIRST row.
+    written = jnp.where(started, written, keep * earlier[1] + written)
+    return earlier[0] * keep, written, earlier[2] | started
 
 
 def stack_step(carry: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:

@@ -219,7 +219,7 @@ def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
     rows = num_envs * settings["layout.unroll_length"]
     enough = _ROWS_PER_CORE_PHYSICS if settings.family == "physics" else _ROWS_PER_CORE
     divides = (
-        num_envs % (num_devices * minibatches if settings["network.core"] in networks.RECURRENT else num_devices) == 0
+        num_envs % (num_devices * minibatches if networks.is_recurrent(settings["network.core"]) else num_devices) == 0
     )
     return (
         sweep.num_members(settings) == 1

@@ -5,6 +5,7 @@ pins), annotations, decorators, texts, messages of errors, and `assert`.
 """
 
 import ast
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -59,7 +60,7 @@ class Mutant(NamedTuple):
         start: first byte of what is changed.
         stop: the byte behind it.
         text: what stands there instead.
-        digest: of the function's source, 8 hexadecimal digits: a judgement of another source is out of date.
+        digest: of the function's code, 8 hexadecimal digits: a judgement of other code is out of date.
     """
 
     function: str
@@ -132,7 +133,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDe
 
 
 def _of_function(text: _Text, name: str, function: ast.FunctionDef) -> Iterator[Mutant]:
-    digest = hashlib.sha256(ast.dump(function).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(ast.dump(_WithoutDocstrings().visit(copy.deepcopy(function))).encode()).hexdigest()[:8]
     told: dict[str, int] = {}
     for node in _nodes(function):
         for change in _changes(text, node):
@@ -140,6 +141,14 @@ def _of_function(text: _Text, name: str, function: ast.FunctionDef) -> Iterator[
             told[change.told] = number + 1
             line = text.data.count(b"\n", 0, change.start) + 1
             yield Mutant(name, change.told, number, line, change.start, change.stop, change.text, digest)
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        if ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+        self.generic_visit(node)
+        return node
 
 
 def _nodes(function: ast.FunctionDef) -> Iterator[ast.AST]:

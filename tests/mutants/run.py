@@ -6,7 +6,7 @@ are chosen by coverage, measured once per state of the package and the tests and
 first, and `-x` ends them.
 
 Each judgement is a line of `judged.csv`, written as it comes, so a run goes on where it was cut off. A line holds while
-the source of its function stays as it was; `equivalent.csv` names the survivors that no test can tell apart, and why.
+the code of its function stays as it was; `equivalent.csv` names the survivors that no test can tell apart, and why.
 Exit code 1: an aimed mutant survives, or fewer than `WANTED` of the random ones that can be told apart are killed.
 """
 

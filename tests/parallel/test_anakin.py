@@ -37,6 +37,8 @@ VARIANTS = {
     "rainbow": ("rainbow", CARTPOLE, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
     "r2d2": ("r2d2", CARTPOLE, BOTH),
+    "ppo-gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.core_size": 8}),
+    "r2d2-mingru": ("r2d2", CARTPOLE, {"network.core": "mingru"}),
 }
 
 
@@ -102,7 +104,9 @@ def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatc
             np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("variant", marks.some(list(VARIANTS), slow={"pqn-lstm", "pqn-stack"}))
+@pytest.mark.parametrize(
+    "variant", marks.some(list(VARIANTS), slow={"pqn-lstm", "pqn-stack", "ppo-gru", "r2d2-mingru"})
+)
 def test_programs_lower_for_every_platform(small, variant):
     system, env, settings = VARIANTS[variant]
     run = small(system, env, 2, settings)

@@ -1,0 +1,195 @@
+"""Cores: each memory is that of a slow loop in float64, however rows are cut; a user's own is tried by its shapes."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.networks import cores
+
+T, B, F, SIZE, BIAS = 11, 3, 4, 5, 1.5
+CORES = {"lstm": cores.Lstm, "gru": cores.Gru, "mingru": cores.MinGru}
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def _lstm(p: Any, memory: Any, x: np.ndarray) -> Any:
+    """Gers et al. 2000, with input, forget, cell and output gates in this order."""
+    hidden, cell = memory
+    z = x @ p["input"] + hidden @ p["hidden"] + p["bias"]
+    i, f, g, o = (z[k * SIZE : (k + 1) * SIZE] for k in range(4))
+    cell = _sigmoid(f + BIAS) * cell + _sigmoid(i) * np.tanh(g)
+    hidden = _sigmoid(o) * np.tanh(cell)
+    return (hidden, cell), hidden
+
+
+def _gru(p: Any, memory: Any, x: np.ndarray) -> Any:
+    """Cho et al. 2014, equations 5 to 8, with the reset gate behind the product and z the share that is kept."""
+    (h,) = memory
+    a, b = x @ p["input"] + p["bias"], h @ p["hidden"]
+    r = _sigmoid(a[:SIZE] + b[:SIZE])
+    z = _sigmoid(a[SIZE : 2 * SIZE] + b[SIZE : 2 * SIZE] + BIAS)
+    h = z * h + (1 - z) * np.tanh(a[2 * SIZE :] + r * b[2 * SIZE :])
+    return (h,), h
+
+
+def _mingru(p: Any, memory: Any, x: np.ndarray) -> Any:
+    """Feng et al. 2024, section 3.1.2: h_t = (1 − z_t) h_{t−1} + z_t h̃_t."""
+    (h,) = memory
+    z = _sigmoid(x @ p["gate"]["kernel"] + p["gate"]["bias"] - BIAS)
+    h = (1 - z) * h + z * (x @ p["new"]["kernel"] + p["new"]["bias"])
+    return (h,), h
+
+
+LOOPS = {"lstm": _lstm, "gru": _gru, "mingru": _mingru}
+
+
+def _case(name: str) -> Any:
+    """Returns a core, parameters whose biases are not 0, a memory, features and FIRST rows."""
+    core, rng = CORES[name](SIZE, BIAS), np.random.default_rng(3)
+    features = rng.normal(size=(T, B, F)).astype(np.float32)
+    is_first = rng.random((T, B)) < 0.25
+    assert is_first.any() and not is_first[0].all()
+    params = core.init(jax.random.key(0), core.initial(B), features, is_first)["params"]
+    params = jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), params)
+    memory = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(np.float32), core.initial(B))
+    return core, params, memory, features, is_first
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_memory_is_that_of_the_paper_s_loop(name: str) -> None:
+    core, params, memory, features, is_first = _case(name)
+    after, rows = core.apply({"params": params}, memory, features, is_first)
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for b in range(B):
+        one = tuple(np.asarray(x[b], np.float64) for x in jax.tree.leaves(memory))
+        for t in range(T):
+            one = tuple(np.zeros_like(x) for x in one) if is_first[t, b] else one
+            one, row = LOOPS[name](exact, one, features[t, b].astype(np.float64))
+            np.testing.assert_allclose(rows[t, b], row, rtol=2e-5, atol=2e-6)
+        for mine, theirs in zip(jax.tree.leaves(after), one, strict=True):
+            np.testing.assert_allclose(mine[b], theirs, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("cut", [1, 4, T - 1])
+@pytest.mark.parametrize("name", CORES)
+def test_rows_cut_anywhere_are_the_rows_at_once(name: str, cut: int) -> None:
+    core, params, memory, features, is_first = _case(name)
+    apply = jax.jit(lambda *inputs: core.apply({"params": params}, *inputs))
+    whole_memory, whole = apply(memory, features, is_first)
+    memory, first = apply(memory, features[:cut], is_first[:cut])
+    memory, second = apply(memory, features[cut:], is_first[cut:])
+    np.testing.assert_allclose(np.concatenate([first, second]), whole, rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(jax.tree.leaves(memory), jax.tree.leaves(whole_memory), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_nothing_before_a_first_row_reaches_it_even_if_it_is_not_finite(name: str) -> None:
+    core, params, memory, features, _ = _case(name)
+    is_first = np.zeros((T, B), bool)
+    is_first[4] = True
+    fresh = core.apply({"params": params}, core.initial(B), features[4:], is_first[4:])[1]
+    broken = np.where(np.arange(T)[:, None, None] == 2, np.float32(np.inf), features)
+    rows = core.apply({"params": params}, memory, broken, is_first)[1]
+    np.testing.assert_allclose(rows[4:], fresh, rtol=1e-5, atol=1e-6)
+
+
+def test_an_untrained_mingru_fades_by_the_bias() -> None:
+    core = cores.MinGru(SIZE, BIAS)
+    features, is_first = np.zeros((3, B, F), np.float32), np.zeros((3, B), bool)
+    variables = core.init(jax.random.key(0), core.initial(B), features, is_first)
+    rows = core.apply(variables, jnp.ones((B, SIZE)), features, is_first)[1]
+    np.testing.assert_allclose(rows[:, 0, 0], _sigmoid(np.array(BIAS)) ** np.arange(1, 4), rtol=1e-6)
+
+
+MODULES = """
+import flax.linen as nn
+import jax.numpy as jnp
+
+class Mean(nn.Module):
+    size: int
+
+    @nn.nowrap
+    def initial(self, batch_size):
+        return jnp.zeros((batch_size, self.size))
+
+    @nn.compact
+    def __call__(self, memory, features, is_first):
+        rows = []
+        for row, first in zip(nn.Dense(self.size)(features), is_first):
+            memory = 0.5 * jnp.where(first[:, None], 0.0, memory) + 0.5 * row
+            rows.append(memory)
+        return memory, jnp.stack(rows)
+
+class Flat(Mean):
+    def __call__(self, memory, features, is_first):
+        return memory, features[0]
+
+class Growing(Mean):
+    def __call__(self, memory, features, is_first):
+        return jnp.concatenate([memory, memory], -1), features
+
+class Broken(Mean):
+    def __call__(self, memory, features, is_first):
+        return memory @ features
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_cores.py").write_text(MODULES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def _network(core: str) -> networks.Network:
+    observation = jax.ShapeDtypeStruct((2,), jnp.float32)
+    spec = types.EnvironmentSpec("fake:task", observation, types.DiscreteSpace(2), "classic", (0.0, 1.0), 10)
+    config = networks.Config(torso="mlp", hidden_sizes=(3,), core=core, core_size=4)
+    return networks.make(config, spec, [networks.Head("policy", 2, 1.0)])
+
+
+def test_a_core_of_the_user_s_unrolls_as_it_steps(modules: None) -> None:
+    net = _network("user_cores:Mean")
+    assert net.recurrent
+    params, rng = net.init(jax.random.key(0)), np.random.default_rng(0)
+    observation, is_first = rng.normal(size=(5, 2, 2)).astype(np.float32), rng.random((5, 2)) < 0.3
+    outputs, memory = net.unroll(params, net.initial(2).memory, observation, is_first)
+    carry = net.initial(2)
+    for t in range(5):
+        row, carry = net.step(params, carry, observation[t], is_first[t])
+        np.testing.assert_allclose(row["policy"], outputs["policy"][t], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(carry.memory, memory, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "Means": (" Mean?",),
+        "Flat": ("(3, 4)", "(2, 3, F)"),
+        "Growing": ("8)", "[B, ...]"),
+        "Broken": ("user_cores.py:", "(2, 3, 4)"),
+    }.items(),
+)
+def test_what_is_no_core_is_refused_in_one_line(name: str, words: tuple[str, ...], modules: None) -> None:
+    with conftest.refused(f"--network.core=user_cores:{name}", *words):
+        _network(f"user_cores:{name}")
+
+
+def test_a_network_without_a_memory_is_no_core(modules: None, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "user_torsos.py").write_text("import flax.linen as nn\nclass Net(nn.Module):\n    pass\n")
+    with conftest.refused("--network.core=user_torsos:Net", "size"):
+        _network("user_torsos:Net")
+
+
+@pytest.mark.parametrize(("core", "name"), {**{name: name for name in CORES}, "frame_stack_lstm": "lstm"}.items())
+def test_parameters_of_a_memory_have_its_name(core: str, name: str) -> None:
+    params = _network(core).init(jax.random.key(0))
+    assert set(params) == {"torsos_0", name, "outputs_policy"}
