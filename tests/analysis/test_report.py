@@ -251,7 +251,7 @@ def test_a_page_is_the_same_each_time_but_for_its_date(tmp_path: pathlib.Path) -
     assert first == second
 
 
-HOSTILE = ("<script>alert(1)</script>", r"$\frac{1}{", "a\nb\x1b[31m", "x" * 10_000, "{{ 7 * 7 }}", "]]>-->", "\"'&lt;")
+HOSTILE = ("<script>alert(1)</script>", r"$\frac{1}{", "a\nb\x1b[31m", "x" * 10_000, "{{ 7 * 191 }}", "]]>-->", "\"'&lt;")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -267,7 +267,7 @@ def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name:
     shown = Page(report.page(views, tmp_path, name))
     assert {tag for tag, _ in shown.elements} == {tag for tag, _ in clean.elements} | {"ul", "li"}
     assert not any(key.startswith("on") for _, given in shown.elements for key in given)
-    assert name in shown.text and "49" not in shown.text.split("Settings")[0].replace("149", "")
+    assert name in shown.text and "1337" not in shown.text.split("Settings")[0]
 
 
 def test_one_place_takes_text_for_markup() -> None:

@@ -90,7 +90,7 @@ WRONG = [
     ("--env.num_envs=0", "--env.num_envs=0: ", ">= 1"),
     ("--env.params.=3", "--env.params.: "),
     ("--layout.unroll_length=0", "--layout.unroll_length=0: ", ">= 1"),
-    ("--network.core=lstn", "=lstn: ", "identity, lstm, frame_stack, frame_stack_lstm", " lstm?"),
+    ("--network.core=lstn", "=lstn: ", "identity, lstm, gru, mingru, frame_stack, frame_stack_lstm", " lstm?"),
     ("--network=nature_cn", "--network=nature_cn: ", " nature_cnn?"),
     ("--network=my_module", "--network=my_module: ", "module:Class"),
     ("--network=mlp --network.torso=mlp", "--network ", "--network.torso"),

@@ -40,7 +40,7 @@ def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(
     tmp_path: pathlib.Path, train: conftest.Train
 ) -> None:
     train(steps=256)
-    checkpoint.save(tmp_path / "failure", "state", (), {"iteration": 2})
+    checkpoint.save(tmp_path / "failure", "state", (), {"iteration": 2, "total": 3, "num_devices": 1})
     guard.forget_failure(tmp_path, 2)
     assert view.read(tmp_path).state == "failed"
     train(steps=384)
