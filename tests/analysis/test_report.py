@@ -251,7 +251,15 @@ def test_a_page_is_the_same_each_time_but_for_its_date(tmp_path: pathlib.Path) -
     assert first == second
 
 
-HOSTILE = ("<script>alert(1)</script>", r"$\frac{1}{", "a\nb\x1b[31m", "x" * 10_000, "{{ 7 * 191 }}", "]]>-->", "\"'&lt;")
+HOSTILE = (
+    "<script>alert(1)</script>",
+    r"$\frac{1}{",
+    "a\nb\x1b[31m",
+    "x" * 10_000,
+    "{{ 7 * 191 }}",
+    "]]>-->",
+    "\"'&lt;",
+)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
