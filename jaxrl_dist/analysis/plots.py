@@ -579,7 +579,7 @@ def _draw_returns(
 ) -> None:
     """Draws returns against wall time in units of so many seconds, or against steps where that is 0.
 
-    The time begins after compiling where that is known of all runs.
+    The time begins after compiling and the evaluation at step 0, if that is known of all runs.
     """
     is_crowded, ends = len(drawn) > len(COLOURS), []
     for one in drawn:
@@ -621,7 +621,7 @@ def _draw_compiling(axes: Any, least_s: float, most_s: float, unit_s: float, rig
     axes.axvspan(left, 0.0, color=RULE, alpha=0.5, linewidth=0, zorder=0)
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: short(value) if value >= 0 else ""))
     times = dict.fromkeys(f"{end:.3g}" for end in (least_s, most_s))
-    axes.annotate(f"compiling, {' to '.join(times)} s", (left / 2, 0.5), xycoords=("data", "axes fraction"),
+    axes.annotate(f"compiling, evaluating: {' to '.join(times)} s", (left / 2, 0.5), xycoords=("data", "axes fraction"),
                   ha="center", va="center", color=SOFT, rotation=90)  # fmt: skip
 
 
