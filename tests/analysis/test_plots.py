@@ -247,7 +247,9 @@ def test_the_time_axis_tells_compiling_from_training(compiling_s: float, left: f
     np.testing.assert_allclose(line.get_xdata(), 2.0 * np.arange(9))
     # To scale where it is short, and a tenth of the time of training where it is not.
     assert by_time.get_xlim() == pytest.approx((left, 1.01 * 16.0))
-    assert [text.get_text() for text in by_time.texts] == [f"compiling, evaluating: {compiling_s:g} s"] and not by_steps.texts
+    assert [text.get_text() for text in by_time.texts] == [
+        f"compiling, evaluating: {compiling_s:g} s"
+    ] and not by_steps.texts
     assert by_steps.get_xlim()[0] == 0.0
     # Where one run lacks a record of that time, all begin at their start.
     for runs in ({"a": run(1)}, {"a": records, "b": run(1)}):
