@@ -106,11 +106,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     parser.add_argument("--jobs", type=int, default=2, help="mutants judged at once")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after so many minutes")
-    parser.add_argument("--survivors", action="store_true", help="judge again what survived")
+    parser.add_argument("--survivors", action="store_true", help="judge again what survived, but for equivalents")
     arguments = parser.parse_args()
     by_hand, at_random = aimed_patches(), random_patches(arguments.count, arguments.seed)
     chosen = [*by_hand, *at_random]
-    judged = {key: one for key, one in read_judged().items() if not (arguments.survivors and one.verdict == "survived")}
+    again = {key for key, one in read_judged().items() if arguments.survivors and one.verdict == "survived"}
+    again -= read_equivalent().keys()
+    judged = {key: one for key, one in read_judged().items() if key not in again}
     pending = [patch for patch in chosen if not _holds(judged.get(patch.key), patch)]
     print(f"{len(chosen)} mutants, {len(pending)} not judged yet", flush=True)
     if pending:
