@@ -88,7 +88,8 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
         other, _ = _nearest(references, view)
         if other.name != chosen.name:
             raise errors.UsageError(
-                f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give them one by one"
+                f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give "
+                "them one by one, or compare them with each other by plot, report or study"
             )
     curve = curves.curve([view.records for view in views])
     try:

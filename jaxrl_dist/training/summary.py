@@ -86,7 +86,9 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
         lines.append(summary["protocol"])
     if summary.get("sweep"):
         lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
-        lines += [f"  {sweep.describe(item['settings'])}: {item['eval_return_mean']:.1f}" for item in summary["sweep"]]
+        lines += [
+            f"  {sweep.describe(item['settings'])}: {_shown(item['eval_return_mean'])}" for item in summary["sweep"]
+        ]
     elif summary["eval_return_mean"] is not None:
         lines.append(_evaluated(summary))
     if summary["steps_per_second"]:
@@ -101,12 +103,17 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
 def _evaluated(summary: dict[str, Any]) -> str:
     """Says the result of the last evaluation, and what its interval is over."""
     low, high = summary["eval_return_ci95"]
-    told, seeds = f"evaluation return {summary['eval_return_mean']:.1f}", len(summary["eval_return_per_seed"])
-    within = f"95 % interval {low:.1f} to {high:.1f} over"
+    told, seeds = f"evaluation return {_shown(summary['eval_return_mean'])}", len(summary["eval_return_per_seed"])
+    within = f"95 % interval {_shown(low)} to {_shown(high)} over"
     if seeds == 1:
         return f"{told} ({within} {summary['eval_episodes']} episodes of one seed)"
     few = ", which are few" if seeds < aggregate.FEW else ""
     return (
-        f"{told}, interquartile mean {summary['eval_return_iqm']:.1f} ({within} {seeds} seeds{few}; "
+        f"{told}, interquartile mean {_shown(summary['eval_return_iqm'])} ({within} {seeds} seeds{few}; "
         f"{summary['eval_episodes']} episodes)"
     )
+
+
+def _shown(score: float) -> str:
+    """Writes a return with one decimal, or with four digits if it is small: .957 and .95 of 1 are not alike."""
+    return f"{score:.1f}" if abs(score) >= 100 else f"{score:.4g}"
