@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
-from jaxrl_dist.systems import catalogue
+from jaxrl_dist.systems import catalogue, families
 from jaxrl_dist.training import arguments, evaluation
 
 
@@ -59,12 +59,18 @@ def resolve(
         measured: choices of `--layout=auto`, by flag name, each with its origin.
 
     Raises:
-        UsageError: a value does not fit.
+        UsageError: a value does not fit, or the environment names a family that there is not.
     """
     checked = catalogue.resolved(flags, measured=measured or {})
     sweep.combinations(checked)
     environment = envs.make(checked["env"], checked.env_params)
-    return catalogue.resolved(flags, environment.spec.family, measured=measured or {}), environment
+    family = environment.spec.family
+    if family not in families.FAMILIES:
+        known = ", ".join(families.FAMILIES) + errors.nearest(family, families.FAMILIES)
+        raise errors.UsageError(
+            errors.given("env", checked["env"]), f": its spec has family={family!r}; valid: {known}"
+        )
+    return catalogue.resolved(flags, family, measured=measured or {}), environment
 
 
 def assemble(

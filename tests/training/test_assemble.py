@@ -59,6 +59,14 @@ def test_replays_keep_to_one_core():
     assert len(assemble.choose_devices(resolved, jax.devices()[:2])) == 1
 
 
+def test_a_family_that_there_is_not_is_refused(monkeypatch):
+    environment = envs.make("toy:walk")
+    made = environment._replace(spec=environment.spec._replace(family="minatari"))
+    monkeypatch.setattr(envs, "make", lambda name, params=None: made)
+    with conftest.refused("--env=toy:walk", "minatari", "classic, minatar, atari", " minatar?"):
+        assemble.resolve({"system": "ppo", "env": "toy:walk"})
+
+
 def test_more_devices_than_there_are_is_refused():
     resolved = catalogue.resolved({"system": "ppo", "layout.num_devices": 3}, "classic")
     with conftest.refused("--layout.num_devices=3: ", " 2;", "0 to 2"):
