@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of the pages, the notebooks and the docstrings: `make docs`."""
+"""Configures Sphinx, which makes the site of the pages, the notebooks and the docstrings: `make docs`."""
 
 import importlib.metadata
 import pathlib

@@ -1,4 +1,4 @@
-"""How Sphinx turns docstrings into the reference: fields of records, settings, sources, and links between names."""
+"""Turns docstrings into the reference for Sphinx: fields of records, settings, sources, and links between names."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What strangers write beside the arrays of a checkpoint and into an event log: one line at once, digests or not."""
+"""Strangers' files beside the arrays of a checkpoint, and event logs: refused in one line, digests or not."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a run says at its end: returns with as many digits as tell them apart."""
+"""The last words of a run: returns with as many digits as tell them apart."""
 
 import pathlib
 from typing import Any
