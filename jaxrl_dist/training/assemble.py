@@ -15,7 +15,7 @@ from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue, families
-from jaxrl_dist.training import arguments, evaluation
+from jaxrl_dist.training import agent_shapes, arguments, evaluation
 
 
 class Assembly(NamedTuple):
@@ -226,7 +226,7 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
 
 
 def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
-    """Builds the agent of the settings' system for an environment.
+    """Builds the agent of the settings' system for an environment; its functions refuse results of wrong shapes.
 
     Raises:
         UsageError: agent or network do not fit the environment; the message names systems that take its actions.
@@ -235,11 +235,12 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     config: Any = settings.group("agent", system.config)
     network = settings.group("network", networks.Config)
     try:
-        return system.agent(config, spec, network)
+        agent = system.agent(config, spec, network)
     except errors.UnfitError as error:
         raise errors.UsageError(
             *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
         ) from error
+    return agent_shapes.checked(agent, settings["system"], spec.action.struct)
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:

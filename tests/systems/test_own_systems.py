@@ -53,6 +53,32 @@ def test_a_file_of_the_user_s_trains_and_resumes_in_every_layout(layout: str, tm
     assert policy.env_steps == 128 and policy.settings["agent.discount"] == 0.9
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        ("LossOutput(loss, batch", "LossOutput(loss.mean(), batch", ["loss().loss ", "()", "(32,)"]),
+        ("batch.taught, jnp", "batch.taught.sum(), jnp", ["loss().valid ", "()", "(32,)"]),
+        ("jnp.zeros_like(loss), masked", "loss[:, None], masked", ["loss().priority ", "(32, 1)", "(32,)"]),
+        ("masked, {})", "{'entropy': loss.mean()}, {})", ["loss().metrics['entropy'] ", "()", "(32,)"]),
+        ("masked, {})", "masked, {'ratio': loss[:3]})", ["loss().maxima['ratio'] ", "(3,)", "(32,)"]),
+        ("return types.LossOutput(loss, batch.taught, jnp.zeros_like(loss), masked, {})", "return loss.mean()",
+         ["loss() ", "()", "types.LossOutput"]),
+        ("distribution(outputs).sample(inputs.key), ", "distribution(outputs).sample(inputs.key)[0], ",
+         ["act().action ", "()", "(4,)"]),
+        ('outputs["value"][..., 0], carry)', 'outputs["value"][..., 0], (jnp.zeros(4),))', ["act().carry "]),
+        ("distribution(outputs).mode(), ", "distribution(outputs).mode()[..., None], ", ["evaluate().action ", "1), "]),
+    ],
+)  # fmt: skip
+def test_results_of_wrong_shapes_are_refused_as_the_run_is_built(
+    reinforce: pathlib.Path, tmp_path: pathlib.Path, right: str, wrong: str, named: list[str]
+) -> None:
+    code = (reinforce / "reinforce.py").read_text()
+    assert code.count(right) == 1
+    (reinforce / "reinforce.py").write_text(code.replace(right, wrong))
+    with conftest.refused(f"--system={NAME}: ", *named):
+        jaxrl_dist.train(NAME, "toy:walk", steps=32, out=str(tmp_path / "run"), settings=SMALL)
+
+
 def test_a_run_whose_file_is_gone_says_what_it_needs(reinforce: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "run"
     jaxrl_dist.train(NAME, "toy:walk", steps=32, out=str(out), settings=SMALL)
