@@ -134,8 +134,10 @@ def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
     field, member, column, row = failure.source
     seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
     where = sweep.describe(sweep.combinations(parts.settings)[number])
+    low, high = parts.environment.spec.reward_range
+    limits = f" {low:g} to {high:g}" if field == "reward" else ""
     return (
         f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
         f"{where and ' with '}{where}, at its "
-        f"step {failure.iteration * parts.settings['layout.unroll_length'] + row}, is not finite or out of its range"
+        f"step {failure.iteration * parts.settings['layout.unroll_length'] + row}, is not finite or out of its range{limits}"
     )

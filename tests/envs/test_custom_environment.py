@@ -22,6 +22,10 @@ def fails():
 def nothing():
     return 7
 
+def swapped():
+    bare = make()
+    return bare._replace(reset=lambda key: bare.reset(key)[::-1])
+
 _hidden = make
 """
 
@@ -50,11 +54,12 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "named"),
     [
-        ("own_world:makes", {}, ["--env=custom:own_world:makes: ", "make, fails, nothing", " make?"]),
+        ("own_world:makes", {}, ["--env=custom:own_world:makes: ", "make, fails, nothing, swapped", " make?"]),
         ("own_world", {}, ["--env=custom:own_world: ", "custom:module:NAME"]),
         ("nowhere:make", {}, ["--env=custom:nowhere:make: ", "ModuleNotFoundError", "'nowhere'"]),
         ("broken_world:make", {}, ["ModuleNotFoundError", "broken_world.py:1: ", "'no_such_library'"]),
         ("own_world:fails", {}, ["--env=custom:own_world:fails: ", "ZeroDivisionError", "own_world.py:10: "]),
+        ("own_world:swapped", {}, ["--env=custom:own_world:swapped: ", "ValueError at ", "(state, observation)"]),
         ("own_world:nothing", {}, ["--env=custom:own_world:nothing: ", " int,", "BareEnvironment", " Environment"]),
         ("own_world:make", {"lenght": "3"}, ["--env.params.lenght: ", "length, wraps, observe", " length?"]),
         ("own_world:make", {"length": "long"}, ["--env.params.length=long: "]),

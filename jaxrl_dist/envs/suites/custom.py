@@ -31,16 +31,27 @@ def make(name: str, params: Mapping[str, str]) -> envs.Environment:
         # The function may import whatever it needs: its own module is already trusted.
         with user_code.trusting(None):
             made = function(**values)
-        if isinstance(made, envs.BareEnvironment):
-            made = wrappers.auto_reset(made)
     except user_code.RAISED as error:
         raise errors.UsageError(errors.given("env", full_name), f": {user_code.where(error)}") from error
+    if isinstance(made, envs.BareEnvironment):
+        made = _with_resets(made, full_name)
     if not isinstance(made, envs.Environment):
         kinds = f"{envs.BareEnvironment.__name__} or {envs.Environment.__name__}"
         raise errors.UsageError(
             errors.given("env", full_name), f": returned a {type(made).__name__}, expected a {kinds}"
         )
     return made._replace(spec=made.spec._replace(name=full_name))
+
+
+def _with_resets(made: envs.BareEnvironment, full_name: str) -> envs.Environment:
+    try:
+        return wrappers.auto_reset(made)
+    except user_code.RAISED as error:
+        raise errors.UsageError(
+            errors.given("env", full_name),
+            f": {user_code.where(error)}; expected (state, observation) of reset(key), and an envs.Transition of "
+            "step(key, state, action)",
+        ) from error
 
 
 SUITE = envs.Suite(_NAME, "device", make)
