@@ -124,7 +124,7 @@ def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
         lines.append("the run has not come to the last tenth of the reference's steps")
     level = published.random_play(one.facts["env"], reference_curves.env_params(one.facts["settings"]))
     alarms = false_alarms(one.env_steps, one.returns, level)
-    own = f"; of the reference's {len(alarms)} seeds, each beside the others, {sum(alarms)} would be outside"
+    own = f" (for scale: of the reference's own {len(alarms)} seeds, {sum(alarms)} lie outside the band of the others)"
     lines += ["", f"{'inside' if result.is_inside else 'OUTSIDE'} the band{own if alarms else ''}"]
     return "\n".join(lines)
 
@@ -238,7 +238,7 @@ def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray, random
         last = deviations[:, -1]
         numbers.append(number("last tenth", float(ours[-1]), float(theirs[-1]), last, random_play))
     worst = int(np.argmax(np.abs(ours - theirs)))
-    name = f"farthest tenth, the {windows[worst]}."
+    name = f"tenth {windows[worst]}, the farthest"
     # It may be one of the first, in which a seed is at random play's level still.
     return (*numbers, number(name, float(ours[worst]), float(theirs[worst]), deviations, -math.inf))
 

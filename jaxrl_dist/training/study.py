@@ -245,7 +245,8 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
         raise errors.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
     if command.settings and command.settings["sweep"]:
         raise errors.UsageError(
-            f"{setting.label}: --sweep: a study has its settings one by one, as --setting or --search"
+            f"{setting.label}: --sweep: a study trains each setting by itself; give it as --search=NAME=A,B or as "
+            "several --setting"
         )
     return Cell(setting.label, folder, arguments, command)
 

@@ -1,6 +1,7 @@
 """Sums up a run at its end: `summary.json` and a few lines."""
 
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -71,7 +72,12 @@ def _by_combination(settings: resolve.Resolved, last: dict[str, Any]) -> dict[st
     grouped = sweep.by_combination(settings, last["eval_return_per_seed"])
     return {
         "sweep": [
-            {"settings": values, "eval_return_mean": float(np.mean(returns)), "eval_return_per_seed": returns}
+            {
+                "settings": values,
+                "eval_return_mean": float(np.mean(returns)),
+                "eval_return_ci95": aggregate.interval(np.asarray(returns)) if len(returns) > 1 else None,
+                "eval_return_per_seed": returns,
+            }
             for values, returns in grouped
         ]
     }
@@ -85,19 +91,32 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
     if summary["protocol"]:
         lines.append(summary["protocol"])
     if summary.get("sweep"):
-        lines.append(f"evaluation return, mean of {summary['num_seeds']} seed(s) each:")
-        lines += [
-            f"  {sweep.describe(item['settings'])}: {_shown(item['eval_return_mean'])}" for item in summary["sweep"]
-        ]
+        lines += _ranked(summary["sweep"])
     elif summary["eval_return_mean"] is not None:
         lines.append(_evaluated(summary))
     if summary["steps_per_second"]:
         lines.append(
-            f"{summary['steps_per_second']:,.0f} steps/s, {summary['wall_s']:.1f} s in all, of which compiling "
-            f"{summary['compile_s']:.1f} s"
+            f"{summary['steps_per_second']:,.0f} steps/s, {summary['wall_s']:.1f} s in all: compiling "
+            f"{summary['compile_s']:.1f} s, training {summary['train_s']:.1f} s, evaluating, writing and saving "
+            f"{summary['running_s'] - summary['train_s']:.1f} s"
         )
     lines.append(f"run folder {folder}, learning curve {folder / 'learning_curve.png'}")
     return "\n".join(lines)
+
+
+def _ranked(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lists the combinations of a sweep, the best one first; ties keep their order."""
+    seeds = len(items[0]["eval_return_per_seed"])
+    of_seeds = (
+        f"mean of {seeds} seeds each, and the 95 % interval of their interquartile mean"
+        if seeds > 1
+        else "one seed each"
+    )
+    lines = [f"evaluation return, best first ({of_seeds}):"]
+    for item in sorted(items, key=lambda item: -item["eval_return_mean"]):
+        band = f" [{', '.join(map(_shown, item['eval_return_ci95']))}]" if seeds > 1 else ""
+        lines.append(f"  {sweep.describe(item['settings'])}: {_shown(item['eval_return_mean'])}{band}")
+    return lines
 
 
 def _evaluated(summary: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.runs import folder as folders
+from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import evaluation, session
 from jaxrl_dist.training import policy as policies
 
@@ -64,6 +65,8 @@ def record(
 ) -> list[dict[str, Any]]:
     """Films episodes of the policy of a run's first seed, into its folder `videos`; equal arguments give equal films.
 
+    Of a sweep it is the first seed of the first combination.
+
     Args:
         run: run folder.
         episodes: number of episodes; each is played in a new environment.
@@ -75,7 +78,7 @@ def record(
 
     Returns:
         For each episode its files (`gif`, `still`, and `page` where there is one), `return`, `length`, and whether it
-        `ended`; `json` can write it.
+        `ended`, and of a sweep the `settings` of the combination; `json` can write it.
 
     Raises:
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
@@ -86,12 +89,14 @@ def record(
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER
     folder.mkdir(exist_ok=True)
+    swept = sweep.combinations(policy.settings)[0]
+    of_run = {"settings": swept} if swept else {}
     found = []
     for i, env_seed in enumerate(host_episodes.seeds(seed, "video", 0, 0, episodes).tolist()):
         key = jax.random.fold_in(jax.random.key(seed), i)
         with session.matmul_precision(policy.settings):
             episode = _play(policy, functools.partial(act, key=key), env_seed, max_steps)
-        found.append(_write(folder / f"{slot}-seed{seed}-episode{i}", episode))
+        found.append(of_run | _write(folder / f"{slot}-seed{seed}-episode{i}", episode))
     return found
 
 

@@ -20,7 +20,7 @@ def test_widths_are_twice_the_largest_deviation_that_a_seed_shows() -> None:
     whole, last, farthest = compare(theirs[:, [1]], theirs).numbers
     assert last == ("last tenth", 10.0, 20.0, 20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
     assert (whole.run, whole.reference, whole.low, whole.high) == pytest.approx((1.0, 2.0, 2.0 - 8.0, 2.0 + 8.0))
-    assert farthest.name == "farthest tenth, the 10." and farthest[3:] == (20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
+    assert farthest.name == "tenth 10, the farthest" and farthest[3:] == (20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
 
 
 def test_a_quarter_of_the_gain_over_random_play_is_the_least_that_is_inside() -> None:
@@ -57,7 +57,7 @@ def test_a_run_is_put_between_its_evaluations_and_compared_as_far_as_it_goes() -
     result = compare(10 * sparse[:, None], theirs, sparse)
     np.testing.assert_allclose(result.run, result.reference)
     np.testing.assert_allclose(result.env_steps, [2, 4, 6, 8, 10, 12])
-    assert [number.name for number in result.numbers] == ["whole run", "farthest tenth, the 1."]
+    assert [number.name for number in result.numbers] == ["whole run", "tenth 1, the farthest"]
 
 
 def test_evaluations_that_miss_a_seed_are_left_out() -> None:

@@ -142,7 +142,7 @@ def test_the_script_finds_a_run_that_learns_inside_and_one_that_does_not_outside
     assert "beside cartpole_ppo: ppo on gymnax:CartPole-v1" in text and "\ninside the band" in text
     assert main([str(stored_run(tmp_path / "bad", "cartpole_ppo", slice(0, 3), 0.2))]) == 1
     text = capsys.readouterr().out
-    assert "OUTSIDE the band; of the reference's 10 seeds, each beside the others, 0 would be" in text
+    assert "OUTSIDE the band (for scale: of the reference's own 10 seeds, 0 " in text
     assert text.count(" below\n") == 3
 
 
