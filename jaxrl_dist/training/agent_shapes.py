@@ -10,7 +10,8 @@ from jaxrl_dist import agents, errors, types
 def checked(agent: agents.Agent, system: str, action: jax.ShapeDtypeStruct) -> agents.Agent:
     """Returns the agent with functions that refuse results of wrong shapes.
 
-    A mean where the learner expects one number per item would broadcast, and train without importance weights and masks.
+    One mean, where the learner expects a number per item, would broadcast: training would go on without importance
+    weights and masks.
 
     Args:
         agent: the agent.

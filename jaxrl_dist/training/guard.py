@@ -138,6 +138,6 @@ def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
     limits = f" {low:g} to {high:g}" if field == "reward" else ""
     return (
         f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
-        f"{where and ' with '}{where}, at its "
-        f"step {failure.iteration * parts.settings['layout.unroll_length'] + row}, is not finite or out of its range{limits}"
+        f"{where and ' with '}{where}, at its step {failure.iteration * parts.settings['layout.unroll_length'] + row}, "
+        f"is not finite or out of its range{limits}"
     )
