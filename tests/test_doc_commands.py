@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -19,8 +20,17 @@ MAY_FAIL = {"scripts/compare.py": 2}
 
 
 def words(document: pathlib.Path) -> list[list[str]]:
-    """Returns the document's commands of Python whose suites are installed."""
-    return [command for command in test_docs.commands([document]) if command[0] == "python" and is_installed(command)]
+    """Returns the document's commands of Python whose suites are installed, and what `make train` runs."""
+    found = [made() if command == ["make", "train"] else command for command in test_docs.commands([document])]
+    return [command for command in found if command[0] == "python" and is_installed(command)]
+
+
+def made() -> list[str]:
+    """Returns the command of the Makefile's `train`."""
+    (recipe,) = re.findall(
+        r"^train:.*\n\t(.*)", (test_docs.ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return shlex.split(recipe.replace("$(RUN)", "python").replace("$(STEPS)", "1"))
 
 
 def is_installed(command: list[str]) -> bool:

@@ -235,8 +235,7 @@ def assemble_run(
 
 def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
     """Returns the flags that make a layout use the first devices of this process."""
-    chosen = ("learner_devices", "actor_devices", "server_devices", "worker_devices")
-    named = {"layout.num_devices": num_devices, **{f"layout.{name}": "" for name in chosen}}
+    named = {**dict.fromkeys(resume.PLACES, ""), "layout.num_devices": num_devices}
     return {name: value for name, value in named.items() if name in saved.settings}
 
 

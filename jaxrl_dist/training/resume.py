@@ -24,6 +24,12 @@ from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import assemble, records
 
+# Settings that say where a run computes.
+PLACES = tuple(
+    f"layout.{name}"
+    for name in ("num_devices", "learner_devices", "actor_devices", "server_devices", "worker_devices")
+)
+
 
 def snapshot(parts: assemble.Assembly, state: Any) -> Any:
     """Returns a state as a checkpoint holds it."""
@@ -71,14 +77,18 @@ def meta_of(parts: assemble.Assembly, progress: records.Progress) -> dict[str, A
 
 
 def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint of another run; the checkpoint itself says so, even without a `config.json`."""
+    """Refuses a checkpoint of another run; the checkpoint itself says so, even without a `config.json`.
+
+    It may be of other devices: what only reads a run uses those that it has.
+    """
     if "config" not in meta:
         raise errors.UsageError(
             f"{folder} has checkpoints of an older jaxrl_dist, which lack the run's settings: go on with that, or "
             "train into another ",
             errors.given("out"),
         )
-    _check_same(folder.parent, settings.difference(meta["config"]))
+    found = settings.difference(meta["config"])
+    _check_same(folder.parent, found._replace(identity=tuple(x for x in found.identity if x.name not in PLACES)))
     checkpoint.check_meta(folder, meta, records.META)
 
 

@@ -116,9 +116,7 @@ def test_an_episode_s_end_splits_an_unroll_in_two(network: networks.Config) -> N
     def total(unroll: types.Unroll, network: Any) -> jax.Array:
         one = types.Unroll(jax.tree.map(lambda x: x[:, :1], unroll.steps), jax.tree.map(lambda x: x[:1], unroll.carry))
         batch = calls.prepare(agent, params, one)
-        output = calls.loss(
-            agent, params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0), types.LOCAL
-        )
+        output = calls.loss(agent, params._replace(network=network), (), batch, jax.random.key(0), jnp.float32(0))
         return output.loss.sum()
 
     whole, first, second = (jax.grad(functools.partial(total, x))(params.network) for x in (sequences, *parts))

@@ -81,7 +81,7 @@ def test_gradients_that_go_on_being_broken_end_the_run_in_one_line(tmp_path: pat
     )
     error = done.stderr.strip().splitlines()
     assert done.returncode == 1 and "gradients in a row were not finite" in error[-1]
-    assert "--learner.learning_rate" in error[-1] and "Traceback" not in done.stderr
+    assert "learner.learning_rate" in error[-1] and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow

@@ -168,9 +168,15 @@ def test_a_hanging_environment_is_named_within_its_timeout(
 def test_an_environment_that_hangs_in_evaluation_is_named_and_what_was_learned_is_saved(
     tmp_path: pathlib.Path, plays: Any, train: conftest.Train
 ) -> None:
+    evaluations: list[threading.Thread] = []
+
     def hang(walk: host.Walk) -> None:
-        if threading.current_thread().name == "watched" and walk.total_steps == 3:
-            host.sleep_forever()
+        thread = threading.current_thread()
+        if thread.name == "watched":
+            evaluations.extend([thread] if thread not in evaluations else [])
+            # The first evaluation is at step 0, before anything is learned.
+            if len(evaluations) == 2 and walk.total_steps == 3:
+                host.sleep_forever()
 
     plays(hang)
     started_s = time.monotonic()

@@ -40,4 +40,4 @@ def test_a_run_that_callbacks_end_goes_on(tmp_path: pathlib.Path, kind: str, tra
     run = train(callbacks=[seen.append, lambda record: record["env_steps"] >= 1280])
     assert (run.reason, run.summary["resumed_from"]) == ("finished", 640)
     assert counted(seen) == counted(metrics.read(tmp_path))
-    assert len(set(counted(seen))) == len(counted(seen)) == 20
+    assert len(set(counted(seen))) == len(counted(seen)) == 21
