@@ -180,3 +180,20 @@ def test_rows_have_names_of_their_own_and_chunks_that_both_sides_can_cut(pairs):
     for row in rows.ROWS:
         for flags in (row.ours, row.reference_flags):
             assert any(flag.startswith("--chunk_steps=") for flag in flags), row.name
+
+
+def test_commits_compares_what_both_run_and_refuses_unknown_ones(pairs, monkeypatch, capsys):
+    import commits
+
+    own = commits._rows(BENCHMARKS.parent)
+    assert len(set(own.values())) == len(own) > 5
+    assert commits.main(["--base=no-such-commit"]) == 2 and "no-such-commit" in capsys.readouterr().err
+    monkeypatch.setattr(commits, "_files", lambda commit, folder: BENCHMARKS.parent)
+    assert commits.main(["--base=any", "--rows=nothing"]) == 2 and "--rows=nothing" in capsys.readouterr().err
+    ran = []
+    monkeypatch.setattr(commits.pairs, "compare", lambda a, b, rounds: ran.append((a, b, rounds)) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        commits.main(["--base=any", "--rows=ant", "--rounds=3"])
+    ((head, base, rounds),) = ran
+    assert (head.name, base.name, rounds) == ("head", "base", 3) and head.argv == base.argv
+    assert "--env=brax:ant" in head.argv and head.argv[1].endswith("ours.py")
