@@ -26,8 +26,7 @@ from jaxrl_dist.training import assemble, records
 
 # Settings that say where a run computes.
 PLACES = tuple(
-    f"layout.{name}"
-    for name in ("num_devices", "learner_devices", "actor_devices", "server_devices", "worker_devices")
+    f"layout.{name}" for name in ("num_devices", "learner_devices", "actor_devices", "server_devices", "worker_devices")
 )
 
 
