@@ -281,4 +281,5 @@ def test_products_are_the_convolution(height: int, width: int, size: int, stride
     for x, y in zip(
         jax.tree.leaves(both(torsos.by_products)), jax.tree.leaves(both(torsos.by_convolution)), strict=True
     ):
-        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
+        # Sums of hundreds of products in another order: the error grows with the largest of them.
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5 * np.abs(y).max())
