@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> None:
     layout = parts.layout
     keys = assemble.seed_keys(settings)
     count = max(1, round(chunk_steps / calls / layout.rows_per_iteration))
-    total = max(count, -(-settings["steps"] // layout.rows_per_iteration))
+    # More than any round asks for: iterations must not repeat, since actors are told by them which version comes next.
+    total = max(1000 * count, -(-settings["steps"] // layout.rows_per_iteration))
 
     compiling = time.perf_counter()
     state, _ = layout.run(layout.init(keys), 0, 0, total)
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> None:
         nonlocal state, iteration
         valid_steps = 0
         for _ in range(calls):
-            state, sums = layout.run(state, min(iteration, total - count), count, total)
+            state, sums = layout.run(state, iteration, count, total)
             iteration += count
             valid_steps += int(np.sum(jax.device_get(sums.episodes.valid_steps)))
         return valid_steps
