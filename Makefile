@@ -17,7 +17,7 @@ NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml",
 	extras = [project["optional-dependencies"][name] for name in ("brax", "envpool", "gymnasium", "video", "dev")]; \
 	print(*sorted({re.split("[<>=]", name)[0] for names in [project["dependencies"], *extras] for name in names}))
 
-.PHONY: setup train test test-all test-newest golden mutants lint bench learn docs
+.PHONY: setup train test test-all test-newest golden mutants lint bench compiled learn docs
 
 setup: $(VENV)/.installed
 
@@ -59,6 +59,18 @@ lint: setup
 bench: setup
 	benchmarks/setup_peers.sh .venv-peers
 	$(RUN) benchmarks/run.py --peers=.venv-peers --out=runs/bench
+
+# Compilers for GPUs and TPUs that are not there, in an environment of its own: 7 GB of wheels.
+compiled: .venv-compiled/.installed
+	.venv-compiled/bin/python benchmarks/compiled.py
+	.venv-compiled/bin/python -m pytest -q tests/training/test_compiled.py
+
+.venv-compiled/.installed: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv-compiled
+	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
+		--requirement requirements.lock --constraint requirements.lock "jax[cuda12]" libtpu
+	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
 
 learn: setup
 	PYTHON=$(RUN) benchmarks/learn.sh

@@ -65,6 +65,8 @@ def test_runs_from_the_first_cell_to_the_last(
     nbclient = pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    # EnvPool's pictures of Jumanji set it for the whole process, and a kernel with it shows none.
+    monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = read(path)
     (parameters,) = tagged(notebook, "parameters")
     parameters.source += f"\n{SMALL[path.stem]}"

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     if command.settings is None:
         return commands.say(command.text)
     if command.dry_run:
-        return _rehearse(command.flags, command.settings)
+        return _rehearse(command.flags, command.settings, command.target)
     with resume.open_folder(command.flags, command.settings):
         return train(command.flags)
 
@@ -43,18 +43,22 @@ def train(flags: Mapping[str, Any]) -> int:
     return commands.say(summary.describe(run.folder, run.summary))
 
 
-def _rehearse(flags: Mapping[str, Any], settings: Resolved) -> int:
+def _rehearse(flags: Mapping[str, Any], settings: Resolved, target: str) -> int:
     """Prints a description of the run; returns the exit code."""
     import jax
 
-    from jaxrl_dist.training import dry_run, runner
+    from jaxrl_dist.training import compiled, dry_run, runner, targets
     from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
     stop = stopping.StopToken()
     with stop.install(), stop.at_once("stopped; nothing was written"):
         try:
-            for line in dry_run.describe(flags, settings, jax.devices()):
+            if target:
+                lines = compiled.describe(compiled.compile_run(flags, targets.make(target)))
+            else:
+                lines = dry_run.describe(flags, settings, jax.devices())
+            for line in lines:
                 commands.say(line)
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)

@@ -14,12 +14,14 @@ import optax
 
 from jaxrl_dist import agents, types
 from jaxrl_dist.errors import UsageError, given
-from jaxrl_dist.numeric import permutations
+from jaxrl_dist.numeric import permutations, vectors
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 # Folded into an update's key for `Agent.prepare`.
 _PREPARE = 2**31 - 1
+# Names of loops in compiled programs and in profiles.
+EPOCH, GRADIENT_STEP = "epoch", "gradient_step"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,24 +238,47 @@ def _epochs(
     """Goes `epochs` times over the items, each time in shuffled minibatches; averages over rows, and takes maxima."""
     config, agent, num_items = static.config, static.agent, _num_items(inputs.batch)
 
-    def epoch(state: LearnerState, key: Array) -> Any:
+    def begun(key: Array) -> tuple[ArrayTree, Array, Array]:
+        """Returns the batch of an epoch, and indices and key of each of its minibatches."""
         shuffle_key, loss_key = jax.random.split(key)
         order = permutations.permutation(shuffle_key, num_items) if config.shuffle else jnp.arange(num_items)
         order, keys = order.reshape(config.minibatches, -1), jax.random.split(loss_key, config.minibatches)
         batch = inputs.batch if agent.epoch is None else agent.epoch(inputs.batch, order, inputs.axis)
+        return batch, order, keys
 
-        def minibatch(state: LearnerState, x: Any) -> Any:
-            indices, key = x
-            part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
-            state, _, measured = _step(static, state, inputs._replace(batch=part, key=key), part_weights)
-            return state, measured
+    def minibatch(state: LearnerState, batch: ArrayTree, indices: Array, key: Array) -> tuple[LearnerState, Any, Any]:
+        """Makes a step; also returns what is summed, and what the largest is kept of."""
+        part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
+        state, _, measured = _step(static, state, inputs._replace(batch=part, key=key), part_weights)
+        weighted = {name: measured.valid * x for name, x in measured.metrics.items()}
+        return state, (measured.valid, weighted), measured.maxima
 
-        return jax.lax.scan(minibatch, state, (order, keys))
+    def epoch(carried: Any, key: Array) -> Any:
+        batch, *each = begun(key)
 
-    state, each = jax.lax.scan(epoch, state, jax.random.split(inputs.key, config.epochs))
-    valid = each.valid.sum()
-    metrics = jax.tree.map(lambda x: (each.valid * x).sum() / jnp.maximum(valid, 1.0), each.metrics)
-    return state, _Measured(valid, metrics, jax.tree.map(jnp.max, each.maxima))
+        def body(carried: Any, x: Any) -> Any:
+            state, sums, maxima = carried
+            state, *new = minibatch(state, batch, *x)
+            (added, _), (found, _) = map(vectors.join, new)
+            return (state, jax.tree.map(jnp.add, sums, added), jax.tree.map(jnp.maximum, maxima, found)), None
+
+        with jax.named_scope(GRADIENT_STEP):
+            return jax.lax.scan(body, carried, tuple(each))
+
+    def first() -> tuple[Any, Any]:
+        batch, order, loss_keys = begun(keys[0])
+        return minibatch(state, batch, order[0], loss_keys[0])[1:]
+
+    # Carried as vectors: a loop writes each array of its results by itself.
+    keys = jax.random.split(inputs.key, config.epochs)
+    no_sums, no_maxima = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(first))
+    (sums, split_sums), (maxima, split_maxima) = vectors.join(no_sums), vectors.join(no_maxima)
+    maxima = [jnp.full_like(x, -jnp.inf) for x in maxima]
+    with jax.named_scope(EPOCH):
+        (state, sums, maxima), _ = jax.lax.scan(epoch, (state, sums, maxima), keys)
+    valid, weighted = split_sums(sums)
+    metrics = jax.tree.map(lambda x: x / jnp.maximum(valid, 1.0), weighted)
+    return state, _Measured(valid, metrics, split_maxima(maxima))
 
 
 def _step(
@@ -273,8 +298,10 @@ def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInpu
         return jnp.sum(weights * output.loss + output.unweighted), output
 
     (loss, output), sums = jax.value_and_grad(objective, has_aux=True)(params.network)
-    metrics, maxima = jax.tree.map(jnp.sum, output.metrics), jax.tree.map(jnp.max, output.maxima)
-    return Gradient(sums, loss, output.valid.sum(), metrics, maxima, output.priority)
+    # One sum of all rows instead of one sum each.
+    valid, *metrics = jnp.stack([output.valid, *output.metrics.values()]).sum(-1)
+    named, maxima = dict(zip(output.metrics, metrics, strict=True)), jax.tree.map(jnp.max, output.maxima)
+    return Gradient(sums, loss, valid, named, maxima, output.priority)
 
 
 def _apply(

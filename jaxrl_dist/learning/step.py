@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxrl_dist import replay as replays
 from jaxrl_dist import types
 from jaxrl_dist.learning import learner as learners
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.types import Array, ArrayTree
 
 Unrolls = Sequence[tuple[types.Unroll, Array]]
@@ -123,18 +124,41 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
             return state, replay_state, credit, jnp.int32(1), metrics
         credit = credit + jnp.where(ready, numerator, 0)
         due = credit // denominator
-        shapes = jax.eval_shape(once, state, replay_state, key, progress)[2]
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        drawn = _drawn_ahead(replay, draw, replay_state, key, progress)
+
+        def one(state: learners.LearnerState, replay_state: ArrayTree, i: Array) -> Any:
+            own_key = jax.random.fold_in(key, i)
+            return teach(state, replay_state, drawn(replay_state, own_key, i), own_key, progress)
+
+        shapes = jax.eval_shape(one, state, replay_state, jnp.int32(0))[2]
+        zeros, split = vectors.join(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
         def body(i: Array, loop: Any) -> Any:
             state, replay_state, total = loop
-            state, replay_state, metrics = once(state, replay_state, jax.random.fold_in(key, i), progress)
-            return state, replay_state, jax.tree.map(jnp.add, total, metrics)
+            state, replay_state, metrics = one(state, replay_state, i)
+            return state, replay_state, jax.tree.map(jnp.add, total, vectors.join(metrics)[0])
 
-        state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
-        return state, replay_state, credit - due * denominator, due, total
+        with jax.named_scope(learners.GRADIENT_STEP):
+            state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
+        return state, replay_state, credit - due * denominator, due, split(total)
 
     return learn
+
+
+def _drawn_ahead(
+    replay: replays.Replay, draw: Callable[..., types.Sample], state: ArrayTree, key: Array, progress: Array
+) -> Callable[[ArrayTree, Array, Array], types.Sample]:
+    """Returns what draws the sample of an update by state, key and number; if it can, all windows are chosen here."""
+    if replay.choose is None or replay.read is None:
+        return lambda state, key, i: draw(state, key, progress)
+    choose, read, (numerator, denominator) = replay.choose, replay.read, replay.updates
+    most = (denominator - 1 + numerator) // denominator
+
+    def windows(i: Array) -> Any:
+        return choose(state, jax.random.split(jax.random.fold_in(key, i))[0], progress)
+
+    chosen = jax.vmap(windows)(jnp.arange(most))
+    return lambda state, key, i: read(state, jax.tree.map(lambda x: x[i], chosen))
 
 
 class Pace(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Core(Protocol):
@@ -43,17 +44,83 @@ class Lstm(nn.Module):
         w_input = self.param("input", nn.initializers.orthogonal(), (features.shape[-1], 4 * self.size))
         w_hidden = self.param("hidden", nn.initializers.orthogonal(), (self.size, 4 * self.size))
         bias = self.param("bias", nn.initializers.zeros_init(), (4 * self.size,))
-        projected = features @ w_input + bias
+        # The bias of the forget gates is added once for all rows.
+        bias = bias + self.forget_bias * jnp.repeat(jnp.array([0.0, 1.0, 0.0, 0.0]), self.size)
+        hidden, cell = _lstm(features @ w_input + bias, w_hidden, *carry, is_first)
+        return (hidden[-1], cell[-1]), hidden
 
-        def step(carry: Any, x: Any) -> Any:
-            row, first = x
-            hidden, cell = jax.tree.map(lambda c: jnp.where(first[:, None], 0.0, c), carry)
-            i, f, g, o = jnp.split(row + hidden @ w_hidden, 4, axis=-1)
-            cell = nn.sigmoid(f + self.forget_bias) * cell + nn.sigmoid(i) * jnp.tanh(g)
-            hidden = nn.sigmoid(o) * jnp.tanh(cell)
-            return (hidden, cell), hidden
 
-        return jax.lax.scan(step, carry, (projected, is_first))
+def _rows_per_pass(length: int) -> int:
+    """Returns how many rows share a pass of a loop over time, and so its own kernels; a rest of rows costs more."""
+    return 5 if length % 5 == 0 else 4
+
+
+def _gates(rows: jax.Array) -> tuple[jax.Array, ...]:
+    i, f, g, o = jnp.split(rows, 4, axis=-1)
+    return nn.sigmoid(i), nn.sigmoid(f), jnp.tanh(g), nn.sigmoid(o)
+
+
+def _cleared(memory: jax.Array, first: jax.Array) -> jax.Array:
+    return jnp.where(first[..., None], 0.0, memory)
+
+
+@jax.custom_vjp
+def _lstm(
+    rows: jax.Array, w_hidden: jax.Array, hidden: jax.Array, cell: jax.Array, is_first: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns hidden states and cells f32 [T, B, H] of projected rows [T, B, 4H]; its gradient is written by hand.
+
+    Going back keeps both, and computes the gates of all rows anew in one product, and the gradient of the weights in
+    another: JAX's own gradient writes every part of every gate in each pass of the loop, and reads it again.
+    """
+
+    def step(carry: Any, x: Any) -> Any:
+        row, first = x
+        hidden, cell = (_cleared(memory, first) for memory in carry)
+        i, f, g, o = _gates(row + hidden @ w_hidden)
+        cell = f * cell + i * g
+        hidden = o * jnp.tanh(cell)
+        return (hidden, cell), (hidden, cell)
+
+    return jax.lax.scan(step, (hidden, cell), (rows, is_first), unroll=_rows_per_pass(len(rows)))[1]
+
+
+def _lstm_forward(
+    rows: jax.Array, w_hidden: jax.Array, hidden: jax.Array, cell: jax.Array, is_first: jax.Array
+) -> tuple[Any, Any]:
+    hiddens, cells = _lstm(rows, w_hidden, hidden, cell, is_first)
+    return (hiddens, cells), (rows, w_hidden, hidden, cell, is_first, hiddens, cells)
+
+
+def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
+    """Returns gradients of the arguments of `_lstm`; names are those of what each is the gradient to."""
+    rows, w_hidden, hidden, cell, is_first, hiddens, cells = kept
+    before, cell_before = (
+        _cleared(jnp.concatenate([first[None], memories[:-1]]), is_first)
+        for first, memories in ((hidden, hiddens), (cell, cells))
+    )
+    i, f, g, o = _gates(rows + before @ w_hidden)
+    squashed = jnp.tanh(cells)
+    # Factors of the gradient to a cell, to its gates before they are squashed, and of that to a hidden state.
+    by_cell = jnp.concatenate([g * i * (1 - i), cell_before * f * (1 - f), i * (1 - g * g)], axis=-1)
+    by_hidden, through = squashed * o * (1 - o), o * (1 - squashed * squashed)
+
+    def step(carry: Any, x: Any) -> Any:
+        to_hidden, to_cell = carry
+        own_hidden, own_cell, by_cell, by_hidden, through, f, first = x
+        to_hidden = to_hidden + own_hidden
+        to_cell = to_cell + own_cell + to_hidden * through
+        to_row = jnp.concatenate([jnp.tile(to_cell, 3) * by_cell, to_hidden * by_hidden], axis=-1)
+        return (_cleared(to_row @ w_hidden.T, first), _cleared(to_cell * f, first)), to_row
+
+    zeros = jnp.zeros_like(hidden), jnp.zeros_like(cell)
+    factors = (*to_outputs, by_cell, by_hidden, through, f, is_first)
+    (to_hidden, to_cell), to_rows = jax.lax.scan(step, zeros, factors, reverse=True, unroll=_rows_per_pass(len(rows)))
+    to_weights = jnp.einsum("tbh,tbk->hk", before, to_rows)
+    return to_rows, to_weights, to_hidden, to_cell, np.zeros(is_first.shape, jax.dtypes.float0)
+
+
+_lstm.defvjp(_lstm_forward, _lstm_backward)
 
 
 class Gru(nn.Module):

@@ -5,6 +5,9 @@ Each offers `sample(key)`, `log_prob(sample)`, `entropy(key)`, `mode()` and `kl(
 different samples have the same f32 action, from which no probability can be computed.
 """
 
+import functools
+import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import chex
@@ -16,8 +19,8 @@ from jaxrl_dist.types import Array
 
 _HALF_LOG_2PI = 0.5 * float(np.log(2 * np.pi))
 
-# Partial sums over up to this many actions are unrolled, which XLA fuses; beyond, a loop keeps the program small.
-_UNROLLED_ACTIONS = 32
+# Sums over up to this many actions are unrolled, which XLA fuses; beyond, a loop keeps the program small.
+UNROLLED_ACTIONS = 32
 
 
 class Categorical(NamedTuple):
@@ -60,7 +63,7 @@ class Categorical(NamedTuple):
             total = total + weight
             return total, total
 
-        unroll = min(weights.shape[0], _UNROLLED_ACTIONS)
+        unroll = min(weights.shape[0], UNROLLED_ACTIONS)
         total, sums = jax.lax.scan(body, jnp.zeros_like(weights[0]), weights, unroll=unroll)
         threshold = jax.random.uniform(key, total.shape) * total
         return (sums[:-1] <= threshold).sum(0, dtype=jnp.int32)
@@ -70,12 +73,12 @@ class Categorical(NamedTuple):
         _check(self.logits)
         chex.assert_shape(action, self.logits.shape[:-1])
         chex.assert_type(action, int)
-        return jnp.take_along_axis(jax.nn.log_softmax(self.logits), action[..., None], -1)[..., 0]
+        return _few_or_many(self.logits, _gathered, _summed, action)
 
     def entropy(self, key: Array) -> Array:
         """Returns f32 [...], exact; the key is not used."""
         del key
-        return -_expectation(self.logits, jax.nn.log_softmax(self.logits))
+        return _few_or_many(self.logits, _mean_surprise, _summed_surprise)
 
     def mode(self) -> Array:
         """Returns i32 [...], the first of the likeliest actions."""
@@ -89,6 +92,45 @@ class Categorical(NamedTuple):
         """Returns f32 [...], KL(self ‖ other); inf where self allows an action that other forbids."""
         chex.assert_equal_shape([self.logits, other.logits])
         return _expectation(self.logits, jax.nn.log_softmax(self.logits) - jax.nn.log_softmax(other.logits))
+
+
+def _few_or_many(logits: Array, many: Callable[..., Array], few: Callable[..., Array], *others: Array) -> Array:
+    """Calls one of two functions of the logits that return the same.
+
+    A gather's gradient is a scatter, which accelerators start by itself, while sums over few actions join the kernels
+    around them; on a CPU they are slower.
+    """
+    if logits.shape[-1] > UNROLLED_ACTIONS:
+        return many(logits, *others)
+    found: Array = jax.lax.platform_dependent(logits, *others, cpu=many, default=few)
+    return found
+
+
+def _gathered(logits: Array, action: Array) -> Array:
+    return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], -1)[..., 0]
+
+
+def _summed(logits: Array, action: Array) -> Array:
+    chosen = [jnp.where(action == i, x, 0.0) for i, x in enumerate(_log_softmax(logits))]
+    return functools.reduce(operator.add, chosen)
+
+
+def _mean_surprise(logits: Array) -> Array:
+    return -_expectation(logits, jax.nn.log_softmax(logits))
+
+
+def _summed_surprise(logits: Array) -> Array:
+    terms = [jnp.exp(x) * jnp.where(x > -jnp.inf, x, 0.0) for x in _log_softmax(logits)]
+    return -functools.reduce(operator.add, terms)
+
+
+def _log_softmax(logits: Array) -> list[Array]:
+    """Returns the log-probabilities f32 [...] of each of A actions, whose sums are unrolled."""
+    columns = [logits[..., i] for i in range(logits.shape[-1])]
+    largest = jax.lax.stop_gradient(functools.reduce(jnp.maximum, columns))
+    shifted = [x - largest for x in columns]
+    total = jnp.log(functools.reduce(operator.add, map(jnp.exp, shifted)))
+    return [x - total for x in shifted]
 
 
 class Gaussian(NamedTuple):

@@ -15,6 +15,7 @@ import numpy as np
 from jaxrl_dist import envs, errors, networks, parallel
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
@@ -79,7 +80,8 @@ class Anakin(parallel.Layout):
         length = parts.config.unroll_length
         self.rows_per_iteration = parts.num_envs * length
         self._columns = parts.num_envs // parts.mesh.shape["devices"]
-        self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length)
+        packs = parts.mesh.devices.flat[0].platform != "cpu"
+        self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=packs)
         self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
         self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
         in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
@@ -153,14 +155,15 @@ class Anakin(parallel.Layout):
     ) -> Any:
         one = functools.partial(self._iterate, _device_key(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        zeros, split = vectors.join(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
         def body(i: Array, loop: Any) -> Any:
-            credit, carried, metrics = loop
-            credit, carried, new = one(i, credit, carried)
-            return credit, carried, jax.tree.map(jnp.add, metrics, new)
+            credit, carried, sums = loop
+            credit, carried, metrics = one(i, credit, carried)
+            return credit, carried, jax.tree.map(jnp.add, sums, vectors.join(metrics)[0])
 
-        _, carried, metrics = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
+        _, carried, sums = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
+        metrics: parallel.Metrics = split(sums)
         return *carried, metrics._replace(episodes=meshes.AXIS.sum(metrics.episodes))
 
     def _out_of_range(self, i: Array, total: Array, key: Array, learner_state: Any, actors: Any) -> Any:

@@ -127,6 +127,9 @@ class Replay(NamedTuple):
         update: (state, indices, errors [N]) -> state; `errors` are the priorities that the loss returns.
         keeps_rows: whether rows outlive the iteration that added them; then each unroll of a column must begin where
             the one before ended.
+        choose: (state, key, progress) -> which windows `sample` returns, if no update changes that: then the windows of
+            all updates of an iteration are chosen at once. None where priorities decide.
+        read: (state, windows) -> `types.Sample` of what `choose` returned.
         host: sizes of the storage if the layout keeps observations on the host, so that unrolls and samples have none;
             None if the state holds them.
     """
@@ -139,6 +142,8 @@ class Replay(NamedTuple):
     sample: Callable[..., types.Sample]
     update: Callable[..., Any]
     keeps_rows: bool
+    choose: Callable[..., Any] | None = None
+    read: Callable[..., types.Sample] | None = None
     host: HostStorage | None = None
 
     def __repr__(self) -> str:

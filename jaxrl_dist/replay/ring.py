@@ -171,6 +171,8 @@ def make(
         sample=functools.partial(_sample, shard),
         update=functools.partial(_update, shard),
         keeps_rows=True,
+        choose=None if shard.prioritised else functools.partial(_draw_uniformly, shard),
+        read=functools.partial(_read_windows, shard),
         host=HostStorage(windows.length, config.capacity, config.prefetch) if on_host else None,
     )
 
@@ -234,10 +236,13 @@ def _enter(shard: _Shard, state: RingState, chosen: Array, start: Array) -> Prio
 
 
 def _sample(shard: _Shard, state: RingState, key: Array, progress: Array) -> types.Sample:
-    if shard.prioritised:
-        column, start, weights = _draw_by_priority(shard, state, key, progress)
-    else:
-        column, start, weights = _draw_uniformly(shard, state, key)
+    draw = _draw_by_priority if shard.prioritised else _draw_uniformly
+    return _read_windows(shard, state, draw(shard, state, key, progress))
+
+
+def _read_windows(shard: _Shard, state: RingState, drawn: tuple[Array, Array, Array]) -> types.Sample:
+    """Reads the windows whose column, first row and weight [N] were drawn."""
+    column, start, weights = drawn
     steps = jax.tree.map(lambda x: _read(x, column, start, shard.windows.length), state.rows)
     if shard.windows.first_carry:
         carry = shard.windows.first_carry(shard.items)
@@ -254,8 +259,9 @@ def _draw_by_priority(shard: _Shard, state: RingState, key: Array, progress: Arr
     return column, item * shard.stride, importance_weights(shard.config, share, progress, shard.axis)
 
 
-def _draw_uniformly(shard: _Shard, state: RingState, key: Array) -> tuple[Array, Array, Array]:
+def _draw_uniformly(shard: _Shard, state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
     """Draws among all whole windows; returns column, first row and weight [N]."""
+    del progress
     counts = jnp.maximum((state.filled - shard.windows.length) // shard.stride + 1, 0)
     ends = jnp.cumsum(counts)
     number = permutations.integers(key, shard.items, jnp.maximum(ends[-1], 1))
@@ -325,7 +331,8 @@ def _priority(config: Any, errors: Array) -> Array:
 def _read(storage: Array, column: Array, start: Array, length: int) -> Array:
     """Reads windows [L, N, ...] of rows [B, C, ...]; a window may wrap around the end of the ring."""
     index = (start[None] + jnp.arange(length, dtype=jnp.int32)[:, None]) % storage.shape[1]
-    return storage[column[None], index]
+    # One number per row: a pair would be put together by a kernel of its own.
+    return storage.reshape(-1, *storage.shape[2:])[column[None] * storage.shape[1] + index]
 
 
 def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tuple[int, int]:

@@ -14,6 +14,8 @@ _ACTIONS = {
     "help": "Print the flags of the chosen system, and exit.",
     "list": "Print the systems, the environments, the layouts and the presets, and exit.",
     "dry_run": "Compile everything, train for some seconds, print memory, placement, schedules and speed, and exit.",
+    "target": "With --dry_run, a device that is not there: compile for h100, h200:8, v4, v5e:2x2 or v6e:2x2, and print "
+    "what the program would start, hold, exchange and wait for.",
     "version": "Print versions, and exit.",
 }
 
@@ -21,13 +23,14 @@ _ACTIONS = {
 class Command(NamedTuple):
     """The wish of the user: text to print, or flags (name -> value) of a run and their checked settings.
 
-    With `dry_run`, the run is to be described, not trained.
+    With `dry_run`, the run is to be described, not trained; with `target` for a device that is not there.
     """
 
     text: str
     flags: dict[str, Any]
     settings: Resolved | None
     dry_run: bool = False
+    target: str = ""
 
 
 def parse(argv: Sequence[str], usage: str = "") -> Command:
@@ -42,6 +45,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     """
     arguments = command_line.expanded(argv)
     actions = {name: Field(name, "bool", False, about) for name, about in _ACTIONS.items()}
+    actions["target"] = Field("target", "str", "", _ACTIONS["target"])
     chosen = {name: Field(name, "str", "", "") for name in ("system", "env", "layout", "preset")}
     first = command_line.read(arguments, {**actions, **chosen}).values
     if first.get("version"):
@@ -57,8 +61,13 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     if "undefok" in command_line.names(arguments):
         # Absl would silently drop the flags it names.
         raise catalogue.unknown_flag(system, declared, "undefok")
-    values, rest = command_line.read(arguments, {**_flags(arguments, declared), "dry_run": actions["dry_run"]})
-    dry_run = values.pop("dry_run", False)
+    of_dry_run = {name: actions[name] for name in ("dry_run", "target")}
+    values, rest = command_line.read(arguments, {**_flags(arguments, declared), **of_dry_run})
+    dry_run, target = values.pop("dry_run", False), values.pop("target", "")
+    if target and not dry_run:
+        raise errors.UsageError(
+            errors.given("target", target), " needs ", errors.given("dry_run"), ", and trains nothing"
+        )
     if rest:
         raise _unexpected(system, declared, rest[0])
     settings = catalogue.resolved(values)
@@ -67,7 +76,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     origin = settings["init_from"]
     if origin and not (pathlib.Path(origin) / "config.json").is_file() and folder.held(folder.of(settings)) is None:
         raise errors.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
-    return Command("", catalogue.canonical(values), settings, dry_run)
+    return Command("", catalogue.canonical(values), settings, dry_run, target)
 
 
 def _flags(arguments: Sequence[str], declared: Mapping[str, Field]) -> dict[str, Field]:

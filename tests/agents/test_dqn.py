@@ -218,3 +218,20 @@ def test_what_the_actor_saw_gives_the_error_that_the_learner_finds(core):
     settings = dqn.Config(n_step=3, actor_errors=True, clip_rewards=0.5, error_clip=0.0)
     agent = dqn.make(settings, SPEC, network)
     played.assert_errors_agree(agent, agent.init(jax.random.key(0)), D)
+
+
+@pytest.mark.parametrize("shape", [(7, 4), (3, 5, 6), (7, 4, 11)])
+def test_both_ways_to_select_by_actions_agree(shape: tuple[int, ...]) -> None:
+    """An accelerator sums over actions, a CPU gathers; values [..., A] and logits [..., A, atoms]."""
+    rng = np.random.default_rng(len(shape))
+    batch = shape[:1] if shape[-1] == 11 else shape[:-1]
+    q, action = jnp.asarray(rng.normal(size=shape), jnp.float32), rng.integers(shape[len(batch)], size=batch)
+    weights = rng.normal(size=(*batch, *shape[len(batch) + 1 :])).astype(np.float32)
+    for function in (action_values._gathered, action_values._summed, action_values.of_action):
+        found = function(q, jnp.asarray(action))
+        index = np.expand_dims(action, tuple(range(len(batch), len(shape))))
+        wanted = np.take_along_axis(np.asarray(q), index, len(batch)).squeeze(len(batch))
+        np.testing.assert_array_equal(found, wanted)
+        gradient = jax.grad(lambda q, f=function: (weights * f(q, jnp.asarray(action))).sum())(q)
+        np.testing.assert_array_equal((np.asarray(gradient) != 0).sum(), weights.size)
+        np.testing.assert_allclose(gradient.sum(), weights.sum(), rtol=1e-5)

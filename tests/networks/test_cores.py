@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from oracles import differences
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.networks import cores
@@ -193,3 +194,35 @@ def test_a_network_without_a_memory_is_no_core(modules: None, tmp_path: pathlib.
 def test_parameters_of_a_memory_have_its_name(core: str, name: str) -> None:
     params = _network(core).init(jax.random.key(0))
     assert set(params) == {"torsos_0", name, "outputs_policy"}
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_a_gradient_is_that_of_the_paper_s_loop(name: str) -> None:
+    """Weighted outputs and last memory, by central differences in float64, to parameters, memory and features."""
+    core, params, memory, features, is_first = _case(name)
+    rng = np.random.default_rng(7)
+    of_rows, of_memory = rng.normal(size=(T, B, SIZE)), rng.normal(size=(2, B, SIZE))
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    inputs = {"memory": np.stack([np.asarray(x, np.float64) for x in jax.tree.leaves(memory)])}
+    inputs |= {"features": features.astype(np.float64), "params": exact}
+
+    def by_loop(given: Any) -> float:
+        total = 0.0
+        for b in range(B):
+            one = tuple(given["memory"][:, b])
+            for t in range(T):
+                one = tuple(np.zeros_like(x) for x in one) if is_first[t, b] else one
+                one, row = LOOPS[name](given["params"], one, given["features"][t, b])
+                total += of_rows[t, b] @ row
+            total += sum(weights[b] @ x for weights, x in zip(of_memory, one, strict=False))
+        return float(total)
+
+    def by_core(given: Any) -> jax.Array:
+        began = jax.tree.unflatten(jax.tree.structure(memory), list(given["memory"]))
+        after, rows = core.apply({"params": given["params"]}, began, given["features"], is_first)
+        ends = zip(of_memory, jax.tree.leaves(after), strict=False)
+        return jnp.sum(of_rows * rows) + sum(jnp.sum(weights * x) for weights, x in ends)
+
+    with jax.enable_x64(True):
+        found = jax.grad(by_core)(jax.tree.map(jnp.asarray, inputs))
+    differences.assert_same(found, differences.gradient(by_loop, inputs), rtol=1e-6, atol=1e-7)

@@ -1,5 +1,7 @@
 """Action distributions against SciPy, numerical integration, chi-square tests, and extreme parameters."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -202,3 +204,19 @@ def test_the_door_refuses_wrong_shapes():
         distributions.Categorical(jnp.zeros((4, 3))).log_prob(jnp.zeros((4, 1), jnp.int32))
     with pytest.raises(AssertionError):
         distributions.Gaussian(jnp.zeros((4, 3)), jnp.zeros(3)).log_prob(jnp.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("num_actions", [1, 2, 6, 18])
+def test_sums_over_few_actions_are_the_gather(num_actions):
+    """What accelerators compute and what a CPU does, with their gradients; an action may be forbidden."""
+    rng = np.random.default_rng(num_actions)
+    logits = rng.normal(scale=3, size=(50, num_actions)).astype(np.float32)
+    logits[:25, 0] = -np.inf if num_actions > 1 else 0.0
+    action = jnp.asarray(rng.integers(min(1, num_actions - 1), num_actions, size=50))
+    weights = rng.normal(size=50).astype(np.float32)
+    of_action = [functools.partial(f, action=action) for f in (distributions._gathered, distributions._summed)]
+    for functions in (of_action, [distributions._mean_surprise, distributions._summed_surprise]):
+        both = [jax.value_and_grad(lambda x, f=f: (weights * f(x)).sum())(jnp.asarray(logits)) for f in functions]
+        for x, y in zip(jax.tree.leaves(both[0]), jax.tree.leaves(both[1]), strict=True):
+            assert np.isfinite(y).all()
+            np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)

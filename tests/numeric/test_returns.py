@@ -298,3 +298,16 @@ def test_the_door_refuses_wrong_shapes_types_and_n():
             returns.n_step_transitions(*sequence[:3], GAMMA, n)
     with pytest.raises(ValueError, match="n = 0"):
         returns.n_step_returns(*sequence, GAMMA, 0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 8, 13, 128])
+def test_both_ways_to_sum_are_the_loop(length):
+    """An accelerator sums by halves, a CPU row by row."""
+    rng = np.random.default_rng(length)
+    x, decay = rng.normal(size=length), rng.random(length) * (rng.random(length) < 0.8)
+    wanted, y = np.zeros(length), 0.0
+    for t in reversed(range(length)):
+        y = wanted[t] = x[t] + decay[t] * y
+    for function in (returns._row_by_row, returns._by_halves):
+        found = function(jnp.asarray(x, jnp.float32), jnp.asarray(decay, jnp.float32))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

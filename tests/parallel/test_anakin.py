@@ -3,11 +3,15 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
 
+import jaxrl_dist
+from jaxrl_dist import envs
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import unroll
 
 CARTPOLE = "gymnax:CartPole-v1"
 PENDULUM = "gymnax:Pendulum-v1"
@@ -128,3 +132,23 @@ def test_environments_have_their_own_keys_whatever_the_number_of_devices(small):
     left, right = (np.asarray(run.state.actors.timestep.observation) for run in (one, four))
     np.testing.assert_array_equal(left, right)
     assert len(np.unique(left[0, :, 0])) == 8
+
+
+def test_an_unroll_whose_loop_carries_words_is_the_same() -> None:
+    made = jaxrl_dist.make("ppo", "gymnax:CartPole-v1", settings={"env.num_envs": 3})
+    columns = jnp.arange(3)
+    state, timestep = envs.columns(made.environment).reset(jax.random.key(0), columns)
+    actors = unroll.ActorState(state, timestep, made.agent.init_carry(3))
+    params = made.agent.init(jax.random.key(1))
+    plain, packed = (
+        jax.jit(unroll.device_unroll(made.agent, made.environment, 40, packs=packs))(
+            params, actors, jax.random.key(2), (), jnp.int32(5)
+        )
+        for packs in (False, True)
+    )
+    assert int(plain[2].episodes) > 0
+    for x, y in zip(jax.tree.leaves(plain), jax.tree.leaves(packed), strict=True):
+        assert x.dtype == y.dtype
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)

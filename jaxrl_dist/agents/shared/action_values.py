@@ -1,11 +1,14 @@
 """Parts of agents that learn values of actions: heads, dueling, ε-greedy choice, schedule and ladder of ε."""
 
+import functools
+import operator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import errors, networks, types
+from jaxrl_dist.numeric import distributions
 from jaxrl_dist.types import Array
 
 
@@ -103,9 +106,24 @@ def of_action(q: Array, action: Array) -> Array:
         >>> print(action_values.of_action(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1, 0])))
         [2. 3.]
     """
+    if q.shape[action.ndim] > distributions.UNROLLED_ACTIONS:
+        return _gathered(q, action)
+    # A gather's gradient is a scatter, which accelerators start by itself.
+    found: Array = jax.lax.platform_dependent(q, action, cpu=_gathered, default=_summed)
+    return found
+
+
+def _gathered(q: Array, action: Array) -> Array:
     axis = action.ndim
     index = action.reshape(*action.shape, *(1,) * (q.ndim - axis))
     return jnp.take_along_axis(q, index, axis=axis).squeeze(axis)
+
+
+def _summed(q: Array, action: Array) -> Array:
+    axis = action.ndim
+    action = action.reshape(*action.shape, *(1,) * (q.ndim - axis - 1))
+    parts = (jax.lax.index_in_dim(q, i, axis, keepdims=False) for i in range(q.shape[axis]))
+    return functools.reduce(operator.add, [jnp.where(action == i, part, 0.0) for i, part in enumerate(parts)])
 
 
 def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:

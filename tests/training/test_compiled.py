@@ -1,0 +1,132 @@
+"""Programs for GPUs and TPUs that are not there: they compile, fit, and start no more kernels than the table says.
+
+What needs the compilers runs in the environment of `make compiled`.
+"""
+
+import importlib.util
+import pathlib
+from typing import Any
+
+import conftest
+import pytest
+
+from jaxrl_dist.systems import training_flags
+from jaxrl_dist.training import compiled, hlo, targets
+
+BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+GIB = 2**30
+# Of one device, less what the runtime keeps.
+MEMORY = {"h200": 130 * GIB, "v5e": 15 * GIB, "v6e": 30 * GIB}
+
+
+def _load() -> Any:
+    """Imports benchmarks/compiled.py, whose name is also that of a module here."""
+    spec = importlib.util.spec_from_file_location("compiled_table", BENCHMARKS / "compiled.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE = _load()
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        ("h20", ["h100", "v6e", " h200?"]),
+        ("cpu:2", ["cpu"]),
+        ("h200:0", ["h200:8"]),
+        ("h200:2x2", ["h200:8"]),
+        ("v5e:4", ["v5e:2x2"]),
+        ("v5e:2x0", ["v5e:2x2"]),
+        ("", ["h100"]),
+    ],
+)
+def test_what_is_no_target_is_refused(target: str, named: list[str]) -> None:
+    with conftest.refused(f"--target={target}: ", *named):
+        targets.make(target)
+
+
+@pytest.mark.parametrize(("target", "package"), [("h200", "jax-cuda12-plugin"), ("v5e", "libtpu")])
+def test_a_missing_compiler_is_named(target: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with conftest.refused(f"--target={target} ", package, "pip install "):
+        targets.make(target)
+
+
+def test_a_target_is_for_a_dry_run() -> None:
+    command = training_flags.parse(["--env=toy:walk", "--dry_run", "--target=v5e:2x2"])
+    assert command.dry_run and command.target == "v5e:2x2" and "target" not in command.flags
+    with conftest.refused("--target=h200 ", "--dry_run"):
+        training_flags.parse(["--env=toy:walk", "--target=h200"])
+
+
+def _report(passes: int | None, launches: hlo.Launches | None) -> compiled.Report:
+    speeds = hlo.Speeds(kernel_s=1e-6, bytes_per_second=1e9, flops_per_second=1e12)
+    inner = hlo.Loop("gradient_step", passes, kernels=10, bytes=2_000, seconds=1e-5, collectives=[("all-reduce", 48)])
+    outer = hlo.Loop("", None, kernels=5, seconds=5e-6, loops=[inner])
+    target = targets.Target("h200:2", (), speeds)
+    return compiled.Report(target, (1.0, 2.0), hlo.Loop("", 1, loops=[outer]), launches, 2**20, 2**21, 64, 2)
+
+
+def test_a_report_sums_passes_and_waits() -> None:
+    report = _report(4, hlo.Launches(1, 2, 3))
+    # The host is asked after each iteration.
+    assert compiled.seconds_per_iteration(report) == pytest.approx(5e-6 + 4e-5 + 10e-6)
+    text = "\n".join(compiled.describe(report))
+    assert "gradient step × 4: 10 (all-reduce of 48 bytes)" in text and "in all 45 an iteration, 0.703 per" in text
+    assert "1 graphs and 2 kernels" in text and "3 loops" in text
+    assert compiled.bottleneck(report) == f"starting kernels takes {45e-6 / 55e-6:.0%}"
+    on_tpu = _report(None, None)
+    assert compiled.seconds_per_iteration(on_tpu) == pytest.approx(1.5e-5)
+    assert "as many as are due" in "\n".join(compiled.describe(on_tpu))
+    assert report.loop("gradient_step") is report.iteration.loops[0] and report.loop("epoch") is None
+
+
+def test_a_program_of_this_machine_has_the_loops_of_its_settings() -> None:
+    sizes = {"env.num_envs": 8, "layout.unroll_length": 12, "learner.epochs": 3, "learner.minibatches": 6}
+    flags = {"system": "ppo", "env": "gymnax:CartPole-v1", "layout": "anakin", **sizes}
+    report = compiled.compile_run(flags, targets.make("cpu"))
+    passes = {scope: loop.passes for scope in compiled.SCOPES if (loop := report.loop(scope))}
+    assert passes == {"rollout_step": 12, "epoch": 3, "gradient_step": 6}
+    assert report.rows == 96 and report.devices == 1 and report.launches is None and report.arguments > 0
+    step: Any = report.loop("gradient_step")
+    # Policy and value have two layers of 64 units each, on 16 rows: forward, to the weights, and to the first layer.
+    torsos = 2 * (2 * (2 * 16 * 64 * (4 + 64)) + 2 * 16 * 64 * 64)
+    # Their heads have three outputs, whose products may be sums.
+    assert torsos <= step.flops <= torsos + 3 * (2 * 16 * 64 * 3) and step.kernels > 5
+
+
+def test_other_layouts_are_refused() -> None:
+    target = targets.Target("h200", (), hlo.Speeds(1.0, 1.0, 1.0))
+    with conftest.refused("--target=h200: ", "sebulba", "--layout=anakin"):
+        compiled.compile_run({"system": "ppo", "env": "toy:walk", "layout": "sebulba"}, target)
+
+
+def test_the_table_has_a_row_for_every_program() -> None:
+    assert list(TABLE.read()) == list(TABLE.rows())
+
+
+def _is_installed(target: str) -> bool:
+    return importlib.util.find_spec("jax_cuda12_plugin" if target.startswith("h") else "libtpu") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE.rows())
+def test_a_program_compiles_fits_and_starts_no_more_than_it_did(name: str) -> None:
+    target, flags = TABLE.rows()[name]
+    if not _is_installed(target):
+        pytest.skip(f"no compiler for {target} here; `make compiled` installs it")
+    found, before = TABLE.measure(target, flags), TABLE.read()[name]
+    assert found["arguments"] + found["temporaries"] < MEMORY[target.partition(":")[0]]
+    assert found["kernels"] <= before["kernels"]
+    for loop, own in zip(found["loops"], before["loops"], strict=True):
+        assert loop["kernels"] <= own["kernels"], loop
+    exchanged = [tuple(one) for loop in found["loops"] for one in loop.get("collectives", ())]
+    # Rows stay on their device: nothing is gathered or passed on, and what is summed is gradients and numbers.
+    assert {kind for kind, _ in exchanged} <= {"all-reduce"}
+    if exchanged:
+        steps = [loop for loop in found["loops"] if loop["scope"] == "gradient_step"] or found["loops"][:1]
+        sizes = sorted(size for loop in steps for _, size in loop.get("collectives", ()))
+        assert sum(size > 4_096 for size in sizes) == 1, sizes
