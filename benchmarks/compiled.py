@@ -42,7 +42,12 @@ NAMED: dict[str, dict[str, Any]] = {
     "dqn_large": {"system": "dqn", "env": _CARTPOLE, "env.num_envs": 16, "replay.batch_size": 512},
 }
 _MANY = {"env.num_envs": 65_536, "layout.unroll_length": 16}
-_REPLAY_OF_MANY = {"replay.capacity": 65_536 * 64, "replay.min_size": 65_536 * 32, "replay.batch_size": 8_192}
+_REPLAY_OF_MANY = {
+    "replay.capacity": 65_536 * 64,
+    "replay.min_size": 65_536 * 32,
+    "replay.batch_size": 8_192,
+    "replay.samples_per_insert": 0.0625,
+}
 
 
 def programs() -> dict[str, dict[str, Any]]:
@@ -72,9 +77,7 @@ def rows() -> dict[str, tuple[str, dict[str, Any]]]:
         "ppo_ant": {**NAMED["ppo_ant"], **_MANY},
     }
     return small | {
-        f"{name}@{target}": (target, flags)
-        for name, flags in large.items()
-        for target in ("h200:8", "v5e:16x16")
+        f"{name}@{target}": (target, flags) for name, flags in large.items() for target in ("h200:8", "v5e:16x16")
     }
 
 
