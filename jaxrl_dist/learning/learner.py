@@ -266,8 +266,12 @@ def _epochs(
             return jax.lax.scan(body, carried, tuple(each))
 
     def first() -> tuple[Any, Any]:
+        """Measures a minibatch without a step, whose tracing would take as long once more."""
         batch, order, loss_keys = begun(keys[0])
-        return minibatch(state, batch, order[0], loss_keys[0])[1:]
+        part = jax.tree.map(lambda leaf: leaf[order[0]], batch)
+        output = agent.loss(state.params, inputs._replace(batch=part, key=loss_keys[0]))
+        metrics = jax.tree.map(jnp.sum, output.metrics) | {"gradient_norm": optax.global_norm(state.params.network)}
+        return (output.valid.sum(), metrics), jax.tree.map(jnp.max, output.maxima)
 
     # Carried as vectors: a loop writes each array of its results by itself.
     keys = jax.random.split(inputs.key, config.epochs)
