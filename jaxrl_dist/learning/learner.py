@@ -275,8 +275,7 @@ def _epochs(
 
     # Carried as vectors: a loop writes each array of its results by itself.
     keys = jax.random.split(inputs.key, config.epochs)
-    no_sums, no_maxima = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(first))
-    (sums, split_sums), (maxima, split_maxima) = vectors.join(no_sums), vectors.join(no_maxima)
+    (sums, split_sums), (maxima, split_maxima) = map(vectors.zeros, jax.eval_shape(first))
     maxima = [jnp.full_like(x, -jnp.inf) for x in maxima]
     with jax.named_scope(EPOCH):
         (state, sums, maxima), _ = jax.lax.scan(epoch, (state, sums, maxima), keys)

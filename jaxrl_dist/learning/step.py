@@ -131,7 +131,7 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
             return teach(state, replay_state, drawn(replay_state, own_key, i), own_key, progress)
 
         shapes = jax.eval_shape(one, state, replay_state, jnp.int32(0))[2]
-        zeros, split = vectors.join(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        zeros, split = vectors.zeros(shapes)
 
         def body(i: Array, loop: Any) -> Any:
             state, replay_state, total = loop

@@ -123,15 +123,8 @@ def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[
 _lstm.defvjp(_lstm_forward, _lstm_backward)
 
 
-class Gru(nn.Module):
-    """Gated recurrent unit whose reset gate acts on the product with the memory, so that a row takes one product.
-
-    Source: Cho et al. 2014, section 2.3, where the reset gate acts on the memory before the product; cuDNN's form.
-
-    Attributes:
-        size: units.
-        forget_bias: added to the gates that keep the memory, which fades by sigmoid(forget_bias) per row at first.
-    """
+class _Hidden(nn.Module):
+    """A core whose memory is one array, which is what it puts out."""
 
     size: int
     forget_bias: float
@@ -140,6 +133,17 @@ class Gru(nn.Module):
     def initial(self, batch_size: int) -> jax.Array:
         """Returns the memory before any row, zeros f32 [B, size]."""
         return jnp.zeros((batch_size, self.size))
+
+
+class Gru(_Hidden):
+    """Gated recurrent unit whose reset gate acts on the product with the memory, so that a row takes one product.
+
+    Source: Cho et al. 2014, section 2.3, where the reset gate acts on the memory before the product; cuDNN's form.
+
+    Attributes:
+        size: units.
+        forget_bias: added to the gates that keep the memory, which fades by sigmoid(forget_bias) per row at first.
+    """
 
     @nn.compact
     def __call__(self, memory: jax.Array, features: jax.Array, is_first: jax.Array) -> Any:
@@ -159,7 +163,7 @@ class Gru(nn.Module):
         return jax.lax.scan(step, memory, (features @ w_input + bias, is_first))
 
 
-class MinGru(nn.Module):
+class MinGru(_Hidden):
     """Gated recurrent unit whose gates see no memory, so that all rows are computed in parallel.
 
     h_t = (1 − z_t) h_{t−1} + z_t W_h x_t with z_t = sigmoid(W_z x_t), by an associative scan over rows.
@@ -170,14 +174,6 @@ class MinGru(nn.Module):
         size: units.
         forget_bias: taken from the gate that writes; the memory fades by sigmoid(forget_bias) per row at first.
     """
-
-    size: int
-    forget_bias: float
-
-    @nn.nowrap
-    def initial(self, batch_size: int) -> jax.Array:
-        """Returns the memory before any row, zeros f32 [B, size]."""
-        return jnp.zeros((batch_size, self.size))
 
     @nn.compact
     def __call__(self, memory: jax.Array, features: jax.Array, is_first: jax.Array) -> Any:

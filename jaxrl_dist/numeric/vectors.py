@@ -43,3 +43,18 @@ def join(tree: ArrayTree) -> tuple[list[Array], Callable[[Sequence[Array]], Arra
         return jax.tree.unflatten(structure, [found[i] for i in range(len(leaves))])
 
     return [jnp.concatenate([leaves[i].ravel() for i in chosen]) for chosen in places.values()], split
+
+
+def zeros(struct: ArrayTree) -> tuple[list[Array], Callable[[Sequence[Array]], ArrayTree]]:
+    """Returns zeros for the sums of trees, as `join` does.
+
+    Args:
+        struct: tree of arrays or of `jax.ShapeDtypeStruct`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import vectors
+        >>> print(*vectors.zeros({"a": jnp.ones((2, 2)), "b": jnp.int32(3)})[0])
+        [0. 0. 0. 0.] [0]
+    """
+    return join(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), struct))

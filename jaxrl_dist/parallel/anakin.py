@@ -155,7 +155,7 @@ class Anakin(parallel.Layout):
     ) -> Any:
         one = functools.partial(self._iterate, _device_key(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
-        zeros, split = vectors.join(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+        zeros, split = vectors.zeros(shapes)
 
         def body(i: Array, loop: Any) -> Any:
             credit, carried, sums = loop

@@ -76,7 +76,7 @@ def device_unroll(
         environment: one environment, of which B are stepped.
         length: T.
         packs: whether the loop carries and writes small leaves as words of one array, bit for bit: an accelerator
-            starts a kernel for each array, and a CPU loses 2 % by it.
+            starts a kernel for each array, and a CPU is slower by it.
 
     Returns:
         (params, actor_state, key, exploration, version i32 []) -> (actor_state, unroll [T + 1, B], sums). The

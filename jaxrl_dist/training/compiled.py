@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxrl_dist import errors
 from jaxrl_dist.learning import learner
@@ -80,7 +79,7 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
     lowered = layout.program.lower(*layout.run_arguments(layout.template(keys), 0, 10, 100))
     lowered_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        is_gpu = parts.layout.mesh.devices.flat[0].platform == "gpu"
+        is_gpu = layout.mesh.devices.flat[0].platform == "gpu"
         compiled = lowered.compile({"xla_dump_to": folder} if is_gpu else None)
         compiled_s = time.perf_counter()
         text = _text(compiled, target)
@@ -94,7 +93,7 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         layout.rows_per_iteration,
-        int(np.asarray(parts.layout.mesh.devices).size),
+        int(layout.mesh.devices.size),
     )
 
 

@@ -208,7 +208,7 @@ def test_the_door_refuses_wrong_shapes():
 
 @pytest.mark.parametrize("num_actions", [1, 2, 6, 18])
 def test_sums_over_few_actions_are_the_gather(num_actions):
-    """What accelerators compute and what a CPU does, with their gradients; an action may be forbidden."""
+    """Values and gradients of the sum, for accelerators, and of the gather, for CPUs; an action may be forbidden."""
     rng = np.random.default_rng(num_actions)
     logits = rng.normal(scale=3, size=(50, num_actions)).astype(np.float32)
     logits[:25, 0] = -np.inf if num_actions > 1 else 0.0
