@@ -4,7 +4,11 @@ What needs the compilers runs in the environment of `make compiled`.
 """
 
 import importlib.util
+import json
+import os
 import pathlib
+import subprocess
+import sys
 from typing import Any
 
 import conftest
@@ -112,13 +116,22 @@ def _is_installed(target: str) -> bool:
     return importlib.util.find_spec("jax_cuda12_plugin" if target.startswith("h") else "libtpu") is not None
 
 
+def _measured(name: str) -> Any:
+    """Measures a row in a process of its own: libtpu ends one whose XLA_FLAGS it does not know, as the tests' are."""
+    environ = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    code = "import compiled, json, sys; print(json.dumps(compiled.measure(*compiled.rows()[sys.argv[1]])))"
+    command = [sys.executable, "-c", code, name]
+    done = subprocess.run(command, cwd=BENCHMARKS, env=environ, stdout=subprocess.PIPE, timeout=900, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE.rows())
 def test_a_program_compiles_fits_and_starts_no_more_than_it_did(name: str) -> None:
-    target, flags = TABLE.rows()[name]
+    target, _ = TABLE.rows()[name]
     if not _is_installed(target):
         pytest.skip(f"no compiler for {target} here; `make compiled` installs it")
-    found, before = TABLE.measure(target, flags), TABLE.read()[name]
+    found, before = _measured(name), TABLE.read()[name]
     assert found["arguments"] + found["temporaries"] < MEMORY[target.partition(":")[0]]
     assert found["kernels"] <= before["kernels"]
     for loop, own in zip(found["loops"], before["loops"], strict=True):
