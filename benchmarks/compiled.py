@@ -75,6 +75,7 @@ def rows() -> dict[str, tuple[str, dict[str, Any]]]:
         "dqn": {**programs()["dqn"], **_MANY, **_REPLAY_OF_MANY},
         "sac": {**programs()["sac"], **_MANY, **_REPLAY_OF_MANY},
         "ppo_ant": {**NAMED["ppo_ant"], **_MANY},
+        **{name: {**programs()[name], **_MANY, **_REPLAY_OF_MANY} for name in ("rainbow", "r2d2")},
     }
     return small | {
         f"{name}@{target}": (target, flags) for name, flags in large.items() for target in ("h200:8", "v5e:16x16")
@@ -86,6 +87,7 @@ def measure(target: str, flags: dict[str, Any]) -> dict[str, Any]:
     report = compiled.compile_run(flags, targets.make(target))
     loops = [
         {"depth": depth, "scope": loop.scope, "passes": loop.passes, "kernels": loop.kernels}
+        | ({"operation": loop.operation} if loop.operation not in ("", "while") else {})
         | ({"collectives": loop.collectives} if loop.collectives else {})
         for depth, loop in report.iteration.walk()
     ]
@@ -141,7 +143,7 @@ def main(arguments: list[str]) -> int:
 
 def _line(name: str, found: dict[str, Any]) -> str:
     loops = ", ".join(
-        f"{'·' * loop['depth']}{loop['scope'] or 'iteration' if not loop['depth'] else loop['scope'] or 'loop'}"
+        f"{'·' * loop['depth']}{loop['scope'] or (loop.get('operation', 'loop') if loop['depth'] else 'iteration')}"
         f"{'' if not loop['depth'] else ' × ' + str(loop['passes'] or '?')}: {loop['kernels']}"
         for loop in found["loops"]
     )

@@ -12,7 +12,7 @@ from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.numeric import vectors
 from jaxrl_dist.types import Array, ArrayTree
 
-Unrolls = Sequence[tuple[types.Unroll, Array]]
+Unrolls = Sequence[tuple[types.Unroll, Array | None]]
 
 
 class Parts(NamedTuple):
@@ -76,9 +76,9 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
 
     Returns:
         (state, replay_state, unrolls, credit i32[], ready bool[], key, progress) -> (state, replay_state, credit,
-        updates i32[], summed metrics). `unrolls` are pairs of an unroll [T + 1, N] and its columns i32 [N]. `credit`
-        carries the fraction of an update that samples per insert leaves over; nothing is sampled, and no credit
-        gathered, until `ready`. Both must not differ between vectorised seeds.
+        updates i32[], summed metrics). `unrolls` are pairs of an unroll [T + 1, N] and its columns, as
+        `Replay.add` takes them. `credit` carries the fraction of an update that samples per insert leaves over; nothing
+        is sampled, and no credit gathered, until `ready`. Both must not differ between vectorised seeds.
 
     Example:
         >>> import jax

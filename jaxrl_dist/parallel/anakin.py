@@ -144,7 +144,7 @@ class Anakin(parallel.Layout):
         actors, rows, episodes, learn_key = self._act(
             device_key, total, i, learner_state.params, actors, learner_state.updates
         )
-        unrolled = ((rows, jnp.arange(self._columns, dtype=jnp.int32)),)
+        unrolled = ((rows, None),)
         learner_state, replay_state, credit, updates, learned = self._learn(
             learner_state, replay_state, unrolled, credit, i >= ready_at, learn_key, i / total
         )

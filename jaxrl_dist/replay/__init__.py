@@ -120,8 +120,9 @@ class Replay(NamedTuple):
         min_rows: rows that every column needs before `sample`; 0 samples at once.
         updates: updates per inserted unroll, as (numerator, denominator).
         init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
-        add: (state, unroll [T + 1, N], columns i32 [N]) -> state. `columns` are the indices of the unroll's columns
-            among the B; if one comes twice, the second has the later rows.
+        add: (state, unroll [T + 1, N], columns) -> state. `columns` i32 [N] are the indices of the unroll's columns
+            among the B; if one comes twice, the second has the later rows. None means all B in their order, which is
+            faster; then no call may name columns, as all must have equally many rows.
         add_again: `add` for an update that is repeated from a state that already holds the rows of its unrolls.
         sample: (state, key, progress f32 []) -> `types.Sample`.
         update: (state, indices, errors [N]) -> state; `errors` are the priorities that the loss returns.

@@ -30,13 +30,13 @@ def make() -> replay.Replay:
     )
 
 
-def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array) -> types.Unroll:
+def add(state: types.Unroll | tuple[()], unroll: types.Unroll, columns: Array | None) -> types.Unroll:
     """Returns an unroll, beside the earlier ones of the same iteration.
 
     Args:
         state: unroll [T + 1, N] of those before, () at first.
         unroll: [T + 1, M].
-        columns: i32 [M], not used.
+        columns: i32 [M] or None, not used.
 
     Returns:
         Unroll [T + 1, N + M].

@@ -82,14 +82,15 @@ def make(
     )
 
 
-def _add(rows: replay.Replay, state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+def _add(rows: replay.Replay, state: ring.RingState | Between, unroll: types.Unroll, columns: Array | None) -> Between:
     added = _add_again(state, unroll, columns)
     return added._replace(ring=rows.add(added.ring, unroll, columns))
 
 
-def _add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array) -> Between:
+def _add_again(state: ring.RingState | Between, unroll: types.Unroll, columns: Array | None) -> Between:
     before, kept, added = ((), state, jnp.zeros_like(state.head)) if isinstance(state, ring.RingState) else state
-    return Between(latest.add(before, unroll, columns), kept, added.at[columns].add(1))
+    added = added + 1 if columns is None else added.at[columns].add(1)
+    return Between(latest.add(before, unroll, columns), kept, added)
 
 
 def _sample(rows: replay.Replay, unroll_length: int, state: Between, key: Array, progress: Array) -> types.Sample:

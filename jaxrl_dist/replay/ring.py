@@ -47,7 +47,8 @@ class Priorities(NamedTuple):
 
     Attributes:
         tree: of each window by the place where it begins, 0 without a window; leaves f32 [B, P].
-        largest: f32 [B], the largest so far, the same for every column.
+        largest: f32 [B], the largest so far, the same for every column: of this shard, and of the others up to the
+            update before.
     """
 
     tree: sum_tree.Tree
@@ -61,11 +62,13 @@ class Drawn(NamedTuple):
         column: i32 [N].
         start: i32 [N], first row.
         head: i32 [N], the column's `RingState.head` when it was drawn.
+        largest: f32 [N], the largest priority so far of all shards, the same for every window; `()` without priorities.
     """
 
     column: Array
     start: Array
     head: Array
+    largest: ArrayTree
 
 
 class _Shard(NamedTuple):
@@ -188,8 +191,10 @@ def _init(shard: _Shard, step_spec: ArrayTree, carry_spec: ArrayTree) -> RingSta
     return RingState(storage, carry, jnp.zeros(columns, jnp.int32), jnp.zeros(columns, jnp.int32), kept)
 
 
-def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -> RingState:
+def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array | None) -> RingState:
     """Writes rows 0 … T − 1; the closing row is written as row 0 of the next unroll."""
+    if chosen is None:
+        return _add_to_all(shard, state, unroll)
     earlier = jnp.tril(chosen[:, None] == chosen[None], -1).sum(-1, dtype=jnp.int32)
     start = (state.head[chosen] + earlier * shard.unroll_length) % shard.rows
 
@@ -207,7 +212,29 @@ def _add(shard: _Shard, state: RingState, unroll: types.Unroll, chosen: Array) -
     carry = state.carry
     if not shard.windows.first_carry:
         carry = jax.tree.map(lambda x, new: x.at[chosen, start // shard.stride].set(new), carry, unroll.carry)
-    state = RingState(storage, carry, head, filled, state.priorities)
+    return _entered(shard, RingState(storage, carry, head, filled, state.priorities), chosen, start)
+
+
+def _add_to_all(shard: _Shard, state: RingState, unroll: types.Unroll) -> RingState:
+    """Adds to all columns, whose heads are equal: a leaf is one block, where a scatter may be a loop over columns."""
+    start = state.head[0] % shard.rows
+
+    def write(storage: Array, rows: Array, place: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(storage, rows, place, axis=1)
+
+    storage = jax.tree.map(lambda x, new: write(x, jnp.moveaxis(new[:-1], 0, 1), start), state.rows, unroll.steps)
+    carry = state.carry
+    if not shard.windows.first_carry:
+        carry = jax.tree.map(lambda x, new: write(x, new[:, None], start // shard.stride), carry, unroll.carry)
+    head = (state.head + shard.unroll_length) % shard.span
+    filled = jnp.minimum(state.filled + shard.unroll_length, shard.rows)
+    everyone = jnp.arange(shard.columns, dtype=jnp.int32)
+    starts = jnp.broadcast_to(start, everyone.shape)
+    return _entered(shard, RingState(storage, carry, head, filled, state.priorities), everyone, starts)
+
+
+def _entered(shard: _Shard, state: RingState, chosen: Array, start: Array) -> RingState:
+    """Gives the windows of new unrolls, which begin at rows [N] of columns [N], their priorities."""
     return state._replace(priorities=_enter(shard, state, chosen, start)) if shard.prioritised else state
 
 
@@ -240,27 +267,34 @@ def _sample(shard: _Shard, state: RingState, key: Array, progress: Array) -> typ
     return _read_windows(shard, state, draw(shard, state, key, progress))
 
 
-def _read_windows(shard: _Shard, state: RingState, drawn: tuple[Array, Array, Array]) -> types.Sample:
-    """Reads the windows whose column, first row and weight [N] were drawn."""
-    column, start, weights = drawn
+def _read_windows(shard: _Shard, state: RingState, drawn: tuple[Array, Array, ArrayTree, Array]) -> types.Sample:
+    """Reads the windows that were drawn: their column, first row, largest priority and weight [N]."""
+    column, start, largest, weights = drawn
     steps = jax.tree.map(lambda x: _read(x, column, start, shard.windows.length), state.rows)
     if shard.windows.first_carry:
         carry = shard.windows.first_carry(shard.items)
     else:
         carry = jax.tree.map(lambda x: x[column, start // shard.stride], state.carry)
-    return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column]), weights)
+    return types.Sample(types.Unroll(steps, carry), Drawn(column, start, state.head[column], largest), weights)
 
 
-def _draw_by_priority(shard: _Shard, state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
-    """Draws windows in proportion to their priorities; returns column, first row and weight [N]."""
-    tree = state.priorities.tree
+def _draw_by_priority(
+    shard: _Shard, state: RingState, key: Array, progress: Array
+) -> tuple[Array, Array, ArrayTree, Array]:
+    """Draws windows in proportion to their priorities; returns column, first row, largest priority and weight [N]."""
+    tree, largest = state.priorities
     column, item, priority = sum_tree.draw(tree, sum_tree.stratified(key, shard.items))
     share = priority / jnp.maximum(sum_tree.totals(tree).sum(), _TINY)
-    return column, item * shard.stride, importance_weights(shard.config, share, progress, shard.axis)
+    # One reduction over devices serves both: what is waited for is the exchange, not its few numbers.
+    negated, largest = shard.axis.max(jnp.stack([-jnp.where(share > 0, share, jnp.inf).min(), largest.max()]))
+    weights = importance_weights(shard.config, share, progress, -negated)
+    return column, item * shard.stride, jnp.broadcast_to(largest, column.shape), weights
 
 
-def _draw_uniformly(shard: _Shard, state: RingState, key: Array, progress: Array) -> tuple[Array, Array, Array]:
-    """Draws among all whole windows; returns column, first row and weight [N]."""
+def _draw_uniformly(
+    shard: _Shard, state: RingState, key: Array, progress: Array
+) -> tuple[Array, Array, ArrayTree, Array]:
+    """Draws among all whole windows; returns column, first row, `()` and weight [N]."""
     del progress
     counts = jnp.maximum((state.filled - shard.windows.length) // shard.stride + 1, 0)
     ends = jnp.cumsum(counts)
@@ -270,13 +304,13 @@ def _draw_uniformly(shard: _Shard, state: RingState, key: Array, progress: Array
     column = jnp.searchsorted(ends, number, side="right", method=method).astype(jnp.int32)
     offset = number - (ends - counts)[column]
     oldest = (state.head - state.filled)[column]
-    return column, (oldest + offset * shard.stride) % shard.rows, jnp.ones(shard.items, jnp.float32)
+    return column, (oldest + offset * shard.stride) % shard.rows, (), jnp.ones(shard.items, jnp.float32)
 
 
 def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> RingState:
     if not shard.prioritised:
         return state
-    (tree, largest), (column, start, head) = state.priorities, drawn
+    (tree, largest), (column, start, head, of_all) = state.priorities, drawn
     item, rows = start // shard.stride, shard.rows
     # Three kinds of items keep their priority: an item from a shard without any priority is no window, an item that was
     # overwritten since is another window, and a NaN would spoil every later draw.
@@ -284,12 +318,12 @@ def _update(shard: _Shard, state: RingState, drawn: Drawn, errors: Array) -> Rin
     present = sum_tree.get(tree, column, item)
     is_known = (present > 0) & ~overwritten & jnp.isfinite(errors)
     value = jnp.where(is_known, _priority(shard.config, errors), present)
-    largest_error = shard.axis.max(jnp.where(is_known, jnp.abs(errors), 0.0).max())
-    largest = jnp.maximum(largest, _priority(shard.config, largest_error))
+    largest_error = jnp.where(is_known, jnp.abs(errors), 0.0).max()
+    largest = jnp.maximum(jnp.maximum(largest, of_all.max()), _priority(shard.config, largest_error))
     return state._replace(priorities=Priorities(sum_tree.put(tree, column, item, value), largest))
 
 
-def importance_weights(config: Any, share: Array, progress: Array, axis: types.Axis) -> Array:
+def importance_weights(config: Any, share: Array, progress: Array, smallest: Array) -> Array:
     """Weighs items that were drawn with unequal probability: w = (1 / P)^β, divided by the largest w of all shards.
 
     Every shard draws the same number of items, so P is the item's share of its shard's priorities, divided by the
@@ -299,7 +333,7 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
         config: `PrioritisedConfig`.
         share: f32 [N], the priority of each item over the sum of its shard.
         progress: f32 [], share of training, which moves β from its start to its end.
-        axis: reduces over shards.
+        smallest: f32 [], the smallest positive share of all shards, which has the largest weight.
 
     Returns:
         f32 [N] in [0, 1]; 0 where the share is 0.
@@ -308,18 +342,16 @@ def importance_weights(config: Any, share: Array, progress: Array, axis: types.A
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from jaxrl_dist import replay, types
+        >>> from jaxrl_dist import replay
         >>> from jaxrl_dist.replay import ring
         >>> config = replay.PrioritisedConfig(importance_exponent=0.0, importance_exponent_end=1.0)
         >>> share = jnp.array([0.125, 0.25, 0.5])
-        >>> print(ring.importance_weights(config, share, jnp.float32(0.0), types.LOCAL))
+        >>> print(ring.importance_weights(config, share, jnp.float32(0.0), share.min()))
         [1. 1. 1.]
-        >>> print(ring.importance_weights(config, share, jnp.float32(1.0), types.LOCAL))
+        >>> print(ring.importance_weights(config, share, jnp.float32(1.0), share.min()))
         [1.   0.5  0.25]
     """
     beta = config.importance_exponent + progress * (config.importance_exponent_end - config.importance_exponent)
-    # The smallest share has the largest weight.
-    smallest = -axis.max(-jnp.where(share > 0, share, jnp.inf).min())
     return jnp.where(share > 0, (smallest / jnp.maximum(share, _TINY)) ** beta, 0.0)
 
 

@@ -149,7 +149,7 @@ def bottleneck(report: Report) -> str:
 
 
 def _words(loop: hlo.Loop) -> str:
-    return loop.scope.replace("_", " ") or "loop"
+    return loop.scope.replace("_", " ") or {"while": "loop"}.get(loop.operation, loop.operation) or "loop"
 
 
 def _exchanged(loop: hlo.Loop) -> str:

@@ -64,6 +64,7 @@ class Loop:
         seconds: predicted for them.
         collectives: (opcode, bytes per device) of each reduction or exchange over devices.
         loops: loops in it.
+        operation: of JAX that became the loop, such as "while" or "scatter"; "" where it is not told.
     """
 
     scope: str
@@ -74,6 +75,7 @@ class Loop:
     seconds: float = 0.0
     collectives: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     loops: list["Loop"] = dataclasses.field(default_factory=list)
+    operation: str = ""
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, "Loop"]]:
         """Yields this loop and those in it, with their depth."""
@@ -211,7 +213,9 @@ class _Reader:
         instructions = self._computations.get(computation, {})
         for one in instructions.values():
             if one.opcode == "while":
-                loop.loops.append(self.loop(_called(one, "body"), self._named(one), self._passes(one), named))
+                made = self.loop(_called(one, "body"), self._named(one), self._passes(one), named)
+                made.operation = _path(one).rpartition("/")[2]
+                loop.loops.append(made)
             elif one.opcode == "conditional":
                 self._add_longest(loop, one, named)
             elif one.opcode == "call":
@@ -245,8 +249,7 @@ class _Reader:
         return int(limit.operands[0]) if limit and limit.opcode == "constant" else None
 
     def _named(self, one: Instruction) -> list[str]:
-        path = _SCOPE.search(one.rest)
-        return [word for word in re.findall(r"\w+", path[1] if path else "") if word in self._scopes]
+        return [word for word in re.findall(r"\w+", _path(one)) if word in self._scopes]
 
     def _count(self, loop: Loop, one: Instruction, instructions: Mapping[str, Instruction]) -> None:
         moved, flops = self._moved(one, instructions), self._flops(one, instructions)
@@ -298,6 +301,12 @@ class _Reader:
             lengths = [left[int(i)] for i in re.findall(r"\d+", summed[1])] if summed else [0]
             return 2 * math.prod(_sides_of(one.shape)) * math.prod(lengths)
         return 0
+
+
+def _path(one: Instruction) -> str:
+    """Returns the scopes and the operation of JAX that made an instruction, with slashes between."""
+    found = _SCOPE.search(one.rest)
+    return found[1] if found else ""
 
 
 def _called(one: Instruction, attribute: str) -> str:

@@ -44,6 +44,13 @@ def step_spec():
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), unroll(0, 1, 1).steps)
 
 
+def drawn(state, length):
+    """The first rows of the first column, as if they had been drawn."""
+    column, start = jnp.zeros(length, jnp.int32), jnp.arange(length, dtype=jnp.int32)
+    largest = jnp.broadcast_to(state.priorities.largest[0], length)
+    return ring.Drawn(column, start, jnp.broadcast_to(state.head[0], length), largest)
+
+
 def filled(shard, unrolls, length, columns):
     state = shard.init(step_spec(), ())
     for i in range(unrolls):

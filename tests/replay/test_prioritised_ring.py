@@ -107,7 +107,7 @@ def _prioritised(sizes, num_shards=1, batch=4, axis=types.LOCAL, **changes):
     states = []
     for error in sizes:
         state = rings.filled(shard, 1, length, 1)
-        indices = jnp.zeros(length, jnp.int32), jnp.arange(length), jnp.broadcast_to(state.head[0], length)
+        indices = rings.drawn(state, length)
         if axis is types.LOCAL:
             state = shard.update(state, indices, jnp.asarray(error, jnp.float32))
         states.append(state)
@@ -122,7 +122,7 @@ def test_priorities_are_the_error_to_the_power_once():
     np.testing.assert_allclose(leaves, (error + 1e-6) ** 0.5, rtol=1e-5)
     np.testing.assert_allclose(state.priorities.largest, [(7.0 + 1e-6) ** 0.5], rtol=1e-6)
     # What comes now is given the largest priority ever, even after all have fallen.
-    drawn = jnp.zeros(6, jnp.int32), jnp.arange(6), jnp.broadcast_to(state.head, 6)
+    drawn = rings.drawn(state, 6)
     state = shard.update(state, drawn, jnp.full(6, 0.01))
     state = shard.add(state, rings.unroll(6, 6, 1), jnp.arange(1))
     np.testing.assert_allclose(np.asarray(state.priorities.tree[0])[0, :6], 7.0**0.5, rtol=1e-5)
@@ -151,14 +151,18 @@ def test_the_largest_priority_and_the_largest_weight_are_those_of_all_shards():
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
 
     def learned(state, errors):
-        state = shard.update(state, (jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)), errors)
+        state = shard.update(state, rings.drawn(state, 4), errors)
         sample = shard.sample(state, jax.random.key(0), rings.NOW)
-        state = shard.add(state, rings.unroll(4, 4, 1), jnp.arange(1))
-        return sample.sequences.steps.timestep.reward[0].astype(jnp.int32), sample.weights, state.priorities.tree[0]
+        before = shard.add(state, rings.unroll(4, 4, 1), jnp.arange(1)).priorities.tree[0]
+        # Shards hear of each other's largest as they draw, and use it from their next update on.
+        state = shard.update(state, sample.indices, jnp.full(4, 0.01))
+        after = shard.add(state, rings.unroll(4, 4, 1), jnp.arange(1)).priorities.tree[0]
+        return sample.sequences.steps.timestep.reward[0].astype(jnp.int32), sample.weights, before, after
 
     mapped = jax.jit(jax.vmap(learned, axis_name="devices"))
-    row, weights, new = mapped(stacked, jnp.asarray(3 * error, jnp.float32))
-    np.testing.assert_allclose(new[:, 0, :4], (21 + 1e-6) ** 0.6, rtol=1e-5)
+    row, weights, before, after = mapped(stacked, jnp.asarray(3 * error, jnp.float32))
+    np.testing.assert_allclose(before[:, 0, :4], [[(21 + 1e-6) ** 0.6] * 4, [(1.2 + 1e-6) ** 0.6] * 4], rtol=1e-5)
+    np.testing.assert_allclose(after[:, 0, :4], (21 + 1e-6) ** 0.6, rtol=1e-5)
     probabilities = replay.probabilities(list(3 * error), 0.6, 1e-6)
     drawn = [each[places] for each, places in zip(probabilities, np.asarray(row), strict=True)]
     np.testing.assert_allclose(weights, replay.weights(drawn, 8, 0.7), rtol=1e-4)
@@ -256,7 +260,7 @@ def test_whole_laps_since_a_window_was_drawn_are_noticed(unrolls):
 def test_an_error_that_is_not_finite_changes_no_priority(error):
     """One NaN in the tree would make its sum NaN, and every draw after it nothing."""
     shard, (state,) = _prioritised([np.array([0.5, 2.0, 7.0, 1.0])])
-    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)
+    drawn = rings.drawn(state, 4)
     known = shard.update(state, drawn, jnp.array([3.0, 2.0, 3.0, 1.0]))
     assert float(sum_tree.get(known.priorities.tree, *drawn[:2])[0]) == pytest.approx(3.0**0.5, rel=1e-5)
     after = shard.update(state, drawn, jnp.array([3.0, error, 3.0, error]))
@@ -266,7 +270,7 @@ def test_an_error_that_is_not_finite_changes_no_priority(error):
 
 def test_errors_that_change_no_priority_leave_the_largest_as_it_was():
     shard, (state,) = _prioritised([np.array([0.5, 0.2, 0.7, 0.1])])
-    drawn = jnp.zeros(4, jnp.int32), jnp.arange(4), jnp.broadcast_to(state.head, 4)
+    drawn = rings.drawn(state, 4)
     after = shard.update(state, drawn, jnp.full(4, jnp.nan))
     np.testing.assert_array_equal(after.priorities.largest, state.priorities.largest)
 

@@ -127,3 +127,21 @@ def test_actors_that_finish_at_different_times_never_join_trajectories():
     time, column = np.asarray(sample.sequences.steps.timestep.reward), np.asarray(sample.sequences.steps.action)
     assert (np.diff(time, axis=0) == 1).all() and (column == column[0]).all()
     assert (time[-1] < clock[column[0]]).all() and (time[0] >= clock[column[0]] - 12).all()
+
+
+@pytest.mark.parametrize("carry", [False, True])
+@pytest.mark.parametrize("prioritised", [False, True])
+def test_all_columns_at_once_are_what_naming_them_gives(prioritised: bool, carry: bool) -> None:
+    """Seven unrolls in a ring of three, so that heads wrap twice."""
+    settings_ = {"priority_exponent": 0.6, "smallest_error": 1e-6} if prioritised else {}
+    shard = rings.make(2 * 12, 2, 4, lookahead=2, carry=carry, **settings_)
+    memory = jnp.zeros((2, 3)) if carry else ()
+    all_at_once = named = shard.init(rings.step_spec(), jax.eval_shape(lambda: memory))
+    for i in range(7):
+        memory = jnp.full((2, 3), i) + jnp.arange(2.0)[:, None] if carry else ()
+        new = rings.unroll(4 * i, 4, 2)._replace(carry=memory)
+        named = jax.jit(shard.add)(named, new, jnp.arange(2))
+        all_at_once = jax.jit(lambda state, new: shard.add(state, new, None))(all_at_once, new)
+        for x, y in zip(*map(jax.tree.leaves, (all_at_once, named)), strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert int(all_at_once.head[0]) == 28 and int(all_at_once.filled[1]) == 12

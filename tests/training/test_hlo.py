@@ -134,6 +134,17 @@ def test_this_machine_s_own_program_is_read() -> None:
     compiled = program.lower(jnp.ones((16, 8)), jnp.ones((8, 8))).compile()
     (loop,) = hlo.read(compiled.as_text(), SPEEDS, ("layer",)).loops
     assert (loop.scope, loop.passes, loop.flops) == ("layer", 11, 2 * 16 * 8 * 8) and loop.kernels >= 2
+    assert loop.operation == "while"
+
+
+def test_a_loop_that_the_compiler_makes_of_a_scatter_says_so() -> None:
+    @jax.jit
+    def program(x: jax.Array, index: jax.Array, rows: jax.Array) -> jax.Array:
+        return x.at[index].set(rows)
+
+    compiled = program.lower(jnp.ones((16, 8)), jnp.arange(5), jnp.ones((5, 8))).compile()
+    (loop,) = hlo.read(compiled.as_text(), SPEEDS).loops
+    assert (loop.operation, loop.passes) == ("scatter", 5)
 
 
 def test_a_loop_has_the_name_of_its_own_scope_alone() -> None:

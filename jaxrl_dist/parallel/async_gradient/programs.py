@@ -124,7 +124,7 @@ def learn_own(
     The gradient is of no rows until `ready`, bool [].
     """
     replay, key = parts.replay, learning_key(parts.replay, turn.key, turn.number)
-    replay_state = replay.add(replay_state, unroll, jnp.arange(unroll.steps.version.shape[1], dtype=jnp.int32))
+    replay_state = replay.add(replay_state, unroll, None)
 
     def taught(replay_state: ArrayTree) -> tuple[learners.Gradient, ArrayTree]:
         draw_key, update_key = jax.random.split(key)
