@@ -80,6 +80,14 @@ study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
   --setting="R2D2 with neither: $memory --agent.burn_in=0 --agent.stored_state=false" \
   --setting="DQN: --system=dqn --env.num_envs=32" -- --env=gymnax:MemoryChain-bsuite --env.params.memory_length=60 \
   --steps=300_000 --layout.unroll_length=20 --replay.samples_per_insert=20 --replay.capacity=96_000
+# Products in bfloat16 beside float32.
+dtypes=(--setting="bfloat16: --network.compute=bfloat16" --setting="float32: --network.compute=float32")
+study dtypes_breakout 5 "${dtypes[@]}" -- --preset=ppo/breakout --steps=1_000_000
+study dtypes_pendulum 5 "${dtypes[@]}" -- --preset=sac/pendulum
+study dtypes_memory_chain 5 "${dtypes[@]}" -- --preset=r2d2/memory_chain
+# PPO with each memory; that of LSTMs is `memory_chain` above.
+study memory_chain_cores 5 --setting="gru: --network.core=gru" --setting="mingru: --network.core=mingru" \
+  --setting="lstm: --network.core=lstm" -- --preset=ppo/memory_chain
 study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin --steps=1_000_000" \
   --setting="DQN: --system=dqn" -- --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
 # Asynchronous systems: actors apart or not, replays of their own or one for all.

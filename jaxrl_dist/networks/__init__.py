@@ -20,6 +20,8 @@ from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import cores, custom, noisy, torsos
 from jaxrl_dist.settings import setting
 
+# Beginning of the names of torsos in a tree of parameters, which Flax takes from `_Model.torsos`.
+_TORSOS = "torsos_"
 STACKED = ("frame_stack", "frame_stack_lstm")
 # Name of a core -> its class, which is made with the number of units and the bias of what it keeps.
 MEMORIES = {"lstm": cores.Lstm, "frame_stack_lstm": cores.Lstm, "gru": cores.Gru, "mingru": cores.MinGru}
@@ -82,6 +84,13 @@ class Config:
         source="Jozefowicz et al. 2015, section 5",
     )
     num_frames: int = setting(4, "Frames that a frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
+    compute: str = setting(
+        "float32",
+        "Dtype of activations and products of torso, memory and hidden layers. Parameters, what a memory keeps, the "
+        "last layer of each head and all that follows stay float32; so does a core of your own.",
+        choices=("float32", "bfloat16"),
+        source="Kalamkar et al. 2019, section 3 (bfloat16 beside a float32 copy of the weights)",
+    )
 
 
 class Head(NamedTuple):
@@ -199,7 +208,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     if ":" in config.torso:
         custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
     core = _make_core(config) if recurrent else None
-    built = _Built(_Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
+    built = _Built(config, _Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
         recurrent=recurrent,
@@ -257,6 +266,7 @@ class _Built(NamedTuple):
     """The parts that a network's functions are bound to.
 
     Attributes:
+        config: settings.
         module: torso, core and heads.
         core: its core, None without one.
         num_frames: k of a stack; 1 without one.
@@ -264,6 +274,7 @@ class _Built(NamedTuple):
         extra: number of further inputs of the core.
     """
 
+    config: Config
     module: "_Model"
     core: cores.Core | None
     num_frames: int
@@ -296,11 +307,17 @@ class _Built(NamedTuple):
 
     def unroll(self, params: Any, memory: Any, inputs: Any, is_first: jax.Array, noise: Any = None) -> Any:
         chex.assert_rank(is_first, 2)
+        params, inputs = self._computed(params), _as_dtype(inputs, self.config.compute)
         if self.core is not None:
             return self.module.apply({"params": params}, inputs, memory, is_first, method=_Model.unroll)
         flat = inputs.reshape(-1, *inputs.shape[2:])
         outputs = self.module.apply({"params": params}, flat, noise)
         return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), memory
+
+    def _computed(self, params: Any) -> Any:
+        """Returns parameters in the dtype of products, but for those of heads and of a core of the user's."""
+        cast = (_TORSOS, *(() if ":" in self.config.core or self.core is None else (_name(self.module.core),)))
+        return {k: _as_dtype(x, self.config.compute) if k.startswith(cast) else x for k, x in params.items()}
 
     def _push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:
         """Returns the frames after rows [T, B, ...], and the rows stacked."""
@@ -309,6 +326,11 @@ class _Built(NamedTuple):
         rows, *beside = observation if self.extra else (observation,)
         frames, rows = jax.lax.scan(lambda c, x: cores.stack_step(c, *x), frames, (rows, is_first))
         return frames, (rows, *beside) if self.extra else rows
+
+
+def _as_dtype(tree: Any, dtype: str) -> Any:
+    """Casts the floats of a tree; other numbers stay."""
+    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 def _forget(carry: Carry) -> Carry:
@@ -346,6 +368,8 @@ class _Model(nn.Module):
         flat = observation.reshape(-1, *observation.shape[2:])
         features = self.torsos[0](flat).reshape(*is_first.shape, -1)
         features = jnp.concatenate([features, *extra], -1)
+        if ":" in self.config.core:
+            features = _as_dtype(features, "float32")
         carry, features = getattr(self, _name(self.core))(carry, features, is_first)
         return self._heads([features], None), carry
 
@@ -371,15 +395,16 @@ class _Output(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output, and the factors that other heads take."""
-        config = self.config
+        config, x = self.config, _as_dtype(x, self.config.compute)
         if config.head_size:
             x, noise = self._layer(x, config.head_size, math.sqrt(2.0), noise)
             activation = torsos.ACTIVATIONS[config.activation if config.torso == "mlp" else "relu"]
             x = activation(torsos.normalisation(config.layer_norm)()(x))
-        return self._layer(x, self.head.size, self.head.gain, noise)
+        return self._layer(x.astype(jnp.float32), self.head.size, self.head.gain, noise)
 
     def _layer(self, x: jax.Array, size: int, gain: float, noise: Any) -> tuple[jax.Array, Any]:
+        """Computes in the dtype of its input."""
         if not self.head.noise:
-            return nn.Dense(size, kernel_init=torsos.kernel(self.config.orthogonal, gain))(x), noise
+            return nn.Dense(size, dtype=x.dtype, kernel_init=torsos.kernel(self.config.orthogonal, gain))(x), noise
         own, rest = (None, None) if noise is None else jnp.split(noise, (x.shape[-1] + size,), axis=-1)
         return noisy.Noisy(size, self.head.noise)(x, own), rest

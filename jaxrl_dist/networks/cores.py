@@ -60,6 +60,11 @@ def _gates(rows: jax.Array) -> tuple[jax.Array, ...]:
     return nn.sigmoid(i), nn.sigmoid(f), jnp.tanh(g), nn.sigmoid(o)
 
 
+def _product(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Multiplies in the dtype of the weights; the result has that of x, which is a memory's."""
+    return (x.astype(weights.dtype) @ weights).astype(x.dtype)
+
+
 def _cleared(memory: jax.Array, first: jax.Array) -> jax.Array:
     return jnp.where(first[..., None], 0.0, memory)
 
@@ -77,7 +82,7 @@ def _lstm(
     def step(carry: Any, x: Any) -> Any:
         row, first = x
         hidden, cell = (_cleared(memory, first) for memory in carry)
-        i, f, g, o = _gates(row + hidden @ w_hidden)
+        i, f, g, o = _gates(row + _product(hidden, w_hidden))
         cell = f * cell + i * g
         hidden = o * jnp.tanh(cell)
         return (hidden, cell), (hidden, cell)
@@ -99,7 +104,7 @@ def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[
         _cleared(jnp.concatenate([first[None], memories[:-1]]), is_first)
         for first, memories in ((hidden, hiddens), (cell, cells))
     )
-    i, f, g, o = _gates(rows + before @ w_hidden)
+    i, f, g, o = _gates(rows + _product(before, w_hidden))
     squashed = jnp.tanh(cells)
     # Factors of the gradient to a cell, to its gates before they are squashed, and of that to a hidden state.
     by_cell = jnp.concatenate([g * i * (1 - i), cell_before * f * (1 - f), i * (1 - g * g)], axis=-1)
@@ -111,12 +116,13 @@ def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[
         to_hidden = to_hidden + own_hidden
         to_cell = to_cell + own_cell + to_hidden * through
         to_row = jnp.concatenate([jnp.tile(to_cell, 3) * by_cell, to_hidden * by_hidden], axis=-1)
-        return (_cleared(to_row @ w_hidden.T, first), _cleared(to_cell * f, first)), to_row
+        return (_cleared(_product(to_row, w_hidden.T), first), _cleared(to_cell * f, first)), to_row
 
     zeros = jnp.zeros_like(hidden), jnp.zeros_like(cell)
     factors = (*to_outputs, by_cell, by_hidden, through, f, is_first)
     (to_hidden, to_cell), to_rows = jax.lax.scan(step, zeros, factors, reverse=True, unroll=_rows_per_pass(len(rows)))
-    to_weights = jnp.einsum("tbh,tbk->hk", before, to_rows)
+    to_rows = to_rows.astype(rows.dtype)
+    to_weights = jnp.einsum("tbh,tbk->hk", before.astype(w_hidden.dtype), to_rows.astype(w_hidden.dtype))
     return to_rows, to_weights, to_hidden, to_cell, np.zeros(is_first.shape, jax.dtypes.float0)
 
 
@@ -154,7 +160,7 @@ class Gru(_Hidden):
         def step(memory: jax.Array, x: Any) -> Any:
             row, first = x
             memory = jnp.where(first[:, None], 0.0, memory)
-            (reset, keep, new), (r, k, n) = (jnp.split(x, 3, axis=-1) for x in (row, memory @ w_hidden))
+            (reset, keep, new), (r, k, n) = (jnp.split(x, 3, axis=-1) for x in (row, _product(memory, w_hidden)))
             new = jnp.tanh(new + nn.sigmoid(reset + r) * n)
             keep = nn.sigmoid(keep + k + self.forget_bias)
             memory = keep * memory + (1 - keep) * new
@@ -179,6 +185,7 @@ class MinGru(_Hidden):
     def __call__(self, memory: jax.Array, features: jax.Array, is_first: jax.Array) -> Any:
         gate = nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(), name="gate")(features)
         new = nn.Dense(self.size, kernel_init=nn.initializers.orthogonal(), name="new")(features)
+        gate, new = gate.astype(memory.dtype), new.astype(memory.dtype)
         keep, started = nn.sigmoid(self.forget_bias - gate), is_first[..., None]
         keep, written, started = jax.lax.associative_scan(_after, (keep, (1 - keep) * new, started))
         memories = jnp.where(started, written, keep * memory + written)

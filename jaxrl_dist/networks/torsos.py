@@ -41,9 +41,10 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
         UsageError: the torso does not take such observations, or there is no such module.
     """
     name, init, norm = config.torso, kernel(config.orthogonal, math.sqrt(2.0)), normalisation(config.layer_norm)
+    dtype = jnp.dtype(config.compute)
     if name == "mlp":
         sizes = config.hidden_sizes if last_layer else config.hidden_sizes[:-1]
-        return _Mlp(sizes, ACTIVATIONS[config.activation], init, norm)
+        return _Mlp(dtype, sizes, ACTIVATIONS[config.activation], init, norm)
     if name in _CONVOLUTIONS:
         if len(shape) != 3:
             raise UsageError(
@@ -60,8 +61,8 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
                 given("network", other),
             )
         if name in _CNNS:
-            return _Cnn(*_CNNS[name], init, norm, last_layer)
-        return _ImpalaResNet(init, norm, last_layer)
+            return _Cnn(dtype, *_CNNS[name], init, norm, last_layer)
+        return _ImpalaResNet(dtype, init, norm, last_layer)
     if ":" not in name:
         raise UsageError(
             given("network", name), f" is not one of {', '.join(('mlp', *_CONVOLUTIONS))}, nor module:Class"
@@ -69,12 +70,13 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
     return custom.make(name)
 
 
-def _as_float(image: jax.Array) -> jax.Array:
+def _as_float(image: jax.Array, dtype: Any) -> jax.Array:
     scale = 1 / 255 if image.dtype == jnp.uint8 else 1.0
-    return image.astype(jnp.float32) * scale
+    return (image.astype(jnp.float32) * scale).astype(dtype)
 
 
 class _Mlp(nn.Module):
+    dtype: Any
     sizes: tuple[int, ...]
     activation: Callable[[jax.Array], jax.Array]
     kernel: Any
@@ -82,7 +84,7 @@ class _Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x).reshape(x.shape[0], -1)
+        x = _as_float(x, self.dtype).reshape(x.shape[0], -1)
         for size in self.sizes:
             x = self.activation(self.norm()(nn.Dense(size, kernel_init=self.kernel)(x)))
         return x
@@ -103,6 +105,7 @@ class _Convolution(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         weights = self.param("kernel", self.kernel, (self.size, self.size, x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        x, weights, bias = nn.dtypes.promote_dtype(x, weights, bias)
         products, convolution = (functools.partial(f, stride=self.stride) for f in (by_products, by_convolution))
         return jax.lax.platform_dependent(x, weights, cpu=products, default=convolution) + bias
 
@@ -136,6 +139,7 @@ def by_products(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
 class _Cnn(nn.Module):
     """Convolutions with relu, and a layer of units."""
 
+    dtype: Any
     layers: tuple[tuple[int, int, int], ...]
     units: int
     kernel: Any
@@ -144,7 +148,7 @@ class _Cnn(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x)
+        x = _as_float(x, self.dtype)
         for filters, size, stride in self.layers:
             x = nn.relu(self.norm()(_Convolution(filters, size, stride, self.kernel)(x)))
         return _units(self.units * self.last_layer, self.kernel, self.norm, x)
@@ -153,13 +157,14 @@ class _Cnn(nn.Module):
 class _ImpalaResNet(nn.Module):
     """Espeholt et al. 2018, figure 3 (deep): 16, 32, 32 channels, two residual blocks each, 256 units."""
 
+    dtype: Any
     kernel: Any
     norm: Callable[[], Any]
     last_layer: bool
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x)
+        x = _as_float(x, self.dtype)
 
         def conv(x: jax.Array, channels: int) -> jax.Array:
             padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

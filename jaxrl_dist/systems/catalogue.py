@@ -361,6 +361,7 @@ def resolved(
     found = dataclasses.replace(resolve.layered(layers, parse, catalogue, family), row=system)
     _check_seeds(found, system.layout(layout).seeds_together)
     _check_rows(found.settings)
+    _check_dtypes(found.settings)
     return found
 
 
@@ -489,6 +490,17 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
             f": {found['layout']} trains one seed at a time; valid: ",
             errors.given("layout", "anakin"),
             ", or scripts/study.py with --search",
+        )
+
+
+def _check_dtypes(settings: Mapping[str, Any]) -> None:
+    """Refuses two ways at once to compute with fewer bits."""
+    if settings["precision"] != "default" and settings.get("network.compute", "float32") != "float32":
+        raise errors.UsageError(
+            errors.given("precision", settings["precision"]),
+            " rounds the products of float32, and ",
+            errors.given("network.compute", settings["network.compute"]),
+            " makes them of another dtype: give one of them",
         )
 
 

@@ -51,6 +51,7 @@ ALTERED = {
         "network.layer_norm": True,
         "network.shared": True,
         "network.core": "frame_stack",
+        "network.compute": "bfloat16",
         "network.head_size": 8,
         "env.num_envs": 16,
         "layout.unroll_length": 8,
