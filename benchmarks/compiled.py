@@ -39,6 +39,10 @@ NAMED: dict[str, dict[str, Any]] = {
         **{"env.num_envs": 1024, "layout.unroll_length": 128},
     },
     "ppo_ant": {"system": "ppo", "env": "brax:ant", "env.params.backend": "spring", "env.num_envs": 4096},
+    **{
+        f"{name}_minatar": {"system": name, "env": _BREAKOUT, "layout": "anakin", "replay.capacity": 96_000}
+        for name in ("rainbow", "r2d2")
+    },
     "dqn_large": {"system": "dqn", "env": _CARTPOLE, "env.num_envs": 16, "replay.batch_size": 512},
 }
 _MANY = {"env.num_envs": 65_536, "layout.unroll_length": 16}

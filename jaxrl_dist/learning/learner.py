@@ -257,10 +257,9 @@ def _epochs(
         batch, *each = begun(key)
 
         def body(carried: Any, x: Any) -> Any:
-            state, sums, maxima = carried
+            state, totals = carried
             state, *new = minibatch(state, batch, *x)
-            (added, _), (found, _) = map(vectors.join, new)
-            return (state, jax.tree.map(jnp.add, sums, added), jax.tree.map(jnp.maximum, maxima, found)), None
+            return (state, jax.tree.map(total, totals, vectors.join(new)[0], is_maximum)), None
 
         with jax.named_scope(GRADIENT_STEP):
             return jax.lax.scan(body, carried, tuple(each))
@@ -273,15 +272,19 @@ def _epochs(
         metrics = jax.tree.map(jnp.sum, output.metrics) | {"gradient_norm": optax.global_norm(state.params.network)}
         return (output.valid.sum(), metrics), jax.tree.map(jnp.max, output.maxima)
 
-    # Carried as vectors: a loop writes each array of its results by itself.
+    def total(so_far: Array, new: Array, is_maximum: Array) -> Array:
+        return jnp.where(is_maximum, jnp.maximum(so_far, new), so_far + new)
+
+    # Sums and maxima are carried as one vector: a loop writes each array of its results by itself.
     keys = jax.random.split(inputs.key, config.epochs)
-    (sums, split_sums), (maxima, split_maxima) = map(vectors.zeros, jax.eval_shape(first))
-    maxima = [jnp.full_like(x, -jnp.inf) for x in maxima]
+    sums, maxima = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(first))
+    totals, split = vectors.join((sums, jax.tree.map(lambda x: x - jnp.inf, maxima)))
+    is_maximum = [x < 0 for x in totals]
     with jax.named_scope(EPOCH):
-        (state, sums, maxima), _ = jax.lax.scan(epoch, (state, sums, maxima), keys)
-    valid, weighted = split_sums(sums)
+        (state, totals), _ = jax.lax.scan(epoch, (state, totals), keys)
+    (valid, weighted), maxima = split(totals)
     metrics = jax.tree.map(lambda x: x / jnp.maximum(valid, 1.0), weighted)
-    return state, _Measured(valid, metrics, split_maxima(maxima))
+    return state, _Measured(valid, metrics, maxima)
 
 
 def _step(

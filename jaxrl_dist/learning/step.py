@@ -133,13 +133,17 @@ def make(learner: learners.Learner, replay: replays.Replay) -> Callable[..., Any
         shapes = jax.eval_shape(one, state, replay_state, jnp.int32(0))[2]
         zeros, split = vectors.zeros(shapes)
 
+        first = state.updates
+
         def body(i: Array, loop: Any) -> Any:
             state, replay_state, total = loop
-            state, replay_state, metrics = one(state, replay_state, i)
-            return state, replay_state, jax.tree.map(jnp.add, total, vectors.join(metrics)[0])
+            # The loop counts; a second counter would be written by a kernel of its own.
+            state, replay_state, metrics = one(state._replace(updates=first + i), replay_state, i)
+            return state._replace(updates=first), replay_state, jax.tree.map(jnp.add, total, vectors.join(metrics)[0])
 
         with jax.named_scope(learners.GRADIENT_STEP):
             state, replay_state, total = jax.lax.fori_loop(0, due, body, (state, replay_state, zeros))
+        state = state._replace(updates=first + due)
         return state, replay_state, credit - due * denominator, due, split(total)
 
     return learn
