@@ -40,8 +40,8 @@ NAMED: dict[str, dict[str, Any]] = {
     },
     "ppo_ant": {"system": "ppo", "env": "brax:ant", "env.params.backend": "spring", "env.num_envs": 4096},
     **{
-        f"{name}_minatar": {"system": name, "env": _BREAKOUT, "layout": "anakin", "replay.capacity": 96_000}
-        for name in ("rainbow", "r2d2")
+        f"{name}_minatar": {"system": name, "env": _BREAKOUT, "env.num_envs": columns, "replay.capacity": 96_000}
+        for name, columns in (("rainbow", 4), ("r2d2", 32))
     },
     "dqn_large": {"system": "dqn", "env": _CARTPOLE, "env.num_envs": 16, "replay.batch_size": 512},
 }
