@@ -97,8 +97,9 @@ def measure(target: str, flags: dict[str, Any]) -> dict[str, Any]:
     ]
     return {
         "loops": loops,
-        "kernels": report.iteration.total("kernels"),
-        "kernels_per_step": report.iteration.total("kernels") / report.rows,
+        "updates": report.updates,
+        "kernels": report.total("kernels"),
+        "kernels_per_step": report.total("kernels") / report.rows,
         "host": report.launches._asdict() if report.launches else None,
         "arguments": report.arguments,
         "temporaries": report.temporaries,
@@ -154,7 +155,7 @@ def _line(name: str, found: dict[str, Any]) -> str:
     host = found["host"]
     starts = f"{host['graphs']} graphs, {host['kernels']} kernels, {host['loops']} loops" if host else "–"
     return (
-        f"| {name} | {loops} | {found['kernels']:,} | {found['kernels_per_step']:.3g} | {starts} | "
+        f"| {name} | {loops} | {found['kernels']:,.0f} | {found['kernels_per_step']:.3g} | {starts} | "
         f"{found['predicted_s'] * 1e3:.3g} ms | {found['traced_s']} + {found['compiled_s']} s |"
     )
 

@@ -65,6 +65,9 @@ class State(NamedTuple):
 class Anakin(parallel.Layout):
     """Acts and learns in one program; made of `parallel.LayoutParts` with an environment on the device.
 
+    Attributes:
+        updates_per_iteration: of the learner, on the average once its replay has rows enough.
+
     Raises:
         UsageError: a replay that keeps observations on the host.
     """
@@ -83,6 +86,8 @@ class Anakin(parallel.Layout):
         packs = parts.mesh.devices.flat[0].platform != "cpu"
         self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=packs)
         self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
+        numerator, denominator = self._pace.ratio
+        self.updates_per_iteration = numerator / denominator if parts.replay.min_rows else 1.0
         self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
         in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
         self.program = self._program(self._train, in_specs, out_specs, donate=(6, 7, 8))

@@ -13,7 +13,7 @@ import jax
 
 from jaxrl_dist import errors
 from jaxrl_dist.learning import learner
-from jaxrl_dist.parallel import memory_use, unroll
+from jaxrl_dist.parallel import anakin, memory_use, unroll
 from jaxrl_dist.training import assemble, hlo, targets
 
 # Names that the project gives its loops, by `jax.named_scope`.
@@ -34,6 +34,7 @@ class Report(NamedTuple):
         arguments: bytes per device of the run's state.
         temporaries: bytes per device that it needs beside them.
         rows: environment steps of an iteration, over all devices.
+        updates: of the learner in an iteration, on the average once its replay has rows enough.
         devices: number of devices.
     """
 
@@ -44,12 +45,17 @@ class Report(NamedTuple):
     arguments: int
     temporaries: int
     rows: int
+    updates: float
     devices: int
 
     @property
     def iteration(self) -> hlo.Loop:
         """The loop over iterations."""
         return max(self.program.loops, key=lambda loop: loop.total("kernels"))
+
+    def total(self, name: str) -> float:
+        """Sums a number over an iteration; passes that the device alone knows are updates."""
+        return self.iteration.total(name, self.updates)
 
     def loop(self, scope: str) -> hlo.Loop | None:
         """Returns the first loop of a scope."""
@@ -74,6 +80,7 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
             errors.given("layout", "anakin"),
         )
     parts = assemble.assemble(settings, environment, assemble.choose_devices(settings, target.devices))
+    assert isinstance(parts.layout, anakin.Anakin), parts.layout
     layout, keys = parts.layout, jax.eval_shape(lambda: assemble.seed_keys(settings))
     started_s = time.perf_counter()
     lowered = layout.program.lower(*layout.run_arguments(layout.template(keys), 0, 10, 100))
@@ -83,18 +90,25 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
         compiled = lowered.compile({"xla_dump_to": folder} if is_gpu else None)
         compiled_s = time.perf_counter()
         text = _text(compiled, target)
-        thunks = [path.read_text() for path in pathlib.Path(folder).glob(_THUNKS)]
+        launches = launches_in(pathlib.Path(folder))
     memory = compiled.memory_analysis()
     return Report(
         target,
         (lowered_s - started_s, compiled_s - lowered_s),
         hlo.read(text, target.speeds, SCOPES),
-        hlo.launches(thunks[0]) if thunks else None,
+        launches,
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
         layout.rows_per_iteration,
+        layout.updates_per_iteration,
         int(layout.mesh.devices.size),
     )
+
+
+def launches_in(folder: pathlib.Path) -> hlo.Launches | None:
+    """Counts what the host starts of a GPU's program that was compiled with `xla_dump_to`; None without one."""
+    thunks = [path.read_text() for path in folder.glob(_THUNKS)]
+    return hlo.launches(max(thunks, key=len)) if thunks else None
 
 
 def _text(compiled: Any, target: targets.Target) -> str:
@@ -111,7 +125,7 @@ def seconds_per_iteration(report: Report) -> float:
     """Predicts the seconds of an iteration: those of its kernels, and of the host's stops in loops that it drives."""
     stops = sum(loop.passes is None for _, loop in report.iteration.walk())
     is_driven = report.launches is not None and report.launches.loops > 0
-    return report.iteration.total("seconds") + (stops * _HOST_STOP_S if is_driven else 0.0)
+    return report.total("seconds") + (stops * _HOST_STOP_S if is_driven else 0.0)
 
 
 def describe(report: Report) -> list[str]:
@@ -124,9 +138,9 @@ def describe(report: Report) -> list[str]:
         "kernels of a pass",
     ]
     for depth, loop in report.iteration.walk():
-        name = "iteration" if not depth else f"{_words(loop)} × {loop.passes or 'as many as are due'}"
+        name = "iteration" if not depth else f"{_words(loop)} × {loop.passes or f'{report.updates:.3g} due'}"
         lines.append(f"  {'  ' * depth}{name}: {loop.kernels:,}{_exchanged(loop)}")
-    kernels = report.iteration.total("kernels")
+    kernels = report.total("kernels")
     lines.append(f"  in all {kernels:,.0f} an iteration, {kernels / report.rows:.3g} per environment step")
     if report.launches:
         graphs, others, loops = report.launches
@@ -138,11 +152,11 @@ def describe(report: Report) -> list[str]:
 
 def bottleneck(report: Report) -> str:
     """Says in words what takes most of the predicted time."""
-    speeds, iteration, seconds = report.target.speeds, report.iteration, seconds_per_iteration(report)
+    speeds, seconds = report.target.speeds, seconds_per_iteration(report)
     parts = {
-        "starting kernels": iteration.total("kernels") * speeds.kernel_s,
-        "moving bytes": iteration.total("bytes") / speeds.bytes_per_second,
-        "products": iteration.total("flops") / speeds.flops_per_second,
+        "starting kernels": report.total("kernels") * speeds.kernel_s,
+        "moving bytes": report.total("bytes") / speeds.bytes_per_second,
+        "products": report.total("flops") / speeds.flops_per_second,
     }
     name = max(parts, key=lambda part: parts[part])
     return f"{name} takes {min(parts[name] / seconds, 1.0):.0%}"

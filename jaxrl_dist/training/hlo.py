@@ -83,9 +83,11 @@ class Loop:
         for loop in self.loops:
             yield from loop.walk(depth + 1)
 
-    def total(self, name: str) -> float:
-        """Sums a number over a pass and all passes of the loops in it; an unknown number of passes counts as one."""
-        return getattr(self, name) + sum((loop.passes or 1) * loop.total(name) for loop in self.loops)
+    def total(self, name: str, due: float = 1.0) -> float:
+        """Sums a number over a pass and all passes of the loops in it; an unknown number of passes counts as `due`."""
+        return getattr(self, name) + sum(
+            (due if loop.passes is None else loop.passes) * loop.total(name, due) for loop in self.loops
+        )
 
 
 class Speeds(NamedTuple):

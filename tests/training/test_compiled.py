@@ -71,7 +71,7 @@ def _report(passes: int | None, launches: hlo.Launches | None) -> compiled.Repor
     inner = hlo.Loop("gradient_step", passes, kernels=10, bytes=2_000, seconds=1e-5, collectives=[("all-reduce", 48)])
     outer = hlo.Loop("", None, kernels=5, seconds=5e-6, loops=[inner])
     target = targets.Target("h200:2", (), speeds)
-    return compiled.Report(target, (1.0, 2.0), hlo.Loop("", 1, loops=[outer]), launches, 2**20, 2**21, 64, 2)
+    return compiled.Report(target, (1.0, 2.0), hlo.Loop("", 1, loops=[outer]), launches, 2**20, 2**21, 64, 2.5, 2)
 
 
 def test_a_report_sums_passes_and_waits() -> None:
@@ -83,8 +83,8 @@ def test_a_report_sums_passes_and_waits() -> None:
     assert "1 graphs and 2 kernels" in text and "3 loops" in text
     assert compiled.bottleneck(report) == f"starting kernels takes {45e-6 / 55e-6:.0%}"
     on_tpu = _report(None, None)
-    assert compiled.seconds_per_iteration(on_tpu) == pytest.approx(1.5e-5)
-    assert "as many as are due" in "\n".join(compiled.describe(on_tpu))
+    assert compiled.seconds_per_iteration(on_tpu) == pytest.approx(5e-6 + 2.5e-5) and on_tpu.total("kernels") == 30
+    assert "gradient step × 2.5 due: 10" in "\n".join(compiled.describe(on_tpu))
     assert report.loop("gradient_step") is report.iteration.loops[0] and report.loop("epoch") is None
 
 
@@ -100,6 +100,16 @@ def test_a_program_of_this_machine_has_the_loops_of_its_settings() -> None:
     torsos = 2 * (2 * (2 * 16 * 64 * (4 + 64)) + 2 * 16 * 64 * 64)
     # Their heads have three outputs, whose products may be sums.
     assert torsos <= step.flops <= torsos + 3 * (2 * 16 * 64 * 3) and step.kernels > 5
+
+
+def test_updates_of_a_replay_are_counted_as_they_fall_due() -> None:
+    sizes = {"env.num_envs": 8, "layout.unroll_length": 2, "replay.batch_size": 32, "replay.samples_per_insert": 5}
+    sizes |= {"replay.capacity": 640, "replay.min_size": 64}
+    report = compiled.compile_run({"system": "dqn", "env": "toy:walk", **sizes}, targets.make("cpu"))
+    assert report.updates == 16 * 5 / 32
+    step: Any = report.loop("gradient_step")
+    without = report.total("kernels") - 2.5 * step.total("kernels")
+    assert step.passes is None and step.kernels > 5 and 0 < without < report.iteration.total("kernels")
 
 
 def test_other_layouts_are_refused() -> None:
