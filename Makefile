@@ -10,6 +10,8 @@ RUNS ?= all
 # For `mutants`: the number of random mutants, and of those judged at once.
 COUNT ?= 300
 JOBS ?= 2
+# For `compiled`: a folder with clones of PureJaxRL and Stoix (`purejaxrl`, `Stoix`).
+PEERS ?=
 # For `test-newest`: its environment, the command that installs there, and pyproject.toml's packages without bounds.
 NEWEST = .venv-newest
 NEWEST_PIP = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --only-binary=:all:
@@ -61,15 +63,21 @@ bench: setup
 	$(RUN) benchmarks/run.py --peers=.venv-peers --out=runs/bench
 
 # Compilers for GPUs and TPUs that are not there, in an environment of its own: 7 GB of wheels.
-compiled: .venv-compiled/.installed
+compiled: .venv-compiled/.installed .venv-peers/compiled/.installed
 	.venv-compiled/bin/python benchmarks/compiled.py
-	.venv-compiled/bin/python -m pytest -q tests/training/test_compiled.py
+	.venv-compiled/bin/python benchmarks/compiled_peers.py --peers=$(PEERS)
+	.venv-compiled/bin/python -m pytest -q tests/training/test_compiled.py tests/test_compiled_peers.py
 
 .venv-compiled/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv-compiled
 	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
 		--requirement requirements.lock --constraint requirements.lock "jax[cuda12]" libtpu
 	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+.venv-peers/compiled/.installed: benchmarks/requirements-compiled.txt .venv-compiled/.installed
+	.venv-compiled/bin/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: --no-deps \
+		--upgrade --target $(@D) --requirement $<
 	@touch $@
 
 learn: setup
