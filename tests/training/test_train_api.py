@@ -1,5 +1,6 @@
 """The package as a library: train, load, evaluate and act; trainers side by side in one process."""
 
+import collections
 import functools
 import json
 import os
@@ -273,6 +274,31 @@ def test_programs_over_several_cpu_devices_are_not_kept(programs: pathlib.Path, 
     rows = jax.device_put(jnp.arange(4.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
     assert jax.jit(lambda x: 2 * x.sum() + 1)(rows) == 13
     assert programs.exists() == (count == 1)
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+def test_kept_programs_serve_other_folders_and_seeds(
+    system: str, programs: pathlib.Path, train: conftest.Train
+) -> None:
+    counts: collections.Counter[str] = collections.Counter()
+
+    def count(event: str, **_: Any) -> None:
+        counts[event.rpartition("/")[2]] += 1
+
+    jax.monitoring.register_event_listener(count)
+    runner.keep_programs(jax.devices()[:1])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        train(system=system, folder="first", seed=1)
+        kept, made = set(programs.iterdir()), counts["cache_misses"]
+        again = train(system=system, folder="second/deeper", seed=2)
+        hits, missed, unchanged = counts["cache_hits"], counts["cache_misses"] - made, set(programs.iterdir()) == kept
+        train(system=system, folder="third", seed=2, **{"network.hidden_sizes": (24,)})
+    finally:
+        jax.monitoring.unregister_event_listener(count)
+    assert made > 0 and hits > 0 and not missed and unchanged, (made, hits, missed)
+    assert again.summary["learner_steps"] > 0
+    assert counts["cache_misses"] > made and set(programs.iterdir()) > kept, "another network is another program"
 
 
 def test_an_environment_that_fails_in_evaluation_is_one_line(
