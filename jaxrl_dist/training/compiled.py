@@ -33,7 +33,7 @@ class Report(NamedTuple):
         launches: what the host of a GPU starts, None for a TPU.
         arguments: bytes per device of the run's state.
         temporaries: bytes per device that it needs beside them.
-        rows: environment steps of an iteration, over all devices.
+        rows: environment steps of an iteration and seed, over all devices.
         updates: of the learner in an iteration, on the average once its replay has rows enough.
         devices: number of devices.
     """
@@ -50,11 +50,18 @@ class Report(NamedTuple):
 
     @property
     def iteration(self) -> hlo.Loop:
-        """The loop over iterations."""
-        return max(self.program.loops, key=lambda loop: loop.total("kernels"))
+        """The loop over iterations, whose number only the device knows."""
+        found = [loop for _, loop in self.program.walk() if loop.passes is None]
+        return max(found, key=lambda loop: loop.total("kernels"))
+
+    @property
+    def in_turn(self) -> int:
+        """Seeds that a device trains one after the other, as CPUs do; each has a loop over iterations of its own."""
+        around = [loop.passes for loop in self.program.loops if any(one is self.iteration for one in loop.loops)]
+        return (around[0] if around else None) or 1
 
     def total(self, name: str) -> float:
-        """Sums a number over an iteration; passes that the device alone knows are updates."""
+        """Sums a number over an iteration of a seed; passes in it that the device alone knows are updates."""
         return self.iteration.total(name, self.updates)
 
     def loop(self, scope: str) -> hlo.Loop | None:
@@ -122,10 +129,10 @@ def _text(compiled: Any, target: targets.Target) -> str:
 
 
 def seconds_per_iteration(report: Report) -> float:
-    """Predicts the seconds of an iteration: those of its kernels, and of the host's stops in loops that it drives."""
+    """Predicts the seconds of an iteration of all seeds: of kernels, and of the host's stops in the loops it drives."""
     stops = sum(loop.passes is None for _, loop in report.iteration.walk())
     is_driven = report.launches is not None and report.launches.loops > 0
-    return report.total("seconds") + (stops * _HOST_STOP_S if is_driven else 0.0)
+    return report.in_turn * report.total("seconds") + (stops * _HOST_STOP_S if is_driven else 0.0)
 
 
 def describe(report: Report) -> list[str]:
@@ -138,7 +145,8 @@ def describe(report: Report) -> list[str]:
         "kernels of a pass",
     ]
     for depth, loop in report.iteration.walk():
-        name = "iteration" if not depth else f"{_words(loop)} × {loop.passes or f'{report.updates:.3g} due'}"
+        passes = loop.passes or f"{report.updates:.3g} due"
+        name = "iteration" if loop is report.iteration else f"{_words(loop)} × {passes}"
         lines.append(f"  {'  ' * depth}{name}: {loop.kernels:,}{_exchanged(loop)}")
     kernels = report.total("kernels")
     lines.append(f"  in all {kernels:,.0f} an iteration, {kernels / report.rows:.3g} per environment step")
@@ -146,7 +154,7 @@ def describe(report: Report) -> list[str]:
         graphs, others, loops = report.launches
         lines.append(f"the host starts {graphs} graphs and {others} kernels outside of them, and drives {loops} loops")
     seconds = seconds_per_iteration(report)
-    speed = report.rows / seconds
+    speed = report.rows * report.in_turn / seconds
     return [*lines, f"predicted: {seconds * 1e3:.3g} ms an iteration, {speed:,.0f} steps/s; {bottleneck(report)}"]
 
 
@@ -159,7 +167,7 @@ def bottleneck(report: Report) -> str:
         "products": report.total("flops") / speeds.flops_per_second,
     }
     name = max(parts, key=lambda part: parts[part])
-    return f"{name} takes {min(parts[name] / seconds, 1.0):.0%}"
+    return f"{name} takes {min(report.in_turn * parts[name] / seconds, 1.0):.0%}"
 
 
 def _words(loop: hlo.Loop) -> str:

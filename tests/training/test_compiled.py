@@ -112,6 +112,16 @@ def test_updates_of_a_replay_are_counted_as_they_fall_due() -> None:
     assert step.passes is None and step.kernels > 5 and 0 < without < report.iteration.total("kernels")
 
 
+def test_seeds_of_a_cpu_take_their_turns() -> None:
+    sizes = {"env.num_envs": 4, "layout.unroll_length": 4, "learner.minibatches": 1, "learner.epochs": 1}
+    flags = {"system": "ppo", "env": "toy:walk", "layout": "anakin", **sizes}
+    one = compiled.compile_run(flags, targets.make("cpu"))
+    three = compiled.compile_run({**flags, "num_seeds": 3, "layout.num_devices": 1}, targets.make("cpu"))
+    assert (one.in_turn, three.in_turn) == (1, 3) and three.iteration.passes is None
+    assert three.total("kernels") == pytest.approx(one.total("kernels"), rel=0.2)
+    assert compiled.seconds_per_iteration(three) == pytest.approx(3 * compiled.seconds_per_iteration(one), rel=0.2)
+
+
 def test_other_layouts_are_refused() -> None:
     target = targets.Target("h200", (), hlo.Speeds(1.0, 1.0, 1.0))
     with conftest.refused("--target=h200: ", "sebulba", "--layout=anakin"):
