@@ -30,9 +30,12 @@ NAMED: dict[str, dict[str, Any]] = {
         **{"network.torso": "mlp", "network.hidden_sizes": "64,64", "network.shared": "false"},
         **{"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32},
     },
-    "ppo_lstm": {
-        **{"system": "ppo", "env": _BREAKOUT, "network.core": "lstm"},
-        **{"env.num_envs": 1024, "layout.unroll_length": 128},
+    **{
+        f"ppo_{core}": {
+            **{"system": "ppo", "env": _BREAKOUT, "network.core": core},
+            **{"env.num_envs": 1024, "layout.unroll_length": 128},
+        }
+        for core in ("lstm", "gru", "mingru")
     },
     "ppo_minatar": {
         **{"system": "ppo", "env": _BREAKOUT, "network.torso": "mlp"},

@@ -87,7 +87,8 @@ study dtypes_pendulum 5 "${dtypes[@]}" -- --preset=sac/pendulum
 study dtypes_memory_chain 5 "${dtypes[@]}" -- --preset=r2d2/memory_chain
 # PPO with each memory; that of LSTMs is `memory_chain` above.
 study memory_chain_cores 5 --setting="gru: --network.core=gru" --setting="mingru: --network.core=mingru" \
-  --setting="lstm: --network.core=lstm" -- --preset=ppo/memory_chain
+  --setting="lstm: --network.core=lstm" --setting="mingru, bias 4: --network.core=mingru --network.forget_bias=4" -- \
+  --preset=ppo/memory_chain
 study hidden_velocities_replays 5 --setting="R2D2: --system=r2d2 --layout=anakin --steps=1_000_000" \
   --setting="DQN: --system=dqn" -- --env=gymnax:CartPole-v1 --env.params.observe=0,2 --steps=500_000
 # Asynchronous systems: actors apart or not, replays of their own or one for all.

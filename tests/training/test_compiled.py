@@ -132,6 +132,11 @@ def test_the_table_has_a_row_for_every_program() -> None:
     assert list(TABLE.read()) == list(TABLE.rows())
 
 
+@pytest.mark.parametrize("name", ["ppo_large", "dqn_large", "rainbow_minatar", "r2d2", "sac"])
+def test_a_program_on_one_gpu_is_one_graph_in_the_table(name: str) -> None:
+    assert TABLE.read()[f"{name}@h200"]["host"] == {"graphs": 1, "kernels": 0, "loops": 0}
+
+
 def _is_installed(target: str) -> bool:
     return importlib.util.find_spec("jax_cuda12_plugin" if target.startswith("h") else "libtpu") is not None
 
@@ -164,5 +169,7 @@ def test_a_program_compiles_fits_and_starts_no_more_than_it_did(name: str) -> No
         sizes = sorted(size for loop in steps for _, size in loop.get("collectives", ()))
         # The gradient's, and at most one of a few numbers.
         assert sum(size > 4_096 for size in sizes) == 1 and len(sizes) <= 2, sizes
+    if found["host"]:
+        assert all(found["host"][kind] <= before["host"][kind] for kind in ("graphs", "kernels", "loops"))
     made = [loop["operation"] for loop in found["loops"] if "operation" in loop]
     assert not set(made) & {"scatter", "gather"}, f"the compiler made a loop of each {made}"
