@@ -70,6 +70,8 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
         2 0.0 [2.]
         0 1.0 [0.]
     """
+    # Traced once, however often a program needs them; some libraries take a second each time.
+    bare = bare._replace(reset=jax.jit(bare.reset, inline=True), step=jax.jit(bare.step, inline=True))
     struct = _common_struct(bare)
     restart = _restart_where_ended(lambda key: _cast(bare.reset(key), struct))
 

@@ -158,7 +158,9 @@ class Anakin(parallel.Layout):
     def _train(
         self, start: Array, stop: Array, total: Array, ready_at: Array, credit: Array, key: Array, *carried: Any
     ) -> Any:
-        one = functools.partial(self._iterate, _device_key(key), total, ready_at)
+        # Traced once, for the shapes of its metrics and for the loop.
+        iterate = jax.jit(self._iterate, inline=True)
+        one = functools.partial(iterate, _device_key(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
         zeros, split = vectors.zeros(shapes)
 

@@ -321,3 +321,22 @@ def test_trees_that_change_are_refused_by_name() -> None:
         wrappers.auto_reset(good._replace(step=longer))
     with pytest.raises(ValueError, match="toy:episode: .*PyTreeDef"):
         wrappers.auto_reset(good._replace(reset=lambda key: (good.reset(key)[0], [jnp.zeros(2)])))
+
+
+def test_an_environment_is_traced_once_for_all_programs() -> None:
+    traced: list[str] = []
+    bare = toy.bare("walk", 5)
+
+    def reset(key: jax.Array) -> Any:
+        traced.append("reset")
+        return bare.reset(key)
+
+    def step(key: jax.Array, state: Any, action: jax.Array) -> environments.Transition:
+        traced.append("step")
+        return bare.step(key, state, action)
+
+    columns = environments.columns(wrappers.auto_reset(bare._replace(reset=reset, step=step)))
+    for count in (2, 3):
+        state, _ = columns.reset(jax.random.key(0), jnp.arange(count))
+        jax.jit(columns.step).lower(state, jnp.zeros(count, jnp.int32))
+    assert sorted(traced) == ["reset", "step"]

@@ -10,8 +10,8 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import envs
+from jaxrl_dist.parallel import anakin, unroll
 from jaxrl_dist.parallel import mesh as meshes
-from jaxrl_dist.parallel import unroll
 
 CARTPOLE = "gymnax:CartPole-v1"
 PENDULUM = "gymnax:Pendulum-v1"
@@ -118,6 +118,14 @@ def test_programs_lower_for_every_platform(small, variant):
     # One module for all: an operation that one of them lacks is an error that names it.
     text = run.layout.program.trace(*arguments).lower(lowering_platforms=("cpu", "cuda", "tpu")).as_text()
     assert "stablehlo" in text
+
+
+def test_an_iteration_is_traced_once(small, monkeypatch):
+    traced, iterate = [], anakin.Anakin._iterate
+    monkeypatch.setattr(anakin.Anakin, "_iterate", lambda *args: traced.append(args) or iterate(*args))
+    run = small("ppo", CARTPOLE, 1, {})
+    run.layout.program.trace(*run.layout.run_arguments(run.layout.template(run.keys), 0, 1, 20))
+    assert len(traced) == 1
 
 
 def test_updates_follow_samples_per_insert(small):
