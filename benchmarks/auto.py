@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
     arguments = parser.parse_args()
     runner.prepare()
+    runner.keep_programs()
     print("| task | auto's choice | steps/s | best of the grid | steps/s | auto ÷ best |", flush=True)
     print("|---|---|---|---|---|---|", flush=True)
     for name in arguments.tasks.split(","):
@@ -64,7 +65,7 @@ def _compare(task: dict[str, Any], axes: tuple[Axes, ...], rounds: int) -> str:
     named = {**task, "layout": resolve.AUTO}
     settings, _ = assemble.resolve(named)
     devices = jax.devices()
-    found = auto_layout.Trials(named, devices, runner.keep_programs, _tell).choose(settings)
+    found = auto_layout.Trials(named, devices, _tell).choose(settings)
     chosen = {name: value for name, (value, _) in found.items()}
     grid = [dict(zip(one, values, strict=True)) for one in axes for values in itertools.product(*one.values())]
     with contextlib.ExitStack() as stack:
@@ -104,7 +105,6 @@ def _probe(stack: contextlib.ExitStack, flags: Mapping[str, Any]) -> probe.Probe
     try:
         settings, environment = assemble.resolve(flags)
         chosen = assemble.choose_devices(settings, jax.devices())
-        runner.keep_programs(chosen)
         made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
     except errors.UsageError as error:
         _tell(f"{_text(flags)}: {error}")

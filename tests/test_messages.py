@@ -77,7 +77,7 @@ def prepare(folder: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
     patch.syspath_prepend(folder)
     # The devices and the folder of compiled programs are those of the tests.
     patch.setattr(runner, "prepare", lambda: None)
-    patch.setattr(runner, "keep_programs", lambda devices: None)
+    patch.setattr(runner, "keep_programs", lambda: None)
     for name in ABSENT:
         patch.setitem(sys.modules, name, None)
 

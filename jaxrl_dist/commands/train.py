@@ -31,10 +31,11 @@ def train(flags: Mapping[str, Any]) -> int:
     from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
+    runner.keep_programs()
     stop = stopping.StopToken()
     with stop.install():
         try:
-            run = runner.drive(flags, jax.devices(), stop, display=True, on_devices=runner.keep_programs)
+            run = runner.drive(flags, jax.devices(), stop, display=True)
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)
     if run.reason == session.STOPPED:
@@ -57,6 +58,7 @@ def _rehearse(flags: Mapping[str, Any], settings: Resolved, target: str) -> int:
             if target:
                 lines = compiled.describe(compiled.compile_run(flags, targets.make(target)))
             else:
+                runner.keep_programs()
                 lines = dry_run.describe(flags, settings, jax.devices())
             for line in lines:
                 commands.say(line)

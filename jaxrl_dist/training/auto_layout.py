@@ -38,7 +38,6 @@ def settle(
     environment: envs.Environment | envs.HostTask,
     folder: pathlib.Path,
     devices: Sequence[jax.Device],
-    on_devices: Callable[[Sequence[jax.Device]], None],
     say: Callable[[str], None],
 ) -> tuple[resolve.Resolved, envs.Environment | envs.HostTask]:
     """Returns settings and environment; under `--layout=auto` with the choices of an earlier session, or new ones.
@@ -49,7 +48,6 @@ def settle(
         environment: the environment that they name.
         folder: run folder, which may hold an earlier session.
         devices: devices to choose from.
-        on_devices: called with the devices of each option, before anything is compiled for them.
         say: prints a line.
 
     Raises:
@@ -59,7 +57,7 @@ def settle(
         return settings, environment
     contents = folders.held(folder)
     earlier = {} if contents is None else catalogue.measured_in(contents, settings)
-    measured = earlier or Trials(named, devices, on_devices, say).choose(settings)
+    measured = earlier or Trials(named, devices, say).choose(settings)
     return assemble.resolve(named, measured)
 
 
@@ -69,13 +67,11 @@ class Trials(NamedTuple):
     Attributes:
         named: settings by flag name, as the user gave them.
         devices: devices to choose from.
-        on_devices: called with the devices of each option, before anything is compiled for them.
         say: prints a line.
     """
 
     named: Mapping[str, Any]
     devices: Sequence[jax.Device]
-    on_devices: Callable[[Sequence[jax.Device]], None]
     say: Callable[[str], None]
 
     def choose(self, settings: resolve.Resolved) -> Measured:
@@ -132,7 +128,6 @@ class Trials(NamedTuple):
         try:
             settings, environment = assemble.resolve(self.named, {**measured, **entries})
             chosen = assemble.choose_devices(settings, self.devices)
-            self.on_devices(chosen)
             made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
         except errors.UsageError as error:
             self.say(f"{resolve.AUTO}: {_text(option)} is not possible: {errors.as_typed(error)}")

@@ -20,7 +20,7 @@ from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import loggers
 from jaxrl_dist.settings import resolve
-from jaxrl_dist.training import assemble, auto_layout, probe, records, resume, runner, session
+from jaxrl_dist.training import assemble, auto_layout, probe, records, resume, session
 
 _PROBE_S = 5.0
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -61,12 +61,9 @@ def describe(
     yield f"dry run of {settings['system']} on {settings['env']}; nothing is written to {folder}{held}"
     with memory_use.named(), session.matmul_precision(settings):
         notes: list[str] = []
-        settings, environment = auto_layout.settle(
-            flags, settings, environment, folder, devices, runner.keep_programs, notes.append
-        )
+        settings, environment = auto_layout.settle(flags, settings, environment, folder, devices, notes.append)
         yield from notes
         chosen = assemble.choose_devices(settings, devices)
-        runner.keep_programs(chosen)
         with contextlib.closing(probe.Probe(settings, environment, chosen)) as probed:
             yield from _placement(probed)
             template = probed.parts.layout.template(probed.keys)

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -100,7 +100,6 @@ def drive(
     stop: stopping.StopToken,
     *,
     display: bool,
-    on_devices: Callable[[Sequence[jax.Device]], None] = lambda devices: None,
     callbacks: Sequence[session.Callback] = (),
 ) -> Run:
     """Trains a run until it is finished or a stop is requested; saves and sums up either way.
@@ -110,7 +109,6 @@ def drive(
         devices: devices to choose from.
         stop: checked between updates.
         display: whether to show the progress on standard output.
-        on_devices: called with the chosen devices, before anything is compiled for them.
         callbacks: see `train`.
 
     Raises:
@@ -128,9 +126,8 @@ def drive(
     ):
         with stop.at_once("stopped before the run began; nothing was saved"):
             say = print if display else _say_nothing
-            settings, environment = auto_layout.settle(named, settings, environment, folder, devices, on_devices, say)
+            settings, environment = auto_layout.settle(named, settings, environment, folder, devices, say)
         chosen = assemble.choose_devices(settings, devices)
-        on_devices(chosen)
         parts = assemble.assemble(settings, environment, chosen)
         started = resume.start(parts, folder)
         # Written only now, as nothing can refuse the run any more. A finished run keeps the config of its training.
@@ -158,16 +155,11 @@ def use_cores() -> None:
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
 
 
-def keep_programs(devices: Sequence[jax.Device]) -> None:
-    """Keeps compiled programs between processes, but for those over several devices of a CPU; for scripts.
-
-    With jaxlib 0.10.2 such a program, loaded instead of compiled, crashes the process in about half of the runs: two of
-    its reductions meet in one rendezvous (`InProcessCommunicator::AllReduce`).
-    """
-    several = devices[0].platform == "cpu" and len(devices) > 1
+def keep_programs() -> None:
+    """Keeps compiled programs between processes; for scripts, before anything is compiled."""
     # JAX decides once whether to keep programs; this makes it decide again.
     compilation_cache.reset_cache()
-    jax.config.update("jax_compilation_cache_dir", None if several else str(cache_folder()))
+    jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 

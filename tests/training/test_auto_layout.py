@@ -45,7 +45,7 @@ def measure_as(monkeypatch: pytest.MonkeyPatch, speed: Callable[[resolve.Resolve
 
 def chosen(flags: dict[str, Any], devices: int = 8) -> tuple[auto_layout.Measured, list[str]]:
     said: list[str] = []
-    trials = auto_layout.Trials(flags, jax.devices()[:devices], lambda devices: None, said.append)
+    trials = auto_layout.Trials(flags, jax.devices()[:devices], said.append)
     return trials.choose(assemble.resolve(flags)[0]), said
 
 
@@ -112,7 +112,7 @@ def test_what_a_flag_names_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_simulators_that_come_by_themselves_are_refused() -> None:
     flags = {"system": "ppo", "env": "external:robot", "layout": "auto"}
     with conftest.refused("--layout=auto: ", "external:robot"):
-        auto_layout.Trials(flags, [], lambda devices: None, print).choose(catalogue.resolved(flags))
+        auto_layout.Trials(flags, [], print).choose(catalogue.resolved(flags))
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
     flags = flags_of("ppo")
     options = [{"layout.num_devices": 1}, {"layout.num_devices": 3}]
     said: list[str] = []
-    trials = auto_layout.Trials(flags, jax.devices(), lambda _: None, said.append)
+    trials = auto_layout.Trials(flags, jax.devices(), said.append)
     found = trials.speeds({"layout": ("anakin", "auto")}, options)
     assert found[0] > 0 and found[1] == 0.0
     refused = r"auto: --layout\.num_devices=3 is not possible: --\S+ is not divided by 3"

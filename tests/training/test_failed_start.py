@@ -81,7 +81,7 @@ def test_what_could_not_be_saved_is_said_beside_the_error(
 
     monkeypatch.setattr(session, "run", fail)
     monkeypatch.setattr(runner, "prepare", lambda: None)
-    monkeypatch.setattr(runner, "keep_programs", lambda devices: None)
+    monkeypatch.setattr(runner, "keep_programs", lambda: None)
     small = conftest.SMALL["ppo"] | {"network.hidden_sizes": "16", "env.num_envs": 16}
     flags = [f"--{name}={value}" for name, value in {"env": CARTPOLE, **small, "out": tmp_path}.items()]
     assert commands.run(train_command.main, "train", flags) == (2 if kind is errors.UsageError else 1)

@@ -209,7 +209,7 @@ def test_a_folder_that_went_away_is_one_line_and_exit_code_one(
 
     monkeypatch.setattr(checkpoint, "save", save_and_leave)
     monkeypatch.setattr(runner, "prepare", lambda: None)
-    monkeypatch.setattr(runner, "keep_programs", lambda devices: None)
+    monkeypatch.setattr(runner, "keep_programs", lambda: None)
     small = {
         **conftest.SMALL["ppo"],
         "network.hidden_sizes": 16,
