@@ -291,7 +291,7 @@ def test_kept_programs_serve_other_folders_and_seeds(
 
 @pytest.mark.slow
 def test_kept_programs_of_two_cpu_devices_load_in_fresh_processes(tmp_path: pathlib.Path) -> None:
-    """With an older jaxlib about half of such processes crashed."""
+    """About half of such processes crashed once, with the same jaxlib; see docs/decisions.md, 72."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("scripts make one virtual device per core")
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "XLA_FLAGS": ""}
