@@ -30,8 +30,8 @@ WALKS = {
         "parallel/sebulba/actor.py": ["Actor._run"],
         "parallel/sebulba/in_step.py": ["InStep.play"],
         "parallel/unroll.py": [
-            *("HostUnroll.__init__", "HostUnroll.run", "HostUnroll.warm_up", "HostUnroll._buffers"),
-            *("HostUnroll._acted", "HostUnroll._row", "HostUnroll._finished"),
+            *("HostUnroll.__init__", "HostUnroll.run", "HostUnroll.warm_up", "HostUnroll._begun", "HostUnroll._acted"),
+            *("Rows.__init__", "Rows.allocate", "Rows.write", "Rows.tree", "finished"),
         ],
     },
 }

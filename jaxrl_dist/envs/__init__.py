@@ -159,8 +159,31 @@ def _columns(reset: Callable[..., Any], step: Callable[..., Any]) -> Columns:
     return Columns(reset_all, jax.vmap(step))
 
 
+class RawStep(NamedTuple):
+    """Columns of N environments on the CPU, as cheap as their library gives them; `host.episodes.timestep` reads them.
+
+    Attributes:
+        observation: tree of [N, ...] as in the spec; f64 where the spec has f32.
+        reward: [N], real; anything where `is_first`.
+        is_first: bool [N], whether the environment was reset instead of stepped.
+        is_last: bool [N], whether its episode has ended. Both: it was lost, and its episode is cut short here, at its
+            last observation, with reward 0 and discount 1; the episode is not counted.
+        discount: bool [N], False where it terminated or lost a life; anything where `is_first`.
+    """
+
+    observation: ArrayTree
+    reward: Any
+    is_first: Any
+    is_last: Any
+    discount: Any
+
+
 class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
+
+    It has two faces. `reset`, `step`, `send` and `recv` check what they take and what they give, at every step. The raw
+    ones check nothing, for actors, who check the rows of a whole unroll at once with `account`; `host.checked.Checked`
+    makes the first of the second.
 
     One thread at a time uses it. Returned arrays are never written to again. Some libraries wait for ever, in native
     code, for an environment that hangs; another thread therefore calls `hangs.check_waiting` now and then, which reads
@@ -169,6 +192,7 @@ class HostEnvironment(Protocol):
     Attributes:
         spec: facts that an agent may know of one of them.
         num_envs: B.
+        batch_size: number of environments that `recv` returns at a time, B if it waits for all.
         timeout_s: a step that takes longer is a fault.
         waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always 0
             if the environments end a wait of `timeout_s` themselves.
@@ -177,6 +201,7 @@ class HostEnvironment(Protocol):
 
     spec: types.EnvironmentSpec
     num_envs: int
+    batch_size: int
 
     @property
     def timeout_s(self) -> float: ...
@@ -186,7 +211,11 @@ class HostEnvironment(Protocol):
     def waiting_for(self) -> np.ndarray: ...
 
     def reset(self) -> types.TimeStep:
-        """Starts every environment anew, and returns the first timesteps, leaves [B, ...]."""
+        """Starts every environment anew, and returns the first timesteps, leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: one of them died, hung or returned an invalid value.
+        """
 
     def step(self, action: np.ndarray) -> types.TimeStep:
         """Steps every environment with action [B, ...] and returns leaves [B, ...].
@@ -208,6 +237,38 @@ class HostEnvironment(Protocol):
 
         Raises:
             EnvironmentFault: one of them died, hung or returned an invalid value.
+        """
+
+    def raw_reset(self) -> RawStep:
+        """Starts every environment anew, waiting first for those that are being stepped; leaves [B, ...].
+
+        Raises:
+            EnvironmentFault: one of them died or hung.
+        """
+
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of the environments i32 [N] with action i32 [N] or f32 [N, ...], and checks neither."""
+
+    def raw_recv(self) -> tuple[RawStep, np.ndarray]:
+        """Waits as `recv` does; leaves [N, ...] that nothing has checked, and their indices i32 [N].
+
+        Raises:
+            EnvironmentFault: one of them died or hung.
+        """
+
+    def account(self, rows: types.TimeStep, lost: np.ndarray, env_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Checks rows of the raw face, and follows their episodes; every row comes once, in order.
+
+        Args:
+            rows: leaves [T, N, ...] in NumPy, the next T rows of each environment.
+            lost: bool [T, N], rows where an episode was cut short.
+            env_ids: i32 [N], all different.
+
+        Returns:
+            Return f32 [T, N] and length i32 [T, N] of the episode so far, both 0 where it was cut short.
+
+        Raises:
+            EnvironmentFault: a number is not finite or out of range, or a reset is out of place.
         """
 
     def close(self) -> None:

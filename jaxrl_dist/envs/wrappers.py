@@ -10,6 +10,7 @@ from jax import custom_batching
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
+from jaxrl_dist.envs.host import checked
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -203,13 +204,14 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
     return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
 
 
-class _Observed:
+class _Observed(checked.Checked):
     """Environments on the CPU that keep only some components of their observations."""
 
     def __init__(
         self, environment: envs.HostEnvironment, spec: types.EnvironmentSpec, indices: tuple[int, ...]
     ) -> None:
-        self.spec, self.num_envs, self.timeout_s = spec, environment.num_envs, environment.timeout_s
+        super().__init__(spec, environment.num_envs, environment.batch_size)
+        self.timeout_s = environment.timeout_s
         self._environment, self._indices = environment, np.asarray(indices)
 
     @property
@@ -220,24 +222,24 @@ class _Observed:
     def waiting_for(self) -> np.ndarray:
         return self._environment.waiting_for
 
-    def reset(self) -> types.TimeStep:
-        return self._shown(self._environment.reset())
+    def raw_reset(self) -> envs.RawStep:
+        self._busy[:] = False
+        return self._shown(self._environment.raw_reset())
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        return self._shown(self._environment.step(action))
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self._environment.raw_send(action, env_ids)
+        self._busy[env_ids] = True
 
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        self._environment.send(action, env_ids)
-
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        timestep, env_ids = self._environment.recv()
-        return self._shown(timestep), env_ids
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        raw, env_ids = self._environment.raw_recv()
+        self._busy[env_ids] = False
+        return self._shown(raw), env_ids
 
     def close(self) -> None:
         self._environment.close()
 
-    def _shown(self, timestep: types.TimeStep) -> types.TimeStep:
-        return timestep._replace(observation=timestep.observation[:, self._indices])
+    def _shown(self, raw: envs.RawStep) -> envs.RawStep:
+        return raw._replace(observation=raw.observation[:, self._indices])
 
 
 def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:

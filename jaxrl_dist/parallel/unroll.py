@@ -3,7 +3,7 @@
 import functools
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, envs, types
+from jaxrl_dist.envs.host import checked, episodes
 from jaxrl_dist.numeric import words
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -183,8 +184,9 @@ class Published(NamedTuple):
 class HostUnroll:
     """Plays unrolls of T rows in environments on the host, with one program per row.
 
-    With the same environment, keys and parameters the rows are those of `device_unroll`. Programs run on the device of
-    the parameters.
+    With the same environment, keys and parameters the rows are those of `device_unroll`. The program makes the timestep
+    of what the library gave, and runs on the device of the parameters. Rows are kept on the host; they are written
+    while the environments step, and checked and summed up once per unroll.
 
     Example:
         >>> import jax
@@ -193,7 +195,7 @@ class HostUnroll:
         >>> from jaxrl_dist.envs.host import as_host
         >>> from jaxrl_dist.parallel import unroll
         >>> made = jaxrl_dist.make("a2c", "toy:walk")
-        >>> play = unroll.HostUnroll(made.agent, num_envs=2, length=4, parts=1)
+        >>> play = unroll.HostUnroll(made.agent, made.environment.spec, num_envs=2, length=4, parts=1)
         >>> environment = as_host.AsHost(made.environment, 2, jax.random.key(0))
         >>> timestep, carry = environment.reset()._replace(info=()), made.agent.init_carry(2)
         >>> published = unroll.Published(made.agent.init(jax.random.key(1)), jnp.int32(0), jnp.float32(0.0))
@@ -202,19 +204,20 @@ class HostUnroll:
         ((5, 2), (2, 2))
     """
 
-    def __init__(self, agent: agents.Agent, num_envs: int, length: int, parts: int) -> None:
+    def __init__(
+        self, agent: agents.Agent, spec: types.EnvironmentSpec, num_envs: int, length: int, parts: int
+    ) -> None:
         """Builds the programs; compiles none.
 
         Args:
             agent: chooses the actions.
+            spec: of the environments.
             num_envs: environments of the whole run, for the agent's exploration.
             length: T.
             parts: number of parts into which the unroll's columns are cut.
         """
-        self._agent, self._num_envs, self._length, self._parts = agent, num_envs, length, parts
-        self._begin, self._act = jax.jit(self._buffers), jax.jit(self._acted, donate_argnums=2)
-        # An unroll that is cut into parts cannot reuse the buffers.
-        self._finish = jax.jit(self._finished, donate_argnums=(0,) if parts == 1 else ())
+        self._agent, self._spec, self._num_envs, self._length, self._parts = agent, spec, num_envs, length, parts
+        self._begin, self._act = jax.jit(self._begun), jax.jit(self._acted)
 
     def run(
         self,
@@ -238,68 +241,148 @@ class HostUnroll:
             carry: leaves [B, ...], the acting state before row 0.
 
         Returns:
-            The parts of the unroll [T + 1, B / parts], and `HostRows`.
+            The parts of the unroll [T + 1, B / parts], in NumPy but for the acting state, and `HostRows`.
+
+        Raises:
+            errors.EnvironmentFault: an environment died, hung or returned an invalid value.
+            ValueError: the agent chose an action that is not one of the action space; the environments were given
+                another one.
         """
-        # The call itself takes arrays from the host to the parameters' device, in a quarter of `device_put`'s time.
-        opening, params = carry, published.params
-        buffers, keys, exploration = self._begin(published, carry, timestep, key, np.int32(index), env_ids)
-        sums, environment_s, started_s = np.zeros(4), 0.0, time.perf_counter()
+        opening, params, ids = carry, published.params, np.arange(len(timestep.step_type), dtype=np.int32)
+        keys, exploration = self._begin(published, key, np.int32(index), env_ids)
+        raw, rows = episodes.raw_step(timestep), Rows(self._length)
+        environment_s, started_s = 0.0, time.perf_counter()
         for t in range(self._length + 1):
-            action, following, buffers = self._act(params, carry, buffers, keys, exploration, np.int32(t), timestep)
+            # The call itself takes arrays from the host to the parameters' device, in a quarter of `device_put`'s time.
+            sent, acted, following = self._act(params, carry, keys, exploration, np.int32(t), raw)
+            if t == 0:
+                rows.allocate((raw, acted), len(ids))
             if t == self._length:
+                rows.write(t, (raw, acted))
                 break
-            carry, chosen, stepping_s = following, np.asarray(action), time.perf_counter()
-            sums[3] += np.count_nonzero(timestep.step_type != types.LAST)
-            timestep = environment.step(chosen)
-            environment_s += time.perf_counter() - stepping_s
-            add_episodes(sums, timestep)
-            timestep = timestep._replace(info=())
-        unroll = self._finish(buffers, opening, published.updates)
+            sent, sending_s = np.asarray(sent), time.perf_counter()
+            environment.raw_send(sent, ids)
+            writing_s = time.perf_counter()
+            rows.write(t, (raw, acted))
+            receiving_s = time.perf_counter()
+            raw, carry = checked.receive_all(environment, ids), following
+            environment_s += time.perf_counter() - receiving_s + writing_s - sending_s
+        steps, sums = finished(environment, rows.tree(), np.asarray(published.updates), ids)
         inference_s = time.perf_counter() - started_s - environment_s
-        return unroll, HostRows(timestep, carry, host_sums(*sums), environment_s, inference_s)
+        closing = jax.tree.map(lambda x: x[-1].copy(), steps.timestep)
+        return cut(types.Unroll(steps, opening), self._parts), HostRows(
+            closing, carry, sums, environment_s, inference_s
+        )
 
     def warm_up(self, published: Published, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
         """Compiles the programs for a device."""
         number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
         carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
-        buffers, keys, exploration = self._begin(published, carry, timestep, key, number, ids)
-        _, _, buffers = self._act(published.params, carry, buffers, keys, exploration, number, timestep)
-        jax.block_until_ready(self._finish(buffers, carry, published.updates))
+        keys, exploration = self._begin(published, key, number, ids)
+        raw = episodes.raw_step(timestep)
+        jax.block_until_ready(self._act(published.params, carry, keys, exploration, number, raw))
 
-    def _buffers(
-        self, published: Published, carry: ArrayTree, timestep: types.TimeStep, key: Array, index: Array, env_ids: Array
-    ) -> tuple[types.Step, Array, ArrayTree]:
-        """Returns buffers for the rows [T + 1, B], their keys [T + 1], and the exploration [B, ...]."""
+    def _begun(self, published: Published, key: Array, index: Array, env_ids: Array) -> tuple[Array, ArrayTree]:
+        """Returns the keys of the rows [T + 1], and the exploration [B, ...]."""
         keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], self._length + 1)
-        exploration = self._agent.exploration(published.params, env_ids, self._num_envs, published.progress)
-        row = jax.eval_shape(self._row, published.params, carry, timestep, keys[0], exploration)[0]
-        return jax.tree.map(lambda x: jnp.zeros((self._length + 1, *x.shape), x.dtype), row), keys, exploration
+        return keys, self._agent.exploration(published.params, env_ids, self._num_envs, published.progress)
 
     def _acted(
-        self,
-        params: types.Params,
-        carry: ArrayTree,
-        buffers: types.Step,
-        keys: Array,
-        exploration: ArrayTree,
-        t: Array,
-        timestep: types.TimeStep,
-    ) -> tuple[Array, ArrayTree, types.Step]:
-        """Returns actions [B], the acting state after them, and the buffers with row t."""
-        row, carry = self._row(params, carry, timestep, keys[t], exploration)
-        write = functools.partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
-        return row.action, carry, jax.tree.map(write, buffers, row)
+        self, params: types.Params, carry: ArrayTree, keys: Array, exploration: ArrayTree, t: Array, raw: envs.RawStep
+    ) -> tuple[Array, tuple[Array, ArrayTree], ArrayTree]:
+        """Returns actions [B] that are safe to send, the agent's own actions and extras, and the next acting state."""
+        output = self._agent.act(params, types.ActInputs(episodes.timestep(raw), carry, keys[t], exploration))
+        return episodes.safe_action(self._spec, output.action), (output.action, output.extras), output.carry
 
-    def _row(
-        self, params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, exploration: ArrayTree
-    ) -> tuple[types.Step, ArrayTree]:
-        output = self._agent.act(params, types.ActInputs(timestep, carry, key, exploration))
-        return types.Step(timestep, output.action, output.extras, ()), output.carry
 
-    def _finished(self, buffers: types.Step, carry: ArrayTree, updates: Array) -> tuple[types.Unroll, ...]:
-        """Returns the unroll, cut by columns into one part for each learner device."""
-        version = jnp.broadcast_to(updates, buffers.timestep.step_type.shape)
-        return cut(types.Unroll(buffers._replace(version=version), carry), self._parts)
+class Rows:
+    """Rows [T + 1, B] on the host while they are played.
+
+    Attributes:
+        leaves: the arrays of all rows; none before `allocate`.
+    """
+
+    def __init__(self, length: int) -> None:
+        """Takes T."""
+        self.leaves: list[np.ndarray] = []
+        self._length = length
+        self._structure: Any = None
+
+    def allocate(self, row: ArrayTree, width: int) -> None:
+        """Makes space for B columns of rows like this one, a tree of [N, ...]; f64 becomes f32."""
+        leaves, self._structure = jax.tree.flatten(row)
+        dtypes = (np.dtype(np.float32) if x.dtype == np.float64 else x.dtype for x in leaves)
+        shapes = ((self._length + 1, width, *x.shape[1:]) for x in leaves)
+        self.leaves = [np.empty(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+
+    def emptied(self) -> "Rows":
+        """Returns as much space again."""
+        rows = Rows(self._length)
+        rows._structure, rows.leaves = self._structure, [np.empty_like(x) for x in self.leaves]
+        return rows
+
+    def write(self, at: Any, row: ArrayTree) -> None:
+        """Writes rows at an index of [T + 1, B].
+
+        Raises:
+            TypeError: an array is of another kind than those before.
+        """
+        for table, leaf in zip(self.leaves, jax.tree.leaves(row), strict=True):
+            x = np.asarray(leaf)
+            if x.dtype != table.dtype and not np.can_cast(x.dtype, table.dtype, "same_kind"):
+                raise TypeError(
+                    f"a row has {x.dtype}{list(x.shape)}, those before {table.dtype}{list(table.shape[2:])}"
+                )
+            table[at] = x
+
+    def tree(self) -> ArrayTree:
+        """Returns all rows, a tree of [T + 1, B, ...]."""
+        return jax.tree.unflatten(self._structure, self.leaves)
+
+
+def finished(
+    environment: envs.HostEnvironment, rows: tuple[envs.RawStep, tuple[Any, Any]], version: np.ndarray, ids: np.ndarray
+) -> tuple[types.Step, EpisodeSums]:
+    """Checks rows that are complete, and sums up their episodes.
+
+    Args:
+        environment: gave them.
+        rows: raw steps, and actions with extras, leaves [T + 1, B, ...]; row 0 was the last of the columns before.
+        version: i32 [] or [T + 1, B], version of the policy that acted.
+        ids: i32 [B], environments of the columns; of one with several columns, these are in order.
+
+    Returns:
+        The rows as `types.Step`, and sums in NumPy.
+
+    Raises:
+        errors.EnvironmentFault: an environment returned an invalid value.
+        ValueError: an action is not one of the action space.
+    """
+    raw, (action, extras) = rows
+    timestep = episodes.timestep(raw)
+    episodes.check_actions(environment.spec, action[:-1])
+    is_last, sums = timestep.step_type == types.LAST, np.zeros(3)
+    lost = episodes.lost(raw)
+    for turn in _turns(ids):
+        arrived = jax.tree.map(lambda x: x[1:, turn], timestep)  # noqa: B023
+        returns, lengths = environment.account(arrived, lost[1:, turn], ids[turn])
+        # An episode that was cut short by a fault has length 0.
+        played = is_last[1:, turn] & (lengths > 0)
+        for t in np.flatnonzero(played.any(1)):
+            # Row by row, since the order of a sum is part of its bits.
+            sums += np.count_nonzero(played[t]), returns[t][played[t]].sum(), lengths[t][played[t]].sum()
+    valid = is_last[:-1].size - np.count_nonzero(is_last[:-1])
+    steps = types.Step(timestep, action, extras, np.broadcast_to(version, is_last.shape))
+    return steps, host_sums(sums[0], sums[1], sums[2], float(valid))
+
+
+def _turns(ids: np.ndarray) -> Iterator[Any]:
+    """Yields indices into environments i32 [B] that are all different: first the first of each, then the second, …"""
+    left = np.arange(len(ids))
+    while len(left):
+        turn = left[np.sort(np.unique(ids[left], return_index=True)[1])]
+        yield slice(None) if len(turn) == len(ids) else turn
+        left = np.setdiff1d(left, turn)
 
 
 class ResetOnFirstStep:
@@ -307,15 +390,21 @@ class ResetOnFirstStep:
 
     def __init__(self, environment: envs.HostEnvironment) -> None:
         """Takes environments that have not begun."""
-        self._environment = environment
+        self.spec, self.account = environment.spec, environment.account
+        self._environment, self._ids = environment, np.arange(environment.num_envs, dtype=np.int32)
         self._is_fresh = True
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps, or resets at the first call."""
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step; does nothing at the first call."""
+        if not self._is_fresh:
+            self._environment.raw_send(action, env_ids)
+
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        """Waits for the environments, or resets at the first call."""
         if self._is_fresh:
             self._is_fresh = False
-            return self._environment.reset()
-        return self._environment.step(action)
+            return self._environment.raw_reset(), self._ids
+        return self._environment.raw_recv()
 
 
 def rows_struct(agent: agents.Agent, spec: types.EnvironmentSpec, unroll_length: int, width: int) -> types.Unroll:
@@ -409,33 +498,6 @@ def host_sums(episodes: float, episode_return: float, episode_length: float, val
     return EpisodeSums._make(np.asarray([x], dtype) for x, dtype in zip(numbers, dtypes, strict=True))
 
 
-def add_episodes(sums: np.ndarray, timestep: types.TimeStep) -> None:
-    """Adds number, returns and lengths of the episodes that end in a timestep in NumPy.
-
-    Args:
-        sums: f64 [4], of which the first three are changed in place.
-        timestep: leaves [N, ...] with `info`.
-
-    Example:
-        >>> import jax
-        >>> import numpy as np
-        >>> from jaxrl_dist import envs
-        >>> from jaxrl_dist.envs.host import as_host
-        >>> from jaxrl_dist.parallel import unroll
-        >>> environment, sums = as_host.AsHost(envs.make("toy:episode"), 2, jax.random.key(0)), np.zeros(4)
-        >>> timestep = environment.reset()
-        >>> for _ in range(7):
-        ...     unroll.add_episodes(sums, environment.step(np.zeros(2, np.int32)))
-        >>> print(sums)
-        [ 2. 21. 14.  0.]
-    """
-    # An episode that was cut short by a fault has length 0.
-    played = (timestep.step_type == types.LAST) & (timestep.info.episode_length > 0)
-    if played.any():
-        lengths = timestep.info.episode_length[played]
-        sums[:3] += np.count_nonzero(played), timestep.info.episode_return[played].sum(), lengths.sum()
-
-
 def cut(unroll: types.Unroll, parts: int) -> tuple[types.Unroll, ...]:
     """Cuts an unroll by columns into equal parts.
 
@@ -459,8 +521,14 @@ def cut(unroll: types.Unroll, parts: int) -> tuple[types.Unroll, ...]:
 
 def _cut(tree: ArrayTree, parts: int, axis: int) -> tuple[ArrayTree, ...]:
     """Cuts every leaf into equal parts."""
-    pieces = jax.tree.map(lambda leaf: jnp.split(leaf, parts, axis), tree)
-    return tuple(jax.tree.map(lambda _, piece: piece[i], tree, pieces) for i in range(parts))  # noqa: B023
+    if parts == 1:
+        return (tree,)
+
+    def piece(leaf: Any, part: int) -> Any:
+        width = leaf.shape[axis] // parts
+        return leaf[(slice(None),) * axis + (slice(part * width, (part + 1) * width),)]
+
+    return tuple(jax.tree.map(lambda leaf: piece(leaf, part), tree) for part in range(parts))  # noqa: B023
 
 
 def _episode_sums(

@@ -12,6 +12,7 @@ import pytest
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import episodes, hangs
+from jaxrl_dist.envs.suites import envpool
 
 
 def made(name: str, seeds: Any = (1, 2), batch_size: int = 0, **params: str) -> envs.HostEnvironment:
@@ -48,6 +49,26 @@ def test_seeds_alone_decide_what_happens(name: str) -> None:
     np.testing.assert_array_equal(stacked[0], stacked[1])
     np.testing.assert_array_equal(stacked[0][:, 0], stacked[2][:, 0])
     assert (stacked[0][:, 1] != stacked[2][:, 1]).any()
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "HalfCheetah-v4", "Pong-v5", "FrozenLake-v1", "MiniGrid-Empty-5x5-v0"])
+def test_native_calls_give_what_the_gymnasium_face_does(name: str) -> None:
+    task = envs.make(f"envpool:{name}")
+    library = pytest.importorskip("envpool")
+    settings: dict[str, Any] = {"num_envs": 3, "seed": [1, 2, 3]}
+    own, bare = (envpool._make_pool(library, name, settings, np.arange(3, dtype=np.uint32), 3) for _ in range(2))
+    native, ids = envpool._Bare(bare), np.arange(3, dtype=np.int32)
+    own.async_reset()
+    native.async_reset()
+    for action in [None, *random_actions(task.spec, 80, 3)]:
+        if action is not None:
+            own.send(action, ids)
+            native.send(action, ids)
+        expected, found = own.recv(), native.recv()
+        info = {name: expected[-1][name] for name in found[-1]}
+        assert_equal((*expected[:-1], info), found)
+        assert jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, (*expected[:-1], info))
+    assert len(native) == 3
 
 
 @pytest.mark.parametrize("batch_size", [6, 2])

@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused(make: Any) -> None:
     with pytest.raises(RuntimeError, match=" reset "):
         pool.step(lives.zeros())
     pool.reset()
-    with pytest.raises(RuntimeError, match=r"^recv .*\b2 .*\b0 "):
+    with pytest.raises(RuntimeError, match=r"recv .*\b2 .*\b0 "):
         pool.recv()
     pool.send(lives.zeros(1), np.array([1]))
     for action, ids, named in (

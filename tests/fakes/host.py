@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_dist import envs, types
-from jaxrl_dist.envs.host import episodes
+from jaxrl_dist.envs.host import checked
 
 LENGTH = 7
 
@@ -18,42 +18,45 @@ class Broken(RuntimeError):
     """Raised by an environment."""
 
 
-class Walk:
+class Walk(checked.Checked):
     """B environments that count; observation [environment's seed, episode, step], reward 1, an episode is 7 steps."""
 
     def __init__(
         self, seeds: np.ndarray, timeout_s: float, before_step: Callable[["Walk"], None], terminates: bool = True
     ) -> None:
-        self.timeout_s, self.waiting_since, self.waiting_for = timeout_s, 0.0, np.arange(len(seeds))
-        self.spec, self.num_envs = spec(), len(seeds)
+        super().__init__(spec(), len(seeds), len(seeds))
+        self.timeout_s, self.waiting_since = timeout_s, 0.0
         self.seeds, self.total_steps, self.is_closed = np.asarray(seeds, np.float32), 0, False
         self._before_step, self._terminates = before_step, terminates
-        self._episodes = episodes.Episodes(self.spec, self.num_envs)
-        self._ids = np.arange(self.num_envs)
 
-    def reset(self) -> types.TimeStep:
+    def raw_reset(self) -> envs.RawStep:
         self._episode, self._step = np.zeros(self.num_envs), np.zeros(self.num_envs)
-        return self._episodes.first(self._ids, self._observation())
+        return self._row(self._all)
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        episodes.check_action(self.spec, action)
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self._busy[env_ids] = True
+
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
         self.total_steps += 1
         self.waiting_since = time.monotonic()
         self._before_step(self)
         self.waiting_since = 0.0
-        ended = self._step == LENGTH
-        self._episode += ended
-        self._step = np.where(ended, 0, self._step + 1)
-        over = self._step == LENGTH
-        return self._episodes.step(
-            self._ids, self._observation(), np.ones(self.num_envs), over & self._terminates, over
-        )
+        self._busy[:] = False
+        self._walk(self._all)
+        return self._row(self._all), self._all
 
     def close(self) -> None:
         self.is_closed = True
 
-    def _observation(self) -> np.ndarray:
-        return np.stack([self.seeds, self._episode, self._step], -1).astype(np.float32)
+    def _walk(self, env_ids: np.ndarray) -> None:
+        ended = self._step[env_ids] == LENGTH
+        self._episode[env_ids] += ended
+        self._step[env_ids] = np.where(ended, 0, self._step[env_ids] + 1)
+
+    def _row(self, env_ids: np.ndarray) -> envs.RawStep:
+        observation = np.stack([self.seeds, self._episode, self._step], -1).astype(np.float32)[env_ids]
+        is_first, is_last = self._step[env_ids] == 0, self._step[env_ids] == LENGTH
+        return envs.RawStep(observation, np.ones(len(env_ids)), is_first, is_last, ~(is_last & self._terminates))
 
 
 class Paced(Walk):
@@ -61,24 +64,20 @@ class Paced(Walk):
 
     def __init__(self, seeds: np.ndarray, timeout_s: float, batch_size: int, periods: np.ndarray) -> None:
         super().__init__(seeds, timeout_s, lambda walk: None)
-        self._batch_size, self._periods = batch_size, periods
+        self.batch_size, self._periods = batch_size, periods
         self._clock, self._due = 0.0, np.full(self.num_envs, np.inf)
 
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        episodes.check_action(self.spec, action)
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
         assert np.isinf(self._due[env_ids]).all()
-        self._due[env_ids] = self._clock + self._periods[env_ids]
+        self._busy[env_ids], self._due[env_ids] = True, self._clock + self._periods[env_ids]
 
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        ids = np.argsort(self._due, kind="stable")[: self._batch_size].astype(np.int32)
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        ids = np.argsort(self._due, kind="stable")[: self.batch_size].astype(np.int32)
         self._clock = self._due[ids].max()
         assert np.isfinite(self._clock)
-        self._due[ids] = np.inf
-        ended = self._step[ids] == LENGTH
-        self._episode[ids] += ended
-        self._step[ids] = np.where(ended, 0, self._step[ids] + 1)
-        over = self._step[ids] == LENGTH
-        return self._episodes.step(ids, self._observation()[ids], np.ones(len(ids)), over, over), ids
+        self._busy[ids], self._due[ids] = False, np.inf
+        self._walk(ids)
+        return self._row(ids), ids
 
 
 def spec() -> types.EnvironmentSpec:

@@ -95,7 +95,7 @@ def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> Non
     made: list[Any] = []
     task = host.paced_task(PERIODS, made)
     failed = [False]
-    recv = host.Paced.recv
+    recv = host.Paced.raw_recv
 
     def failing(self: Any) -> Any:
         if not failed[0] and self._clock > 30:
@@ -103,7 +103,7 @@ def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> Non
             raise RuntimeError("fell over")
         return recv(self)
 
-    monkeypatch.setattr(host.Paced, "recv", failing)
+    monkeypatch.setattr(host.Paced, "raw_recv", failing)
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
     states: list[tiers.State] = []
     settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": 1}

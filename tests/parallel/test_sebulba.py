@@ -59,7 +59,7 @@ def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict
     published = unroll.Published(params, jnp.int32(7), jnp.float32(0.3))
     on_host = as_host.AsHost(environment, columns, env_key)
     opening = on_host.reset()._replace(info=())
-    programs = unroll.HostUnroll(agent, columns, length, 2)
+    programs = unroll.HostUnroll(agent, environment.spec, columns, length, 2)
     parts, rows = programs.run(published, key, number, ids, on_host, opening, agent.init_carry(columns))
     got = jax.tree.map(lambda x, y: np.concatenate([x, y], 1), parts[0].steps, parts[1].steps)
     for x, y in zip(jax.tree.leaves(expected.steps), jax.tree.leaves(got), strict=True):
@@ -183,7 +183,7 @@ def test_nothing_compiles_twice() -> None:
     layout: Any = run.layout
     run.run(3).run(2)
     programs = layout._acting.programs
-    assert [program._cache_size() for program in (programs._begin, programs._act, programs._finish)] == [1, 1, 1]
+    assert [program._cache_size() for program in (programs._begin, programs._act)] == [1, 1]
     assert layout.program._cache_size() == 0 and layout._is_compiled
     layout.close()
 

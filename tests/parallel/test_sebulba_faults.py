@@ -7,13 +7,14 @@ import time
 from typing import Any
 
 import conftest
+import jax
 import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import envs, errors, parallel, types
+from jaxrl_dist.parallel.sebulba import first_ready, tiers
 from jaxrl_dist.parallel.sebulba import layout as layouts
-from jaxrl_dist.parallel.sebulba import tiers
 from jaxrl_dist.training import policy, session, stop
 
 
@@ -206,17 +207,77 @@ def test_a_number_that_cannot_be_names_environment_field_and_step(
     plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
     plays(lambda walk: None)
-    original = host.Walk._observation
+    original = host.Walk._row
 
-    def observation(self: host.Walk) -> np.ndarray:
-        rows = original(self)
+    def row(self: host.Walk, env_ids: np.ndarray) -> envs.RawStep:
+        raw = original(self, env_ids)
         if host.in_actor(3) and self.total_steps == 12:
-            rows[1, 2] = np.nan
-        return rows
+            raw.observation[1, 2] = np.nan
+        return raw
 
-    monkeypatch.setattr(host.Walk, "_observation", observation)
+    monkeypatch.setattr(host.Walk, "_row", row)
     with pytest.raises(errors.EnvironmentFault, match=r"observation of fake:walk, environment 1, at its step 13\b"):
         train(steps=64_000)
+
+
+def test_a_bad_number_is_found_before_the_learner_where_actors_do_not_wait(
+    plays: Any, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    plays(lambda walk: None)
+    monkeypatch.setattr(envs, "make", lambda name, params=None: host.paced_task(np.arange(1.0, 41.0)))
+    original, learn, taken = host.Walk._row, tiers.DeviceTier.learn, []
+
+    def row(self: host.Walk, env_ids: np.ndarray) -> envs.RawStep:
+        raw = original(self, env_ids)
+        if host.in_actor(0):
+            raw.observation[(env_ids == 0) & (self._episode[0] == 4), 2] = np.nan
+        return raw
+
+    def spied(self: Any, *arguments: Any) -> Any:
+        taken.extend(np.asarray(one.unroll.steps.timestep.observation) for one in arguments[-1])
+        return learn(self, *arguments)
+
+    monkeypatch.setattr(host.Walk, "_row", row)
+    monkeypatch.setattr(tiers.DeviceTier, "learn", spied)
+    ready = {"layout.policy_lag": "free", "layout.ready_envs": 2, "layout.num_actors": 1, "env.num_envs": 8}
+    with pytest.raises(errors.EnvironmentFault, match=r"observation of fake:walk, environment 0, at its step 33\b"):
+        train(steps=64_000, **ready)
+    assert taken and all(np.isfinite(x).all() for x in taken)
+
+
+@pytest.mark.parametrize("ready", [0, 2])
+def test_an_action_that_is_none_reaches_no_environment_and_ends_the_run(ready: int) -> None:
+    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.ready_envs": ready}
+    sent: list[int] = []
+    task = host.paced_task(np.ones(8)) if ready else host.task()
+
+    class Wrong(host.Paced if ready else host.Walk):  # type: ignore[misc]
+        def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+            sent.extend(action.tolist())
+            super().raw_send(action, env_ids)
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        return Wrong(seeds, timeout_s, *((batch_size, np.ones(8)) if ready else (lambda walk: None,)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(envs, "make", lambda name, params=None: task._replace(make=make))
+        run = conftest.Small("ppo", "fake:walk", 1, settings)
+        acting: Any = run.layout._acting
+        agent = run.parts.agent
+
+        def act(params: Any, inputs: Any) -> Any:
+            output = agent.act(params, inputs)
+            return output._replace(action=output.action + 3)
+
+        if ready:
+            acting._act = jax.jit(functools.partial(first_ready._act, agent._replace(act=act), task.spec))
+        else:
+            acting.programs._agent = agent._replace(act=act)
+        with pytest.raises(parallel.Interrupted) as ended:
+            run.run(1)
+        run.layout.close()
+    assert isinstance(ended.value.fault, ValueError) and "valid: 0 to 2" in str(ended.value.fault)
+    assert sent and set(sent) == {0}
 
 
 @pytest.mark.slow

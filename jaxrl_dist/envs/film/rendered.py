@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, errors
 from jaxrl_dist.envs import film
-from jaxrl_dist.envs.host import episodes, worker_pool
+from jaxrl_dist.envs.host import checked, worker_pool
 
 _FRAMES_PER_SECOND = 30.0
 _ENV_IDS = np.zeros(1, np.int32)
@@ -43,45 +43,35 @@ def start(make: Callable[[], Any], plan: worker_pool.Plan, seed: int, timeout_s:
     return envs.Film(_Single(drawn, plan, seed, timeout_s), lambda _: np.asarray(drawn.render(), np.uint8), speed)
 
 
-class _Single:
+class _Single(checked.Checked):
     """One environment of Gymnasium's; see `envs.HostEnvironment`."""
 
-    num_envs = 1
-
     def __init__(self, environment: Any, plan: worker_pool.Plan, seed: int, timeout_s: float) -> None:
-        self.spec, self.timeout_s, self.waiting_since = plan.spec, timeout_s, 0.0
+        super().__init__(plan.spec, 1, 1)
+        self.timeout_s, self.waiting_since = timeout_s, 0.0
         self._environment, self._plan, self._seed = environment, plan, seed
-        self._episodes = episodes.Episodes(plan.spec, 1)
-        self._sent: types.TimeStep | None = None
+        self._has_ended, self._sent = True, np.zeros((), plan.action_dtype)
 
     @property
     def waiting_for(self) -> np.ndarray:
         return _ENV_IDS[: self.waiting_since > 0]
 
-    def reset(self) -> types.TimeStep:
+    def raw_reset(self) -> envs.RawStep:
         observation, _ = self._call(lambda: self._environment.reset(seed=self._seed))
-        return self._episodes.first(_ENV_IDS, self._seen(observation))
+        return self._row(observation, 0.0, False, False, is_first=True)
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        action = episodes.check_action(self.spec, action).astype(self._plan.action_dtype)[0]
-        if self._episodes.ended[0]:
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self._busy[env_ids], self._sent = True, action.astype(self._plan.action_dtype)[0]
+
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        if self._has_ended:
             observation, _ = self._call(self._environment.reset)
-            reward, terminated, truncated = 0.0, False, False
+            row = self._row(observation, 0.0, False, False, is_first=True)
         else:
-            stepped = self._call(lambda: self._environment.step(action))
-            observation, reward, terminated, truncated, _ = stepped
-        columns = (np.asarray([x]) for x in (reward, terminated, truncated))
-        return self._episodes.step(_ENV_IDS, self._seen(observation), *columns)
-
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        episodes.check_ids(self.spec, env_ids, len(action), 1)
-        self._sent = self.step(action)
-
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        if self._sent is None:
-            raise RuntimeError("recv without a send: nothing is being stepped")
-        timestep, self._sent = self._sent, None
-        return timestep, _ENV_IDS
+            observation, reward, terminated, truncated, _ = self._call(lambda: self._environment.step(self._sent))
+            row = self._row(observation, reward, terminated, truncated, is_first=False)
+        self._busy[:] = False
+        return row, _ENV_IDS
 
     def close(self) -> None:
         self._environment.close()
@@ -97,7 +87,9 @@ class _Single:
         finally:
             self.waiting_since = 0.0
 
-    def _seen(self, observation: Any) -> types.ArrayTree:
-        """Turns an observation into the tree [1, ...] that the agent sees."""
+    def _row(self, observation: Any, reward: Any, terminated: Any, truncated: Any, *, is_first: bool) -> envs.RawStep:
+        """Makes columns [1, ...] of what the environment returned."""
         arrays = [leaf.of(observation).astype(leaf.dtype)[None] for leaf in self._plan.leaves]
-        return self._plan.observation(arrays)
+        self._has_ended = bool(terminated) or bool(truncated)
+        columns = (np.asarray([x]) for x in (reward, is_first, self._has_ended, not terminated))
+        return envs.RawStep(self._plan.observation(arrays), *columns)

@@ -12,28 +12,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, types
-from jaxrl_dist.envs.host import episodes
+from jaxrl_dist import envs
+from jaxrl_dist.envs.host import checked, episodes
 from jaxrl_dist.types import Array, ArrayTree
 
 
-class AsHost:
+class AsHost(checked.Checked):
     """B copies of a device environment, stepped on one device (by default the CPU).
 
     Environment i has the key `fold_in(env_key, first_env + i)`, as in a layout that plays on the device, so equal
     actions give equal timesteps in both.
 
     Attributes:
-        spec: that of the device environment.
-        num_envs: B.
         timeout_s: infinite, as a JAX program waits for no other process.
         waiting_since: always 0.
-        waiting_for: i32 [0], none.
     """
 
     timeout_s = float("inf")
     waiting_since = 0.0
-    waiting_for = np.zeros(0, np.int32)
 
     def __init__(
         self,
@@ -55,8 +51,7 @@ class AsHost:
         """
         if num_envs < 1:
             raise ValueError(f"num_envs={num_envs}: expected at least 1")
-        self.spec = environment.spec
-        self.num_envs = num_envs
+        super().__init__(environment.spec, num_envs, 1)
         self._first_env = first_env
         self._device = jax.local_devices(backend="cpu")[0] if device is None else device
         self._env_key = jax.device_put(env_key, self._device)
@@ -64,40 +59,31 @@ class AsHost:
         self._some = jax.jit(_take)
         self._put_back = jax.jit(_put_back, donate_argnums=0)
         self._state: ArrayTree = None
-        self._ready: collections.deque[tuple[types.TimeStep, np.ndarray]] = collections.deque()
+        self._ready: collections.deque[tuple[envs.RawStep, np.ndarray]] = collections.deque()
 
-    def reset(self) -> types.TimeStep:
-        """Starts every environment anew, as at the first call, and returns leaves [B, ...]."""
+    def raw_reset(self) -> envs.RawStep:
+        """Starts every environment anew, as at the first call."""
         self._ready.clear()
-        self._state, timestep = self._reset(self._env_key, self._indices())
-        return jax.device_get(timestep)
+        self._busy[:] = False
+        self._state, raw = self._reset(self._env_key, self._indices())
+        return jax.device_get(raw)
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps every environment with action [B, ...] and returns leaves [B, ...]."""
-        self._state, timestep = self._step(self._started(), self._on_device(action))
-        return jax.device_get(timestep)
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Steps some environments; `raw_recv` returns the result of the oldest such call."""
+        if len(env_ids) == self.num_envs and (env_ids == self._all).all():
+            self._state, raw = self._step(self._started(), self._on_device(action))
+        else:
+            rows = self._on_device(env_ids)
+            stepped, raw = self._step(self._some(self._started(), rows), self._on_device(action))
+            self._state = self._put_back(self._state, stepped, rows)
+        self._busy[env_ids] = True
+        self._ready.append((jax.device_get(raw), env_ids))
 
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        """Steps the environments i32 [N], without repeats, with action [N, ...]; `recv` returns the result.
-
-        Raises:
-            ValueError: indices and actions differ in number, or an index is out of range or comes twice.
-        """
-        ids = episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
-        rows = self._on_device(ids)
-        stepped, timestep = self._step(self._some(self._started(), rows), self._on_device(action))
-        self._state = self._put_back(self._state, stepped, rows)
-        self._ready.append((jax.device_get(timestep), ids))
-
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Returns the result of the oldest `send`, leaves [N, ...], and its indices i32 [N].
-
-        Raises:
-            RuntimeError: nothing was sent.
-        """
-        if not self._ready:
-            raise RuntimeError("recv without a send: nothing is being stepped")
-        return self._ready.popleft()
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        """Returns the result of the oldest `raw_send`."""
+        raw, env_ids = self._ready.popleft()
+        self._busy[env_ids] = False
+        return raw, env_ids
 
     def state(self) -> ArrayTree:
         """Returns a copy of all environments in NumPy for saving, with keys as their data.
@@ -130,6 +116,8 @@ class AsHost:
             return x
 
         self._state = jax.tree.map(restore, state, expected)
+        account = (self._state.steps, self._state.ended, self._state.episode_return, self._state.episode_length)
+        self._episodes.go_on(*jax.device_get(account))
 
     def close(self) -> None:
         """Frees the environments; `reset` would start them again."""
@@ -161,7 +149,15 @@ def saved_struct(environment: envs.Environment, num_envs: int) -> ArrayTree:
 @functools.lru_cache(maxsize=8)
 def _programs(columns: envs.Columns) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Compiles once for all objects of the same environment."""
-    return jax.jit(columns.reset), jax.jit(columns.step, donate_argnums=0)
+
+    def raw(function: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(*arguments: Any) -> tuple[ArrayTree, envs.RawStep]:
+            state, timestep = function(*arguments)
+            return state, episodes.raw_step(timestep)
+
+        return stepped
+
+    return jax.jit(raw(columns.reset)), jax.jit(raw(columns.step), donate_argnums=0)
 
 
 def _is_key(x: Any) -> bool:

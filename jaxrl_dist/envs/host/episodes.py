@@ -1,9 +1,9 @@
-"""Seeds, checks of actions and timesteps, and bookkeeping of episodes, for all adapters of CPU environments."""
+"""Seeds, checks of actions and rows, and bookkeeping of episodes, for all adapters of CPU environments."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import envs, errors, types
@@ -43,22 +43,59 @@ def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.nd
         ValueError: wrong shape, an integer out of range, or a number that is not finite.
     """
     action, space = np.asarray(action), spec.action
-    shape = space.shape if isinstance(space, types.BoxSpace) else ()
-    if action.shape[1:] != shape or action.ndim == 0:
-        raise ValueError(f"{spec.name}: actions of shape {list(action.shape)}, expected [N, {list(shape)}]")
-    if isinstance(space, types.DiscreteSpace):
-        if action.dtype.kind not in "iu":
-            raise ValueError(f"{spec.name}: actions of type {action.dtype}, expected integers")
-        wrong, valid = (action < 0) | (action >= space.num_values), f"0 to {space.num_values - 1}"
-    else:
-        wrong, valid = ~np.isfinite(action), "finite numbers"
-    if wrong.any():
-        row = int(wrong.reshape(len(action), -1).any(1).argmax())
+    _check_kind(spec, action)
+    valid = _valid(space, action)
+    if not valid.all():
+        row = int((~valid).argmax())
         env = row if env_ids is None else env_ids[row]
-        raise ValueError(f"{spec.name}: action {action[row]} for environment {env}; valid: {valid}")
+        expected = f"0 to {space.num_values - 1}" if isinstance(space, types.DiscreteSpace) else "finite numbers"
+        raise ValueError(f"{spec.name}: action {action[row]} for environment {env}; valid: {expected}")
     if isinstance(space, types.BoxSpace):
         return np.ascontiguousarray(np.clip(action, space.low, space.high), np.float32)
     return np.ascontiguousarray(action, np.int32)
+
+
+def check_actions(spec: types.EnvironmentSpec, actions: np.ndarray) -> None:
+    """Checks the actions [T, N, ...] of T rows, of which `safe_action` was sent.
+
+    Raises:
+        ValueError: as `check_action`, for the first such row.
+    """
+    if not _valid(spec.action, actions).all():
+        for action in actions:
+            check_action(spec, action)
+
+
+def safe_action(spec: types.EnvironmentSpec, action: jax.Array) -> jax.Array:
+    """Makes actions [N, ...] in a program that no native code can go wrong with: reals clipped, and zero where invalid.
+
+    Raises:
+        ValueError: wrong shape or type.
+    """
+    _check_kind(spec, action)
+    space, valid = spec.action, _valid(spec.action, action)
+    if isinstance(space, types.DiscreteSpace):
+        return jnp.where(valid, action, 0).astype(np.int32)
+    finite = jnp.where(valid.reshape(-1, *(1,) * len(space.shape)), action, 0)
+    return jnp.clip(finite, space.low, space.high).astype(np.float32)
+
+
+def _check_kind(spec: types.EnvironmentSpec, action: Any) -> None:
+    space = spec.action
+    shape = space.shape if isinstance(space, types.BoxSpace) else ()
+    if action.shape[1:] != shape or action.ndim == 0:
+        raise ValueError(f"{spec.name}: actions of shape {list(action.shape)}, expected [N, {list(shape)}]")
+    if isinstance(space, types.DiscreteSpace) and action.dtype.kind not in "iu":
+        raise ValueError(f"{spec.name}: actions of type {action.dtype}, expected integers")
+
+
+def _valid(space: types.DiscreteSpace | types.BoxSpace, action: Any) -> Any:
+    """Returns bool [...], whether an action [...] or [..., *shape] is one of the space, of any finite reals."""
+    if isinstance(space, types.DiscreteSpace):
+        return (action >= 0) & (action < space.num_values)
+    numbers: Any = jnp if isinstance(action, jax.Array) else np
+    lead = action.ndim - len(space.shape)
+    return numbers.isfinite(action).reshape(*action.shape[:lead], -1).all(-1)
 
 
 def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: int, num_envs: int) -> np.ndarray:
@@ -129,101 +166,90 @@ def _is_within_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> b
     return bool(inside) and all(leaf.min() >= -_LARGEST and leaf.max() <= _LARGEST for leaf in reals)
 
 
+def timestep(raw: envs.RawStep) -> types.TimeStep:
+    """Makes the timestep of raw columns, in NumPy or in a program, with the same bits in both.
+
+    Args:
+        raw: leaves [..., N, ...].
+
+    Returns:
+        Leaves [..., N, ...], real numbers as f32; `info` is ().
+    """
+    numbers: Any = jnp if isinstance(raw.is_first, jax.Array) else np
+    # Selected, not multiplied by 0, since a library may return any reward for a reset, even NaN.
+    reward = numbers.where(raw.is_first, np.float32(0), raw.reward).astype(np.float32)
+    # FIRST 0, MID 1, LAST 2.
+    step_type = numbers.where(raw.is_last, np.int8(types.LAST), (~raw.is_first).astype(np.int8))
+    discount = (raw.discount | raw.is_first).astype(np.float32)
+    return types.TimeStep(step_type, reward, discount, jax.tree.map(_cast, raw.observation), ())
+
+
+def raw_step(timestep: types.TimeStep) -> envs.RawStep:
+    """Returns the columns [..., N, ...] of which `timestep` makes these timesteps, whose discounts are 0 or 1."""
+    is_first, is_last = timestep.step_type == types.FIRST, timestep.step_type == types.LAST
+    return envs.RawStep(timestep.observation, timestep.reward, is_first, is_last, timestep.discount != 0)
+
+
+def lost(raw: envs.RawStep) -> np.ndarray:
+    """Returns bool [..., N], rows that cut an episode short since its environment was lost."""
+    both: np.ndarray = raw.is_first & raw.is_last
+    return both
+
+
 class Episodes:
-    """Follows the episodes of B environments with next-step reset, and makes their timesteps.
+    """Follows the episodes of B environments with next-step reset by their rows, and checks these.
 
     Attributes:
-        steps: i64 [B], timesteps so far.
-        ended: bool [B], whether the last timestep was LAST, so that the next is FIRST.
+        steps: i64 [B], rows so far.
+        ended: bool [B], whether the last row was LAST, so that the next is FIRST; at first True.
     """
 
-    def __init__(
-        self, spec: types.EnvironmentSpec, num_envs: int, own: Callable[[Any], np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, spec: types.EnvironmentSpec, num_envs: int) -> None:
         """Starts with no episode.
 
         Args:
             spec: of one environment.
             num_envs: B.
-            own: takes over an array of an observation: `copied` by default, or `cast` if the library never writes to
-                its memory again.
         """
         self._spec = spec
-        self._own = copied if own is None else own
         self.steps = np.zeros(num_envs, np.int64)
-        self.ended = np.zeros(num_envs, bool)
+        self.ended = np.ones(num_envs, bool)
         self._return = np.zeros(num_envs, np.float32)
         self._length = np.zeros(num_envs, np.int32)
 
-    def first(self, env_ids: np.ndarray, observation: Any) -> types.TimeStep:
-        """Opens an episode in each of the environments i32 [N] with observation [N, ...]."""
-        zeros, false = np.zeros(len(env_ids), np.float32), np.zeros(len(env_ids), bool)
-        self.ended[env_ids] = True
-        return self.step(env_ids, observation, zeros, false, false)
+    def go_on(self, steps: np.ndarray, ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> None:
+        """Takes over the account [B] of saved environments: `steps`, `ended`, and return and length of the episode."""
+        self.steps, self.ended = np.array(steps, np.int64), np.array(ended, bool)
+        self._return, self._length = np.array(returns, np.float32), np.array(lengths, np.int32)
 
-    def step(
-        self,
-        env_ids: np.ndarray,
-        observation: Any,
-        reward: np.ndarray,
-        terminated: np.ndarray,
-        truncated: np.ndarray,
-        life_lost: np.ndarray | None = None,
-    ) -> types.TimeStep:
-        """Makes the timestep of environments that have stepped, or have been reset after the end of an episode.
+    def add(self, rows: types.TimeStep, lost: np.ndarray, env_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Checks and follows the next rows of some environments, see `envs.HostEnvironment.account`."""
+        is_first, is_last = rows.step_type == types.FIRST, rows.step_type == types.LAST
+        self._check_resets(is_first, is_last, env_ids)
+        if not _is_within_range(self._spec, rows):
+            for t in range(len(is_first)):
+                check_timestep(self._spec, jax.tree.map(lambda x: x[t], rows), env_ids, self.steps[env_ids] + t + 1)  # noqa: B023
+        returns, total = np.empty(is_first.shape, np.float32), self._return[env_ids]
+        for t, some_begin in enumerate(is_first.any(1).tolist()):
+            # Added one by one, as an environment on the device does.
+            total = np.add(total, rows.reward[t], out=returns[t])
+            if some_begin:
+                np.copyto(total, 0, where=is_first[t])
+        count = np.arange(1, len(is_first) + 1, dtype=np.int32)[:, None]
+        lengths = count - np.maximum.accumulate(np.where(is_first, count, -self._length[env_ids]), 0)
+        self._return[env_ids], self._length[env_ids], self.ended[env_ids] = returns[-1], lengths[-1], is_last[-1]
+        self.steps[env_ids] += len(is_first)
+        if lost.any():
+            returns[lost], lengths[lost] = 0, 0
+        return returns, lengths
 
-        Args:
-            env_ids: i32 [N].
-            observation: tree of [N, ...]; copied (see `own`), with real numbers cast to f32.
-            reward: [N], as the library returns it.
-            terminated: bool [N]; wins over `truncated`.
-            truncated: bool [N].
-            life_lost: bool [N], rows with discount 0 in an episode that goes on.
-
-        Raises:
-            errors.EnvironmentFault: a number is not finite or out of range.
-        """
-        is_first = self.ended[env_ids]
-        goes_on = ~is_first
-        terminated = np.asarray(terminated, bool) & goes_on
-        ended = terminated | (np.asarray(truncated, bool) & goes_on)
-        # Selected, not multiplied by 0, since a library may return any reward for a reset, even NaN.
-        raw: Any = np.where(is_first, np.float32(0), reward).astype(np.float32, copy=False)
-        episode_return: Any = np.where(is_first, np.float32(0), self._return[env_ids] + raw)
-        episode_length: Any = (self._length[env_ids] + 1) * goes_on
-        self._return[env_ids], self._length[env_ids] = episode_return, episode_length
-        self.steps[env_ids] += 1
-        self.ended[env_ids] = ended
-        cut = terminated if life_lost is None else terminated | (np.asarray(life_lost, bool) & goes_on)
-        discount: Any = (~cut).astype(np.float32)
-        # FIRST 0, MID 1, LAST 2.
-        step_type: Any = goes_on.astype(np.int8) + ended
-        over: Any = terminated
-        timestep = types.TimeStep(
-            step_type=step_type,
-            reward=raw,
-            discount=discount,
-            observation=jax.tree.map(self._own, observation),
-            info=types.EpisodeInfo(episode_return, episode_length, raw, over),
-        )
-        check_timestep(self._spec, timestep, env_ids, self.steps[env_ids])
-        return timestep
-
-
-def cut_short(timestep: types.TimeStep, rows: Any = slice(None)) -> types.TimeStep:
-    """Ends the episodes of rows whose environment was lost, at their last observation.
-
-    This is a truncation, so that no sequence joins the episodes of two processes. The length 0 tells `parallel.unroll`
-    not to count the episode.
-
-    Args:
-        timestep: leaves [N, ...] as last received.
-        rows: indices of these rows.
-    """
-    kept = jax.tree.map(lambda x: x[rows], timestep)
-    zeros = np.zeros_like(kept.reward)
-    info = types.EpisodeInfo(zeros, zeros.astype(np.int32), zeros, zeros.astype(bool))
-    return types.TimeStep(np.full_like(kept.step_type, types.LAST), zeros, zeros + 1, kept.observation, info)
+    def _check_resets(self, is_first: Any, is_last: Any, env_ids: np.ndarray) -> None:
+        misplaced = is_first != np.concatenate([self.ended[env_ids][None], is_last[:-1]])
+        if misplaced.any():
+            env = env_ids[misplaced.any(0).argmax()]
+            raise errors.EnvironmentFault(
+                f"{self._spec.name}: environment {env} was not reset in the step after its episode's end, or elsewhere"
+            )
 
 
 def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
@@ -262,19 +288,16 @@ def _bound(x: Any) -> np.ndarray:
         return np.asarray(x, np.float32)
 
 
-def copied(x: Any) -> np.ndarray:
-    """Copies an array, real numbers as f32."""
-    x = np.asarray(x)
-    kept = cast(x)
-    return kept.copy() if kept is x else kept
-
-
 def cast(x: Any) -> np.ndarray:
     """Casts real numbers to f32, without a copy if they are f32 already."""
-    x = np.asarray(x)
-    return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x
+    found: np.ndarray = _cast(np.asarray(x))
+    return found
 
 
 def observation_structs(observations: Any) -> Any:
     """Returns the tree of `jax.ShapeDtypeStruct` of one observation, from a batch [B, ...] of them."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(cast(x).shape[1:], cast(x).dtype), observations)
+
+
+def _cast(x: Any) -> Any:
+    return x.astype(np.float32) if x.dtype in (np.float64, np.float16) else x

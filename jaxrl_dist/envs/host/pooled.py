@@ -5,16 +5,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs.host import episodes, hangs
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import checked, episodes, hangs
 
 Convert = Callable[[Any], Any]
 
 
-class Pooled:
+class Pooled(checked.Checked):
     """B environments of one pool; batches of the first `batch_size` that have stepped, or of all B in order.
 
     EnvPool's `recv` has no timeout, and only one thread may use a pool. Handing each step to a thread that could be
@@ -23,7 +22,7 @@ class Pooled:
     late is a fault as well; after a fault nothing but `close` works.
 
     Attributes:
-        spec, num_envs, timeout_s, waiting_since: see `envs.HostEnvironment`.
+        timeout_s, waiting_since: see `envs.HostEnvironment`.
     """
 
     def __init__(
@@ -39,115 +38,62 @@ class Pooled:
         """Takes over a new pool.
 
         Args:
-            pool: EnvPool's, of type "gymnasium".
+            pool: with the interface of EnvPool's type "gymnasium": `async_reset`, `send`, `recv` and its length. It
+                returns new arrays for every batch.
             spec: spec of one environment.
             batch_size: batch size of the pool, a divisor of its environments.
             timeout_s: longest step.
-            convert: brings observations [N, ...] into the form of the spec, in arrays of its own; f64 is cast to f32
-                afterwards.
+            convert: brings observations [N, ...] into the form of the spec, in arrays of its own, or as f64.
             life_loss: whether the discount is 0 where `info["lives"]` falls.
         """
-        self.spec, self.num_envs, self.timeout_s = spec, len(pool), timeout_s
-        self.waiting_since = 0.0
-        self._pool, self._batch_size, self._convert, self._life_loss = pool, batch_size, convert, life_loss
-        self._all = np.arange(self.num_envs, dtype=np.int32)
-        self._busy = np.zeros(self.num_envs, bool)
+        super().__init__(spec, len(pool), batch_size)
+        self.timeout_s, self.waiting_since = timeout_s, 0.0
+        self._pool, self._convert, self._life_loss = pool, convert, life_loss
         self._unsent: list[tuple[np.ndarray, np.ndarray]] = []
         self._lives = np.zeros(self.num_envs, np.int32)
-        self._fault = ""
-        # EnvPool allocates new arrays for every batch (a test checks it), so nothing is copied.
-        self._episodes = episodes.Episodes(spec, self.num_envs, episodes.cast)
 
-    @property
-    def waiting_for(self) -> np.ndarray:
-        """The environments i32 [N] that are being stepped; any thread may ask."""
-        return np.flatnonzero(self._busy).astype(np.int32)
-
-    def reset(self) -> types.TimeStep:
-        """Starts every environment anew, waiting first for those that are being stepped; returns leaves [B, ...].
-
-        Raises:
-            errors.EnvironmentFault: one of them hung, or returned an invalid value.
-        """
+    def raw_reset(self) -> envs.RawStep:
+        """Starts every environment anew, waiting first for those that are being stepped."""
         pool = self._usable()
         if self._busy.any():
             self._finish_steps(pool, self._wait)
         self._busy[:] = True
         self._wait(pool.async_reset)
-        self._episodes.ended[:] = True
-        return self._gather()
+        return checked.receive_all(self, self._all)
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps every environment with action [B, ...] and returns leaves [B, ...].
-
-        Raises:
-            errors.EnvironmentFault: one of them hung, or returned an invalid value.
-            ValueError: an action is not one of the action space, or an environment is already being stepped.
-        """
-        self.send(action, self._all)
-        return self._gather()
-
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        """Starts a step of the environments i32 [N] with action [N, ...].
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of some environments.
 
         A pool whose batches hold all B environments takes one send per batch (a second one would overwrite rows of the
         first), so the step starts when all B have been sent.
-
-        Raises:
-            ValueError: an action is not one of the action space, or an index is not one of the B, is given twice, or is
-                already being stepped.
         """
         pool = self._usable()
-        action = episodes.check_action(self.spec, action, env_ids)
-        # Checking the indices may take longer than a step of the environments.
-        is_all = env_ids is self._all and len(action) == self.num_envs
-        ids = self._all if is_all else episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
-        episodes.check_idle(self.spec, ids, self._busy)
-        self._busy[ids] = True
-        if self._batch_size == self.num_envs:
-            self._unsent.append((action, ids))
+        self._busy[env_ids] = True
+        if self.batch_size == self.num_envs > len(env_ids):
+            self._unsent.append((action, env_ids))
             if not self._busy.all():
                 return
-            action, ids = self._take_unsent()
-        self._wait(lambda: pool.send(action, ids))
+            action, env_ids = self._take_unsent()
+        self._wait(lambda: pool.send(action, env_ids))
 
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Waits for `batch_size` environments: leaves [N, ...], their indices i32 [N].
-
-        Raises:
-            errors.EnvironmentFault: one of them hung, or returned an invalid value.
-            RuntimeError: fewer than `batch_size` are being stepped, so it would wait for ever.
-        """
-        pool, num_busy = self._usable(), np.count_nonzero(self._busy)
-        if num_busy < self._batch_size:
-            raise RuntimeError(
-                f"{self.spec.name}: recv waits for {self._batch_size} environments, but {num_busy} are being stepped"
-            )
-        observation, reward, terminated, truncated, info = self._wait(pool.recv)
-        ids = info["env_id"]
-        self._busy[ids] = False
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        """Waits for `batch_size` environments."""
+        observation, reward, terminated, truncated, info = self._wait(self._usable().recv)
+        env_ids, is_first = info["env_id"], info["elapsed_step"] == 0
+        self._busy[env_ids] = False
         self._usable()
-        is_first = self._episodes.ended[ids]
-        misplaced = (info["elapsed_step"] == 0) != is_first
-        if misplaced.any():
-            row = int(misplaced.argmax())
-            raise self._failed(
-                f"environment {ids[row]} was not reset in the step after its episode's end, or elsewhere"
-            )
         if "terminated" in info:
             terminated = terminated | (truncated & (info["terminated"] != 0))
-        life_lost = self._count_lives(ids, info["lives"], is_first) if self._life_loss else None
-        converted = self._convert(observation)
-        try:
-            return self._episodes.step(ids, converted, reward, terminated, truncated, life_lost), ids
-        except errors.EnvironmentFault as error:
-            self._fault = str(error)
-            raise
+        goes_on = ~terminated
+        if self._life_loss:
+            goes_on &= ~self._count_lives(env_ids, info["lives"], is_first)
+        is_last = (terminated | truncated) & ~is_first
+        return envs.RawStep(self._convert(observation), reward, is_first, is_last, goes_on), env_ids
 
     def close(self) -> None:
         """Frees the pool; if environments are still being stepped, another thread waits for them first."""
         pool, self._pool = self._pool, None
-        self._fault = self._fault or f"{self.spec.name}: these environments were closed"
+        self._fault = self._fault or errors.EnvironmentFault(f"{self.spec.name}: these environments were closed")
         # Freeing a pool joins its threads and holds up all Python threads meanwhile, so it must not happen while an
         # environment may hang. A thread that waits in `recv` keeps the pool alive itself.
         if pool is not None and self._busy.any() and not self.waiting_since:
@@ -159,13 +105,8 @@ class Pooled:
             ).start()
 
     def _usable(self) -> Any:
-        if self._fault:
-            raise errors.EnvironmentFault(self._fault)
+        self._check_usable()
         return self._pool
-
-    def _failed(self, message: str) -> errors.EnvironmentFault:
-        self._fault = f"{self.spec.name}: {message}"
-        return errors.EnvironmentFault(self._fault)
 
     def _wait(self, call: Callable[[], Any]) -> Any:
         """Calls the pool, and notes the start for other threads; `_usable` refuses an answer that came too late."""
@@ -173,24 +114,13 @@ class Pooled:
         try:
             result = call()
         except Exception as error:
-            raise self._failed(f"{type(error).__name__}: {error}") from error
+            self._fault = errors.EnvironmentFault(f"{self.spec.name}: {type(error).__name__}: {error}")
+            raise self._fault from error
         finally:
             self.waiting_since = 0.0
         if time.monotonic() - start > self.timeout_s:
-            self._fault = str(hangs.overdue(self.spec, self.waiting_for, self.timeout_s))
+            self._fault = hangs.overdue(self.spec, self.waiting_for, self.timeout_s)
         return result
-
-    def _gather(self) -> types.TimeStep:
-        """Receives all B rows and puts them in order."""
-        batches = [self.recv() for _ in range(self.num_envs // self._batch_size)]
-        timestep, ids = batches[0]
-        if len(batches) > 1:
-            timestep = jax.tree.map(lambda *rows: np.concatenate(rows), *(rows for rows, _ in batches))
-            ids = np.concatenate([rows for _, rows in batches])
-        if (ids == self._all).all():
-            return timestep
-        order = np.argsort(ids)
-        return jax.tree.map(lambda x: x[order], timestep)
 
     def _finish_steps(self, pool: Any, wait: Callable[[Callable[[], Any]], Any]) -> None:
         """Receives every step under way; idle environments step too, since a pool returns whole batches only."""
@@ -202,7 +132,7 @@ class Pooled:
                 struct = self.spec.action.struct
                 zeros = np.zeros((len(idle), *struct.shape), struct.dtype)
                 wait(lambda: pool.send(episodes.check_action(self.spec, zeros, idle), idle))
-            for _ in range(self.num_envs // self._batch_size):
+            for _ in range(self.num_envs // self.batch_size):
                 wait(pool.recv)
         self._busy[:] = False
 
@@ -212,7 +142,7 @@ class Pooled:
             return sent[0]
         return np.concatenate([action for action, _ in sent]), np.concatenate([ids for _, ids in sent])
 
-    def _count_lives(self, ids: np.ndarray, lives: np.ndarray, is_first: np.ndarray) -> np.ndarray:
+    def _count_lives(self, ids: np.ndarray, lives: np.ndarray, is_first: np.ndarray) -> Any:
         lost = (lives < self._lives[ids]) & ~is_first
         self._lives[ids] = lives
         return lost

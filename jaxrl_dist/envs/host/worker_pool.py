@@ -21,12 +21,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
-from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.envs.host import hangs, lifeline, worker_process
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import checked, hangs, lifeline, worker_process
 
 _CHECK_S = 0.1
 _CLOSE_S = 1.0
@@ -61,15 +59,13 @@ class Plan(NamedTuple):
     max_restarts: int = 3
 
 
-class WorkerPool:
+class WorkerPool(checked.Checked):
     """B environments, of which each process steps a fixed share; see `envs.HostEnvironment`.
 
     If a worker is replaced, the episodes of its environments end at their last observation (LAST, discount 1, reward 0,
     length 0), and the next step returns FIRST from the new process, with new seeds.
 
     Attributes:
-        spec: spec of one environment.
-        num_envs: B.
         timeout_s: longest step.
         waiting_since: always 0, since the pool ends its waits itself.
     """
@@ -88,25 +84,23 @@ class WorkerPool:
         Raises:
             ValueError: a number is out of range.
         """
-        self.spec, self.num_envs = plan.spec, len(seeds)
+        super().__init__(plan.spec, len(seeds), batch_size)
         if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
             expected = f"expected 1 to {self.num_envs}, and more than 0"
             raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
-        self._plan, self._batch_size, self.timeout_s = plan, batch_size, timeout_s
+        self._plan, self.timeout_s = plan, timeout_s
         self._seeds = np.asarray(seeds, np.uint32)
-        self._all = np.arange(self.num_envs, dtype=np.int32)
         num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
         self._since = np.zeros(num_workers)
         # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. It is stale after
         # its process was replaced, and cut while the row that ends its episode for that reason waits for `recv`.
-        self._busy, self._pending, self._stale, self._cut = np.zeros((4, self.num_envs), bool)
+        self._pending, self._stale, self._cut = np.zeros((3, self.num_envs), bool)
+        self._ended, self._was_reset = np.ones(self.num_envs, bool), False
         self._lives = np.zeros(self.num_envs, np.int64)
         self._ready: collections.deque[int] = collections.deque()
-        self._episodes: host_episodes.Episodes | None = None
         self._restarts = 0
-        self._fault: errors.EnvironmentFault | None = None
         self._next_check = 0.0
         action = (plan.spec.action.struct.shape, plan.action_dtype)
         self._processes = Processes(
@@ -119,90 +113,54 @@ class WorkerPool:
         for index in range(num_workers):
             self._processes.start(index)
 
-    @property
-    def waiting_for(self) -> np.ndarray:
-        """Environments i32 [N] that are being stepped."""
-        return np.flatnonzero(self._busy).astype(np.int32)
-
-    def reset(self) -> types.TimeStep:
-        """Starts every environment anew, with its first seed, and returns its first timestep, leaves [B, ...].
-
-        Raises:
-            EnvironmentFault: more workers were lost than may be replaced.
-        """
+    def raw_reset(self) -> envs.RawStep:
+        """Starts every environment anew, with its first seed; waits for those that are being stepped."""
         self._check_usable()
         while self._pending.any():
             self._wait()
         self._ready.clear()
         self._stale[:] = self._cut[:] = False
-        self._episodes = host_episodes.Episodes(self.spec, self.num_envs)
-        self._episodes.ended[:] = True
+        self._ended[:] = self._was_reset = True
         self._block["seed"][:] = self._seeds
         self._busy[:] = True
         self._dispatch(~self._all)
         return self._receive(self.num_envs)[0]
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps every environment with action [B, ...] and returns leaves [B, ...].
-
-        Raises:
-            EnvironmentFault: more workers were lost than may be replaced, or a number is not finite or out of range.
-            ValueError: an action is not one of the action space, or an environment is being stepped.
-        """
-        self.send(action, self._all)
-        return self._receive(self.num_envs)[0]
-
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        """Starts a step of the environments i32 [N], none of which is being stepped, with action [N, ...].
-
-        Raises:
-            EnvironmentFault: an earlier fault has ended the pool.
-            ValueError: an action or an index is not valid, or an environment is being stepped.
-        """
-        episodes = self._check_started()
-        action = host_episodes.check_action(self.spec, action, env_ids)
-        ids = host_episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
-        host_episodes.check_idle(self.spec, ids, self._busy)
-        self._busy[ids] = True
-        self._block["action"][ids] = action
-        stale = self._stale[ids]
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of some environments."""
+        self._check_started()
+        self._busy[env_ids] = True
+        self._block["action"][env_ids] = action
+        stale = self._stale[env_ids]
         if stale.any():
-            renewed = stale & episodes.ended[ids]
-            self._renew(ids[renewed])
-            for env in ids[stale & ~renewed]:
+            renewed = stale & self._ended[env_ids]
+            self._renew(env_ids[renewed])
+            for env in env_ids[stale & ~renewed]:
                 self._cut_short(int(env))
-            ids = np.where(renewed, ~ids, ids)[~stale | renewed]
-        self._dispatch(ids)
+            env_ids = np.where(renewed, ~env_ids, env_ids)[~stale | renewed]
+        self._dispatch(env_ids)
 
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Waits for the first `batch_size` environments that have stepped: leaves [N, ...], their indices i32 [N].
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        """Waits for the first `batch_size` environments, in the order in which they became ready.
 
-        They are in the order in which they became ready; if `batch_size` is B, in the order of their indices.
-
-        Raises:
-            EnvironmentFault: more workers were lost than may be replaced, or a number is not finite or out of range.
-            RuntimeError: fewer than `batch_size` are being stepped.
+        If `batch_size` is B, they are in the order of their indices.
         """
         self._check_started()
-        if np.count_nonzero(self._busy) < self._batch_size:
-            raise RuntimeError(f"recv of {self._batch_size} with {np.count_nonzero(self._busy)} being stepped")
-        return self._receive(self._batch_size)
+        return self._receive(self.batch_size)
 
     def close(self) -> None:
         """Ends the processes, by force after a second; further calls do nothing."""
         self._close()
 
     def _check_usable(self) -> None:
-        if self._fault is not None:
-            raise self._fault
+        super()._check_usable()
         if not self._close.alive:
             raise RuntimeError(f"{self.spec.name}: the pool is closed")
 
-    def _check_started(self) -> host_episodes.Episodes:
+    def _check_started(self) -> None:
         self._check_usable()
-        if self._episodes is None:
+        if not self._was_reset:
             raise RuntimeError(f"{self.spec.name}: reset the environments first")
-        return self._episodes
 
     def _dispatch(self, commands: np.ndarray) -> None:
         """Sends commands i32 [N], `env` to step and `~env` to reset with its seed, to the workers."""
@@ -218,34 +176,27 @@ class WorkerPool:
                 self._since[index] = now
                 self._processes[index].command(message[low:high])
 
-    def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
+    def _receive(self, count: int) -> tuple[envs.RawStep, np.ndarray]:
         # Checked even if enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check:
             self._check_workers()
         while len(self._ready) < count:
             self._wait()
         ids = np.asarray([self._ready.popleft() for _ in range(count)], np.int32)
-        return self._timestep(self._all.copy() if count == self.num_envs else ids)
+        return self._rows(self._all.copy() if count == self.num_envs else ids)
 
-    def _timestep(self, ids: np.ndarray) -> tuple[types.TimeStep, np.ndarray]:
+    def _rows(self, ids: np.ndarray) -> tuple[envs.RawStep, np.ndarray]:
         rows = self._block["slot"][ids] * self.num_envs + ids
         leaves = [
             self._block[f"leaf{i}"].reshape(-1, *leaf.shape).take(rows, 0) for i, leaf in enumerate(self._plan.leaves)
         ]
-        cut = self._cut[ids]
-        reward = np.where(cut, 0.0, self._block["reward"][ids])
-        flags = np.where(cut, worker_process.TRUNCATED, self._block["flags"][ids])
+        is_cut, flags, is_reset = self._cut[ids], self._block["flags"][ids], self._ended[ids]
+        is_last = np.where(is_reset, False, flags != 0) | is_cut
         self._busy[ids] = self._cut[ids] = False
-        timestep = self._check_started().step(
-            ids,
-            self._plan.observation(leaves),
-            reward,
-            flags & worker_process.TERMINATED,
-            flags & worker_process.TRUNCATED,
-        )
-        if cut.any():
-            jax.tree.map(lambda x, ended: x.__setitem__(cut, ended), timestep, host_episodes.cut_short(timestep, cut))
-        return timestep, ids
+        self._ended[ids] = is_last
+        observation, reward = self._plan.observation(leaves), self._block["reward"][ids]
+        terminated = (flags & worker_process.TERMINATED) != 0
+        return envs.RawStep(observation, reward, is_reset | is_cut, is_last, ~terminated), ids
 
     def _wait(self) -> None:
         """Waits for a worker, at most until the next check of all workers."""
@@ -319,7 +270,7 @@ class WorkerPool:
         warnings.warn(f"replaced ({self._restarts} of {most}): {what}{place}", RuntimeWarning, stacklevel=2)
         self._processes.start(index)
         self._since[index] = time.monotonic()
-        ended, lost = self._check_started().ended[share], self._pending[share]
+        ended, lost = self._ended[share], self._pending[share]
         self._stale[share] = True
         for env in share[lost & ~ended]:
             # The slot with its last whole row is the other one: the process may have been writing to this.

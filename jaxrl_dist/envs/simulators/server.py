@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_dist import errors, simulator, types
-from jaxrl_dist.envs.host import episodes
+from jaxrl_dist import envs, errors, simulator, types
+from jaxrl_dist.envs.host import checked
 from jaxrl_dist.envs.simulators import messages, sources
 
 # Connecting and making a world take longer than a step may.
@@ -41,15 +41,13 @@ class Plan(NamedTuple):
     action: simulator.ArrayType
 
 
-class Conversations:
+class Conversations(checked.Checked):
     """B environments, each played by a simulator of its own; see `envs.HostEnvironment`.
 
     A simulator that sends an invalid message, goes away, or is silent for too long causes a fault that names it; after
     a fault nothing but `close` works.
 
     Attributes:
-        spec: spec of one environment.
-        num_envs: B.
         timeout_s: longest step.
         waiting_since: always 0, since waits end by themselves.
     """
@@ -70,37 +68,28 @@ class Conversations:
             errors.EnvironmentFault: the port is taken.
             ValueError: a number is out of range.
         """
-        self.spec, self.num_envs, self.timeout_s = plan.spec, len(seeds), timeout_s
+        super().__init__(plan.spec, len(seeds), batch_size)
+        self.timeout_s = timeout_s
         if not 1 <= batch_size <= self.num_envs or timeout_s <= 0:
             expected = f"expected 1 to {self.num_envs}, and more than 0"
             raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
-        self._plan, self._purpose, self._batch_size = plan, purpose, batch_size
+        self._plan, self._purpose = plan, purpose
         self._terms = [{**plan.terms, "seed": int(seed)} for seed in seeds]
-        self._all = np.arange(self.num_envs, dtype=np.int32)
         # An environment is busy from `send` to `recv`, and pending until its simulator has sent a row.
-        self._busy, self._pending = np.zeros((2, self.num_envs), bool)
+        self._pending, self._ended = np.zeros(self.num_envs, bool), np.ones(self.num_envs, bool)
+        self._lengths = np.zeros(self.num_envs, np.int64)
         self._since_s = np.zeros(self.num_envs)
         self._limit_s = np.full(self.num_envs, timeout_s)
         self._rows: dict[int, messages.Row] = {}
         self._ready: collections.deque[int] = collections.deque()
         self._next_check_s = 0.0
-        self._fault = ""
         self._lock = threading.Lock()
         self._claim: sources.Claim | None = None
         self._is_closed = False
         plan.source.open()
 
-    @property
-    def waiting_for(self) -> np.ndarray:
-        """Environments i32 [N] that are being stepped."""
-        return np.flatnonzero(self._busy).astype(np.int32)
-
-    def reset(self) -> types.TimeStep:
-        """Waits for a new simulator for each environment, and for their first observations.
-
-        Raises:
-            errors.EnvironmentFault: too few simulators came, or one failed.
-        """
+    def raw_reset(self) -> envs.RawStep:
+        """Waits for a new simulator for each environment, and for their first observations."""
         self._check_usable()
         if self._claim is not None:
             self._claim.close("the trainer begins anew")
@@ -125,54 +114,29 @@ class Conversations:
         self._poll = select.poll()
         self._rows.clear()
         self._ready.clear()
-        self._episodes = episodes.Episodes(self.spec, self.num_envs, episodes.cast)
-        self._episodes.ended[:] = True
-        self._busy[:] = True
+        self._ended[:] = self._busy[:] = True
         self._limit_s[:] = patience_s
         self._await(self._all)
         return self._receive(self.num_envs)[0]
 
-    def step(self, action: np.ndarray) -> types.TimeStep:
-        """Steps every environment with action [B, ...] and returns leaves [B, ...].
-
-        Raises:
-            errors.EnvironmentFault: a simulator failed.
-            ValueError: an action is not one of the action space, or an environment is being stepped.
-        """
-        self.send(action, self._all)
-        return self._receive(self.num_envs)[0]
-
-    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        """Answers the simulators i32 [N], none of which is being stepped, with action [N, ...].
-
-        Raises:
-            errors.EnvironmentFault: a simulator failed.
-            ValueError: an action or an index is not valid, or an environment is being stepped.
-        """
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Answers some simulators."""
         self._check_started()
-        action = episodes.check_action(self.spec, action, env_ids)
-        ids = episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
-        episodes.check_idle(self.spec, ids, self._busy)
-        self._busy[ids] = True
-        for env, payload in zip(ids.tolist(), action.astype(self._plan.action.little_endian, copy=False), strict=True):
-            if not self._episodes.ended[env]:
+        self._busy[env_ids] = True
+        payloads = action.astype(self._plan.action.little_endian, copy=False)
+        for env, payload in zip(env_ids.tolist(), payloads, strict=True):
+            if not self._ended[env]:
                 self._answer(env, payload.tobytes())
-        self._limit_s[ids] = self.timeout_s
-        self._await(ids)
+        self._limit_s[env_ids] = self.timeout_s
+        self._await(env_ids)
 
-    def recv(self) -> tuple[types.TimeStep, np.ndarray]:
-        """Waits for the first `batch_size` simulators that have spoken: leaves [N, ...], their indices i32 [N].
+    def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+        """Waits for the first `batch_size` simulators that have spoken, in the order in which they did.
 
-        They are in the order in which they spoke; if `batch_size` is B, in the order of their indices.
-
-        Raises:
-            errors.EnvironmentFault: a simulator failed.
-            RuntimeError: fewer than `batch_size` are being stepped.
+        If `batch_size` is B, they are in the order of their indices.
         """
         self._check_started()
-        if np.count_nonzero(self._busy) < self._batch_size:
-            raise RuntimeError(f"recv of {self._batch_size} with {np.count_nonzero(self._busy)} being stepped")
-        return self._receive(self._batch_size)
+        return self._receive(self.batch_size)
 
     def close(self) -> None:
         """Tells the simulators that their sessions have ended, and frees the seats; further calls do nothing."""
@@ -181,12 +145,11 @@ class Conversations:
                 return
             self._is_closed = True
         if self._claim is not None:
-            self._claim.close(self._fault or f"{self._purpose} needs this simulator no more")
+            self._claim.close(str(self._fault or "") or f"{self._purpose} needs this simulator no more")
         self._plan.source.close()
 
     def _check_usable(self) -> None:
-        if self._fault:
-            raise errors.EnvironmentFault(self._fault)
+        super()._check_usable()
         if self._is_closed:
             raise errors.EnvironmentFault(f"{self.spec.name}: these environments were closed")
 
@@ -198,8 +161,8 @@ class Conversations:
     def _failed(self, what: str) -> errors.EnvironmentFault:
         if self._is_closed:
             what = "these environments were closed"
-        self._fault = f"{self.spec.name}: {what}"
-        return errors.EnvironmentFault(self._fault)
+        self._fault = errors.EnvironmentFault(f"{self.spec.name}: {what}")
+        return self._fault
 
     def _await(self, ids: np.ndarray) -> None:
         """Notes that each of the environments i32 [N] owes a message from now on."""
@@ -220,7 +183,7 @@ class Conversations:
         if not is_sent:
             raise self._failed(f"{self._peers[env].name} does not read the actions that it is sent")
 
-    def _receive(self, count: int) -> tuple[types.TimeStep, np.ndarray]:
+    def _receive(self, count: int) -> tuple[envs.RawStep, np.ndarray]:
         # Checked even if enough are ready, since the others go on while one hangs.
         if time.monotonic() >= self._next_check_s:
             self._listen(0.0)
@@ -231,10 +194,11 @@ class Conversations:
             ids = self._all.copy()
         rows = [self._rows.pop(env) for env in ids.tolist()]
         self._busy[ids] = False
-        fields = [np.asarray(field) for field in zip(*(row[1:] for row in rows), strict=True)]
-        timestep = self._episodes.step(ids, np.stack([row.observation for row in rows]), *fields)
-        self._check_lengths(timestep, ids)
-        return timestep, ids
+        reward, terminated, truncated = (np.asarray(field) for field in zip(*(row[1:] for row in rows), strict=True))
+        is_first, self._ended[ids] = self._ended[ids], terminated | truncated
+        self._check_lengths(is_first, ids)
+        raw = envs.RawStep(np.stack([row.observation for row in rows]), reward, is_first, self._ended[ids], ~terminated)
+        return raw, ids
 
     def _left_s(self) -> float:
         """Returns the seconds until the first of the waits is over."""
@@ -289,12 +253,13 @@ class Conversations:
             peer = self._peers[env]
             fault = self._failed(f"{peer.name} stopped with {errors.printable(str(header.get('reason')))}")
             raise fault from (peer.errors[0] if peer.errors else None)
-        expected = "begin" if self._episodes.ended[env] else "act"
+        expected = "begin" if self._ended[env] else "act"
         return messages.read(frame, expected, self._plan.observation, self.spec.reward_range)
 
-    def _check_lengths(self, timestep: types.TimeStep, ids: np.ndarray) -> None:
+    def _check_lengths(self, is_first: np.ndarray, ids: np.ndarray) -> None:
+        self._lengths[ids] = np.where(is_first, 0, self._lengths[ids] + 1)
         limit = self.spec.time_limit
-        late = (timestep.info.episode_length >= limit) & (timestep.step_type != types.LAST)
+        late = (self._lengths[ids] >= limit) & ~self._ended[ids]
         if limit and late.any():
             what = f"went on after step {limit} of an episode, which is the time limit: expected truncated there"
             raise self._refused(int(ids[late.argmax()]), what)

@@ -92,7 +92,8 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
             pool = _make_pool(library, name, settings, seeds, batch_size, **drawn)
         except (RuntimeError, ValueError) as error:
             raise errors.EnvironmentFault(f"{spec.name}: EnvPool could not make it: {_one_line(error)}") from error
-        return pooled.Pooled(pool, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
+        bare = _Bare(pool)
+        return pooled.Pooled(bare, spec, batch_size, timeout_s, convert=convert, life_loss=life_loss), pool
 
     def make_environments(seeds: np.ndarray, batch_size: int, timeout_s: float) -> envs.HostEnvironment:
         if batch_size < 1 or len(seeds) % batch_size:
@@ -210,6 +211,47 @@ def _make_pool(
         # EnvPool makes its spaces when they are first read, which warns; `recv` would read them outside the context.
         pool.observation_space, pool.action_space  # noqa: B018
     return pool
+
+
+class _Bare:
+    """A pool of EnvPool's by its native calls, in the words of its type "gymnasium".
+
+    Its own `send` and `recv` check and copy anew, and make a tree of every column, in 26 to 52 µs per step.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        keys = list(pool._state_keys)
+        at = {key: index for index, key in enumerate(keys)}
+        self._pool, self._num_envs = pool, len(pool)
+        self._action_dtype, self._num_ids = pool._spec._action_spec[-1][0], len(pool._spec._action_keys) - 1
+        self._columns = [at[key] for key in ("reward", "done", "trunc")]
+        info = {"env_id": "info:env_id", "elapsed_step": "elapsed_step"}
+        info |= {name: f"info:{name}" for name in ("lives", "terminated") if f"info:{name}" in at}
+        self._info = [(name, at[key]) for name, key in info.items()]
+        observed = [(key.partition(":")[2], index) for key, index in at.items() if key.partition(":")[0] == "obs"]
+        self._observed = observed if type(pool.observation_space).__name__ == "Dict" else observed[0][1]
+
+    def __len__(self) -> int:
+        return self._num_envs
+
+    def async_reset(self) -> None:
+        """Resets every environment; `recv` returns the rows."""
+        self._pool.async_reset()
+
+    def send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        """Starts a step of some environments."""
+        # Copied, since the pool's threads read it later.
+        sent = [*[env_ids] * self._num_ids, np.array(action, self._action_dtype, order="C")]
+        self._pool._check_action(sent)
+        self._pool._send(sent)
+
+    def recv(self) -> Any:
+        """Waits for a batch: (observation, reward, terminated, truncated, info)."""
+        state = self._pool._recv()
+        reward, done, truncated = (state[index] for index in self._columns)
+        observed, info = self._observed, {name: state[index] for name, index in self._info}
+        observation = state[observed] if isinstance(observed, int) else {name: state[i] for name, i in observed}
+        return observation, reward, done & ~truncated, truncated, info
 
 
 def _num_cores() -> int:

@@ -85,7 +85,9 @@ class Programs:
         self.pull, self.push = jax.jit(pull), jax.jit(push)
         self.on_host: unrolls.HostUnroll | None = None
         if not isinstance(parts.environment, envs.Environment):
-            self.on_host = unrolls.HostUnroll(parts.agent, parts.num_envs, parts.config.unroll_length, 1)
+            self.on_host = unrolls.HostUnroll(
+                parts.agent, parts.environment.spec, parts.num_envs, parts.config.unroll_length, 1
+            )
 
 
 def play(

@@ -140,7 +140,8 @@ class Worker:
         published = unrolls.Published(held.params, held.updates, held.progress)
         carry = self.programs.sound_carry(jax.device_put(carry, self._device))
         (unroll,), rows = programs.run(published, self.key, self.number, self.env_ids, self._player, timestep, carry)
-        return self.state._replace(actors=unrolls.ActorState((), rows.timestep, rows.carry)), unroll, rows.episodes
+        state = self.state._replace(actors=unrolls.ActorState((), rows.timestep, rows.carry))
+        return state, jax.device_put(unroll, self._device), rows.episodes
 
 
 def act(worker: Worker, held: Held, sample: types.Sample | None) -> tuple[State, Work]:

@@ -22,7 +22,8 @@ class InStep:
         """Builds the programs; compiles none."""
         parts, self._width = actors.parts, actors.width
         self._agent, self._spec = parts.agent, parts.environment.spec
-        self.programs = unroll.HostUnroll(parts.agent, parts.num_envs, parts.config.unroll_length, len(actors.local))
+        length, pieces = parts.config.unroll_length, len(actors.local)
+        self.programs = unroll.HostUnroll(parts.agent, self._spec, parts.num_envs, length, pieces)
 
     def warm_up(self, published: unroll.Published, device: jax.Device) -> None:
         timestep = unroll.zero_timestep(self._spec, self._width)

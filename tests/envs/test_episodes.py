@@ -1,0 +1,118 @@
+"""Rows of CPU environments: what makes timesteps of them, what follows their episodes, and what refuses them."""
+
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import episodes
+
+STRUCT = jax.ShapeDtypeStruct((2,), np.dtype(np.float32))
+SPEC = types.EnvironmentSpec("fake:rows", STRUCT, types.DiscreteSpace(3), "classic", (-1.0, 1.0))
+BOX = SPEC._replace(action=types.BoxSpace((2,), np.float32([-1, -2]), np.float32([1, 2])))
+WIDTH = 3
+IDS = np.arange(WIDTH, dtype=np.int32)
+
+
+def played(rng: np.random.Generator, length: int) -> envs.RawStep:
+    """Returns rows [T, 3] that begin with a reset, with garbage where the library may leave it."""
+    is_last = rng.random((length, WIDTH)) < 0.3
+    is_first = np.concatenate([np.ones((1, WIDTH), bool), is_last[:-1]])
+    was_lost = ~is_first & is_last & (rng.random(is_last.shape) < 0.3)
+    is_last &= ~is_first
+    for t in range(1, length):
+        # A row that resets does not end, so the one behind it is an ordinary one.
+        is_first[t] &= is_last[t - 1]
+    reward = np.where(is_first, np.nan, rng.uniform(-1, 1, is_last.shape))
+    discount = ~is_last | (rng.random(is_last.shape) < 0.5)
+    return envs.RawStep(rng.normal(size=(length, WIDTH, 2)), reward, is_first | was_lost, is_last, discount)
+
+
+def rows_of(raw: envs.RawStep, part: Any) -> tuple[types.TimeStep, np.ndarray]:
+    one = jax.tree.map(lambda x: x[part], raw)
+    return episodes.timestep(one), episodes.lost(one)
+
+
+@hypothesis.given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12))
+def test_many_rows_at_once_are_those_one_by_one(seed: int, length: int, first: int) -> None:
+    raw = played(np.random.default_rng(seed), length)
+    at_once, by_row = (episodes.Episodes(SPEC, WIDTH) for _ in range(2))
+    cuts = [slice(0, first), slice(first, length)] if first < length else [slice(0, length)]
+    found = [at_once.add(*rows_of(raw, part), IDS) for part in cuts]
+    expected = [by_row.add(*rows_of(raw, slice(t, t + 1)), IDS) for t in range(length)]
+    for some, one in zip(zip(*found, strict=True), zip(*expected, strict=True), strict=True):
+        np.testing.assert_array_equal(np.concatenate(some), np.concatenate(one))
+    # The slow reference: numbers of each environment since its last reset, 0 where it was lost.
+    returns, lengths = np.concatenate([r for r, _ in expected]), np.concatenate([x for _, x in expected])
+    timestep, lost = rows_of(raw, slice(None))
+    for env in range(WIDTH):
+        total, count = np.float32(0), 0
+        for t in range(length):
+            begins = timestep.step_type[t, env] == types.FIRST
+            total, count = (np.float32(0), 0) if begins else (total + timestep.reward[t, env], count + 1)
+            assert (returns[t, env], lengths[t, env]) == ((0, 0) if lost[t, env] else (total, count))
+    assert (at_once.steps == length).all() and (at_once.ended == raw.is_last[-1]).all()
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.integers(0, 10_000))
+def test_a_timestep_is_the_same_in_a_program_and_back(seed: int) -> None:
+    raw = played(np.random.default_rng(seed), 4)
+    timestep = episodes.timestep(raw)
+    kinds = [x.dtype for x in jax.tree.leaves(timestep)]
+    assert kinds == [np.int8, np.float32, np.float32, np.float32]
+    assert (timestep.reward[timestep.step_type == types.FIRST] == 0).all()
+    assert (timestep.discount[raw.is_first] == 1).all()
+    again = episodes.timestep(episodes.raw_step(timestep))
+    for found in (jax.jit(episodes.timestep)(raw), again):
+        jax.tree.map(np.testing.assert_array_equal, found, timestep)
+
+
+def test_a_reset_out_of_place_in_an_unroll_names_the_environment() -> None:
+    raw = played(np.random.default_rng(0), 6)
+    for t, wrong in ((0, False), (3, ~raw.is_first[3, 1])):
+        changed = raw._replace(is_first=raw.is_first.copy(), is_last=raw.is_last.copy())
+        changed.is_first[t, 1], changed.is_last[t, 1] = wrong, False
+        with pytest.raises(errors.EnvironmentFault, match=r"environment 1\b.*reset"):
+            episodes.Episodes(SPEC, WIDTH).add(*rows_of(changed, slice(None)), IDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("observation", np.inf, "is not finite"), ("reward", np.nan, "is nan"), ("reward", 1.5, "is 1.5")],
+)
+def test_a_bad_number_in_an_unroll_names_field_environment_and_step(field: str, value: float, said: str) -> None:
+    raw = played(np.random.default_rng(1), 8)
+    followed = episodes.Episodes(SPEC, WIDTH)
+    followed.add(*rows_of(raw, slice(0, 3)), IDS)
+    t, env = next((t, env) for t in range(4, 8) for env in range(WIDTH) if not raw.is_first[t, env])
+    getattr(raw, field)[t, env] = value
+    with pytest.raises(errors.EnvironmentFault, match=rf"the {field} .* environment {env}, at its step {t + 1} {said}"):
+        followed.add(*rows_of(raw, slice(3, 8)), IDS)
+
+
+@pytest.mark.parametrize(("spec", "wrong"), [(SPEC, [3, -1]), (BOX, [np.nan, np.inf])])
+def test_no_program_sends_an_action_that_is_none(spec: types.EnvironmentSpec, wrong: list[float]) -> None:
+    shape = (4, WIDTH, *spec.action.struct.shape)
+    actions = np.zeros(shape, spec.action.struct.dtype)
+    if isinstance(spec.action, types.BoxSpace):
+        actions[:] = 5
+    episodes.check_actions(spec, actions)
+    safe = jax.jit(lambda action: episodes.safe_action(spec, action))
+    np.testing.assert_array_equal(safe(actions[0]), episodes.check_action(spec, actions[0]))
+    for value in wrong:
+        actions[2, 1] = value
+        assert (np.asarray(safe(actions[2]))[1] == 0).all()
+        with pytest.raises(ValueError, match=r"environment 1\b"):
+            episodes.check_actions(spec, actions)
+
+
+def test_an_action_of_another_kind_is_refused_as_the_program_is_made() -> None:
+    with pytest.raises(ValueError, match="integers"):
+        episodes.safe_action(SPEC, jax.numpy.zeros(WIDTH))
+    with pytest.raises(ValueError, match="shape"):
+        episodes.safe_action(BOX, jax.numpy.zeros(WIDTH))
