@@ -361,19 +361,27 @@ def finished(
     raw, (action, extras) = rows
     timestep = episodes.timestep(raw)
     episodes.check_actions(environment.spec, action[:-1])
-    is_last, sums = timestep.step_type == types.LAST, np.zeros(3)
-    lost = episodes.lost(raw)
+    is_last, lost, sums = timestep.step_type == types.LAST, episodes.lost(raw), np.zeros(3)
     for turn in _turns(ids):
         arrived = jax.tree.map(lambda x: x[1:, turn], timestep)  # noqa: B023
         returns, lengths = environment.account(arrived, lost[1:, turn], ids[turn])
         # An episode that was cut short by a fault has length 0.
         played = is_last[1:, turn] & (lengths > 0)
-        for t in np.flatnonzero(played.any(1)):
-            # Row by row, since the order of a sum is part of its bits.
-            sums += np.count_nonzero(played[t]), returns[t][played[t]].sum(), lengths[t][played[t]].sum()
+        sums += np.count_nonzero(played), _sum_by_rows(returns, played), lengths[played].sum()
     valid = is_last[:-1].size - np.count_nonzero(is_last[:-1])
     steps = types.Step(timestep, action, extras, np.broadcast_to(version, is_last.shape))
     return steps, host_sums(sums[0], sums[1], sums[2], float(valid))
+
+
+def _sum_by_rows(numbers: np.ndarray, chosen: np.ndarray) -> float:
+    """Adds up the chosen ones of f32 [T, B] row by row, since the order of a sum is part of its bits."""
+    found, ends = numbers[chosen], np.cumsum(np.count_nonzero(chosen, 1)).tolist()
+    total, begin = 0.0, 0
+    for end in ends:
+        if end > begin:
+            total += float(np.add.reduce(found[begin:end]))
+        begin = end
+    return total
 
 
 def _turns(ids: np.ndarray) -> Iterator[Any]:
