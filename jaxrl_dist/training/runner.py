@@ -151,8 +151,13 @@ def _say_nothing(text: str) -> None:
 
 
 def use_cores() -> None:
-    """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend."""
+    """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend.
+
+    The thread that calls a program on a CPU computes it, too.
+    """
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    # Else an actor's small program waits in the client's threads behind the learner's.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def keep_programs() -> None:
