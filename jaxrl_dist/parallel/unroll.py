@@ -366,8 +366,9 @@ def finished(
         arrived = jax.tree.map(lambda x: x[1:, turn], timestep)  # noqa: B023
         returns, lengths = environment.account(arrived, lost[1:, turn], ids[turn])
         # An episode that was cut short by a fault has length 0.
-        played = is_last[1:, turn] & (lengths > 0)
-        sums += np.count_nonzero(played), _sum_by_rows(returns, played), lengths[played].sum()
+        played: Any = is_last[1:, turn] & (lengths > 0)
+        counts = float(np.count_nonzero(played)), float(lengths[played].sum())
+        sums += (counts[0], _sum_by_rows(returns, played), counts[1])
     valid = is_last[:-1].size - np.count_nonzero(is_last[:-1])
     steps = types.Step(timestep, action, extras, np.broadcast_to(version, is_last.shape))
     return steps, host_sums(sums[0], sums[1], sums[2], float(valid))

@@ -44,7 +44,7 @@ class ParamStore:
 
         Args:
             version: one more than the last.
-            published: arrays that are never donated.
+            published: arrays on devices, which are never donated.
         """
         placed = {device: self._place(published, device) for device in self._devices}
         with self._changed:
@@ -79,7 +79,10 @@ class ParamStore:
             self._changed.notify_all()
 
     def _place(self, published: unroll.Published, device: jax.Device) -> unroll.Published:
-        if any(leaf.devices() != {device} for leaf in jax.tree.leaves(published) if isinstance(leaf, jax.Array)):
-            self.count += 1
-            self.num_bytes += sum(leaf.nbytes for leaf in jax.tree.leaves(published))
+        leaves = jax.tree.leaves(published)
+        # To put what is there already takes longer than an acting step (26 arrays, 2 cores: 170 µs).
+        if all(leaf.devices() == {device} for leaf in leaves):
+            return published
+        self.count += 1
+        self.num_bytes += sum(leaf.nbytes for leaf in leaves)
         return jax.device_put(published, device)

@@ -203,8 +203,8 @@ class Sebulba(parallel.Layout):
         return self._threads
 
     def _published(self, learner: learners.LearnerState, progress: float) -> unroll.Published:
-        params, updates = jax.tree.map(lambda x: x.addressable_data(0), self._copy(learner))
-        return unroll.Published(params, updates, np.float32(progress))
+        copied = self._copy(learner, np.float32(progress))
+        return jax.tree.map(lambda x: x.addressable_data(0), copied)  # type: ignore[no-any-return]
 
     def _compile(self, state: tiers.State) -> None:
         """Compiles the learner's programs and those of each actor's device, once."""
@@ -235,9 +235,10 @@ class Sebulba(parallel.Layout):
         return tuple(jax.eval_shape(self.program, *self._update_struct(tiers.keys_struct())).metrics)
 
 
-def _copy(learner: learners.LearnerState) -> Any:
-    """Copies parameters and number of updates, without the axis of seeds, since the learner donates its own."""
-    return jax.tree.map(lambda x: x[0], (learner.params, learner.updates))
+def _copy(learner: learners.LearnerState, progress: Array) -> unroll.Published:
+    """Copies what actors act with, without the axis of seeds, since the learner donates its own."""
+    params, updates = jax.tree.map(lambda x: x[0], (learner.params, learner.updates))
+    return unroll.Published(params, updates, progress)
 
 
 def _advance(state: tiers.State, learned: tiers.Learned, unrolled: Sequence[queue.Unrolled]) -> tiers.State:

@@ -58,6 +58,7 @@ class Sender:
         """Takes the actors whose unrolls it sends."""
         parts, self.count, self.num_bytes = actors.parts, 0, 0
         self._mesh, self._devices, self._lock = parts.mesh, actors.local, threading.Lock()
+        self._steps, self._carry = (meshes.sharding(self._mesh, kind) for kind in meshes.UNROLL)
         self._observations: packed_observations.Observations | None = None
         if parts.replay.host:
             row = parts.environment.spec.observation
@@ -107,8 +108,8 @@ class Sender:
     def _join(self, axis: int, *pieces: jax.Array) -> jax.Array:
         shape = list(pieces[0].shape)
         shape[axis] *= self._mesh.shape["devices"]
-        kind: Any = meshes.UNROLL.steps if axis else meshes.UNROLL.carry
-        return jax.make_array_from_single_device_arrays(tuple(shape), meshes.sharding(self._mesh, kind), list(pieces))
+        where = self._steps if axis else self._carry
+        return jax.make_array_from_single_device_arrays(tuple(shape), where, pieces)
 
 
 class UnrollQueue:
