@@ -137,12 +137,14 @@ def test_what_cannot_act_as_it_gets_ready_is_refused(settings: Any, words: list[
         conftest.Small("ppo", "toy:walk", 1, {**SETTINGS, **settings})
 
 
-@pytest.mark.parametrize("settings", [{}, {"layout.inference": "central", "layout.ready_envs": 0}])
+@pytest.mark.parametrize("settings", [{}, {"layout.inference": "central"}])
 def test_environments_that_step_together_are_refused(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     task = host.task()._replace(steps_together=True)
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
     with conftest.refused("--layout.ready_envs=0", "8 environments"):
         conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings})
+    # Central inference waits for all of them unless it is told otherwise.
+    conftest.Small("ppo", "fake:walk", 1, {**SETTINGS, **settings, "layout.ready_envs": 0})
 
 
 def test_a_replay_over_several_devices_is_refused() -> None:
@@ -170,13 +172,13 @@ def test_central_inference_copies_no_parameters_to_any_actor(paced: list[Any]) -
 
     # Versions 0 to 4, to the only actor's device.
     assert copies(**{"layout.actor_devices": "cpu:0", "layout.ready_envs": 2}) == (5, 2)
-    assert copies(**{"layout.inference": "central"}) == (0, 4)
+    assert copies(**{"layout.inference": "central"}) == (0, 8)
     assert copies(**{"layout.inference": "central", "layout.ready_envs": 1}) == (0, 1)
 
 
 @pytest.mark.slow
 def test_central_inference_keeps_the_recurrent_state_of_each_environment(paced: list[Any]) -> None:
-    settings = {"layout": "sebulba", "layout.policy_lag": "free", "layout.inference": "central"}
+    settings = {**SETTINGS, "layout.inference": "central", "layout.ready_envs": 4}
     run = conftest.Small("r2d2", "fake:walk", 1, {**settings, "replay.capacity": 4096, "replay.min_size": 4096}).run(20)
     ring, agent, params = run.state.replay, run.parts.agent, jax.tree.map(lambda x: x[0], run.state.learner.params)
     filled, length = np.asarray(ring.filled[0]), 4

@@ -185,16 +185,16 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
 
 
 def test_actors_have_stopped_when_a_probe_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    step, steps = as_host.AsHost.step, itertools.count()
+    send, steps = as_host.AsHost.raw_send, itertools.count()
 
-    def busy(self: Any, action: Any) -> Any:
+    def busy(self: Any, action: Any, env_ids: Any) -> Any:
         until_s = time.perf_counter() + 0.01
         while time.perf_counter() < until_s:
             pass
         next(steps)
-        return step(self, action)
+        return send(self, action, env_ids)
 
-    monkeypatch.setattr(as_host.AsHost, "step", busy)
+    monkeypatch.setattr(as_host.AsHost, "raw_send", busy)
     settings, environment = assemble.resolve(flags_of("ppo") | {"layout": "sebulba", "layout.policy_lag": "1"})
     with contextlib.closing(probe.Probe(settings, environment, jax.devices()[:1])) as probed:
         probed.warm_up()

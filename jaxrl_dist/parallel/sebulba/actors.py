@@ -94,7 +94,7 @@ def make(parts: parallel.LayoutParts) -> Actors:
     lag, ready = _parse_lag(config.policy_lag, parts.agent.staleness), config.ready_envs
     if config.inference == "central":
         _check_central(config, lag)
-        devices, ready = local[:1], ready or _half(width)
+        devices, ready = local[:1], ready or width
     if replay.host and jax.process_count() > 1:
         raise UsageError(
             given("replay.storage", "host"), f": for runs of one process, this has {jax.process_count()}; valid: device"
@@ -189,11 +189,6 @@ def _check_central(config: Any, lag: int | None) -> None:
         )
 
 
-def _half(width: int) -> int:
-    """Returns the largest divisor of the number of environments that is at most its half."""
-    return next(count for count in range(max(width // 2, 1), 0, -1) if width % count == 0)
-
-
 def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width: int) -> None:
     """Raises a UsageError where environments cannot act as soon as some are ready."""
     flag, environment = given("layout.ready_envs", ready), parts.environment
@@ -215,6 +210,4 @@ def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width
             given("env", environment.spec.name),
             f": its {width} environments of an actor step together; valid: ",
             given("layout.ready_envs", 0),
-            " with ",
-            given("layout.inference", "per_actor"),
         )

@@ -67,7 +67,7 @@ class Config:
     ready_envs: int = setting(
         0,
         "An actor acts as soon as so many of its environments are ready, so that a slow one delays only itself; 0 "
-        "waits for all, or under central inference for half of them. Needs a free policy lag.",
+        "waits for all. Needs a free policy lag.",
         low=0,
         source="Espeholt et al. 2020 (SEED RL); Weng et al. 2022 (EnvPool)",
     )
