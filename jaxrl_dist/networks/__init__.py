@@ -307,17 +307,18 @@ class _Built(NamedTuple):
 
     def unroll(self, params: Any, memory: Any, inputs: Any, is_first: jax.Array, noise: Any = None) -> Any:
         chex.assert_rank(is_first, 2)
-        params, inputs = self._computed(params), _as_dtype(inputs, self.config.compute)
+        if self.config.compute == "bfloat16":
+            params, inputs = self._halved(params), _halved(inputs)
         if self.core is not None:
             return self.module.apply({"params": params}, inputs, memory, is_first, method=_Model.unroll)
         flat = inputs.reshape(-1, *inputs.shape[2:])
         outputs = self.module.apply({"params": params}, flat, noise)
         return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), memory
 
-    def _computed(self, params: Any) -> Any:
-        """Returns parameters in the dtype of products, but for those of heads and of a core of the user's."""
+    def _halved(self, params: Any) -> Any:
+        """Returns parameters in bfloat16, but for those of heads and of a core of the user's."""
         cast = (_TORSOS, *(() if ":" in self.config.core or self.core is None else (_name(self.module.core),)))
-        return {k: _as_dtype(x, self.config.compute) if k.startswith(cast) else x for k, x in params.items()}
+        return {name: _halved(part) if name.startswith(cast) else part for name, part in params.items()}
 
     def _push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:
         """Returns the frames after rows [T, B, ...], and the rows stacked."""
@@ -328,9 +329,14 @@ class _Built(NamedTuple):
         return frames, (rows, *beside) if self.extra else rows
 
 
-def _as_dtype(tree: Any, dtype: str) -> Any:
-    """Casts the floats of a tree; other numbers stay."""
-    return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+def _halved(tree: Any) -> Any:
+    """Casts the floats of a tree to bfloat16; other numbers stay."""
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
+
+
+def _widened(x: jax.Array) -> jax.Array:
+    """Casts bfloat16 to float32; wider floats stay."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _forget(carry: Carry) -> Carry:
@@ -369,7 +375,7 @@ class _Model(nn.Module):
         features = self.torsos[0](flat).reshape(*is_first.shape, -1)
         features = jnp.concatenate([features, *extra], -1)
         if ":" in self.config.core:
-            features = _as_dtype(features, "float32")
+            features = _widened(features)
         carry, features = getattr(self, _name(self.core))(carry, features, is_first)
         return self._heads([features], None), carry
 
@@ -395,16 +401,18 @@ class _Output(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, noise: jax.Array | None) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output, and the factors that other heads take."""
-        config, x = self.config, _as_dtype(x, self.config.compute)
+        config = self.config
         if config.head_size:
+            x = _halved(x) if config.compute == "bfloat16" else x
             x, noise = self._layer(x, config.head_size, math.sqrt(2.0), noise)
             activation = torsos.ACTIVATIONS[config.activation if config.torso == "mlp" else "relu"]
             x = activation(torsos.normalisation(config.layer_norm)()(x))
-        return self._layer(x.astype(jnp.float32), self.head.size, self.head.gain, noise)
+        return self._layer(_widened(x), self.head.size, self.head.gain, noise)
 
     def _layer(self, x: jax.Array, size: int, gain: float, noise: Any) -> tuple[jax.Array, Any]:
-        """Computes in the dtype of its input."""
+        """Computes in bfloat16 if its input is."""
         if not self.head.noise:
-            return nn.Dense(size, dtype=x.dtype, kernel_init=torsos.kernel(self.config.orthogonal, gain))(x), noise
+            dtype = x.dtype if x.dtype == jnp.bfloat16 else None
+            return nn.Dense(size, dtype=dtype, kernel_init=torsos.kernel(self.config.orthogonal, gain))(x), noise
         own, rest = (None, None) if noise is None else jnp.split(noise, (x.shape[-1] + size,), axis=-1)
         return noisy.Noisy(size, self.head.noise)(x, own), rest

@@ -33,7 +33,7 @@ def draw(key: jax.Array, shape: tuple[int, ...], *, count: int) -> jax.Array:
 class Noisy(nn.Module):
     """A linear layer with factorised Gaussian noise on its weights, of p + q factors for p inputs and q outputs.
 
-    It computes in the dtype of its input.
+    It computes in bfloat16 if its input is.
 
     Source: Fortunato et al. 2018, "Noisy networks for exploration", equations 10 and 11 and section 3.2.
     """
@@ -53,11 +53,11 @@ class Noisy(nn.Module):
         kernel, bias = self.param("kernel", uniform, (inputs, self.size)), self.param("bias", uniform, (self.size,))
         kernel_deviation = self.param(_DEVIATION, deviation, (inputs, self.size))
         bias_deviation = self.param("bias_deviation", deviation, (self.size,))
-        drawn = kernel, bias, kernel_deviation, bias_deviation
-        kernel, bias, kernel_deviation, bias_deviation = (part.astype(x.dtype) for part in drawn)
+        if x.dtype == jnp.bfloat16:
+            parts = kernel, bias, kernel_deviation, bias_deviation, noise
+            kernel, bias, kernel_deviation, bias_deviation, noise = jax.tree.map(lambda y: y.astype(x.dtype), parts)
         if noise is None:
             return x @ kernel + bias
-        noise = noise.astype(x.dtype)
         noise_in, noise_out = jnp.split(noise, (inputs,), axis=-1)
         if noise.ndim == 1:
             weights = kernel + kernel_deviation * noise_in[:, None] * noise_out
