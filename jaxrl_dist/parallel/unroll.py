@@ -357,6 +357,21 @@ def finished(
     Raises:
         errors.EnvironmentFault: an environment returned an invalid value.
         ValueError: an action is not one of the action space.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs.host import as_host, episodes
+        >>> from jaxrl_dist.parallel import unroll
+        >>> environment = as_host.AsHost(envs.make("toy:walk"), num_envs=2, env_key=jax.random.key(0))
+        >>> ids, action = np.arange(2, dtype=np.int32), np.ones((2, 2), np.int32)
+        >>> opening = episodes.raw_step(environment.reset())
+        >>> environment.raw_send(action[0], ids)
+        >>> raw = jax.tree.map(lambda *x: np.stack(x), opening, environment.raw_recv()[0])
+        >>> steps, sums = unroll.finished(environment, (raw, (action, ())), np.int32(0), ids)
+        >>> steps.timestep.step_type.tolist(), sums.valid_steps
+        ([[0, 0], [1, 1]], array([2], dtype=int32))
     """
     raw, (action, extras) = rows
     timestep = episodes.timestep(raw)
