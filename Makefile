@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STEPS ?= 500_000
 # For `golden`: two commits (HEAD=. is the working tree), and the runs: names, quick or all.
-BASE ?= 2ebc526
+BASE ?= a0b6903
 HEAD ?= HEAD
 RUNS ?= all
 # For `mutants`: the number of random mutants, and of those judged at once.
