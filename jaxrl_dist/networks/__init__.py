@@ -208,7 +208,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     if ":" in config.torso:
         custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
     core = _make_core(config) if recurrent else None
-    built = _Built(config, _Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
+    built = _Built(_Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
         recurrent=recurrent,
@@ -266,7 +266,6 @@ class _Built(NamedTuple):
     """The parts that a network's functions are bound to.
 
     Attributes:
-        config: settings.
         module: torso, core and heads.
         core: its core, None without one.
         num_frames: k of a stack; 1 without one.
@@ -274,7 +273,6 @@ class _Built(NamedTuple):
         extra: number of further inputs of the core.
     """
 
-    config: Config
     module: "_Model"
     core: cores.Core | None
     num_frames: int
@@ -307,17 +305,18 @@ class _Built(NamedTuple):
 
     def unroll(self, params: Any, memory: Any, inputs: Any, is_first: jax.Array, noise: Any = None) -> Any:
         chex.assert_rank(is_first, 2)
-        if self.config.compute == "bfloat16":
-            params, inputs = self._halved(params), _halved(inputs)
+        if self.module.config.compute == "bfloat16":
+            params, inputs = self._halved_params(params), _halved(inputs)
         if self.core is not None:
             return self.module.apply({"params": params}, inputs, memory, is_first, method=_Model.unroll)
         flat = inputs.reshape(-1, *inputs.shape[2:])
         outputs = self.module.apply({"params": params}, flat, noise)
         return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), memory
 
-    def _halved(self, params: Any) -> Any:
+    def _halved_params(self, params: Any) -> Any:
         """Returns parameters in bfloat16, but for those of heads and of a core of the user's."""
-        cast = (_TORSOS, *(() if ":" in self.config.core or self.core is None else (_name(self.module.core),)))
+        is_own = ":" in self.module.config.core
+        cast = (_TORSOS,) if self.core is None or is_own else (_TORSOS, _name(self.module.core))
         return {name: _halved(part) if name.startswith(cast) else part for name, part in params.items()}
 
     def _push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:

@@ -159,7 +159,7 @@ class Gru(_Hidden):
 
         def step(memory: jax.Array, x: Any) -> Any:
             row, first = x
-            memory = jnp.where(first[:, None], 0.0, memory)
+            memory = _cleared(memory, first)
             (reset, keep, new), (r, k, n) = (jnp.split(x, 3, axis=-1) for x in (row, _product(memory, w_hidden)))
             new = jnp.tanh(new + nn.sigmoid(reset + r) * n)
             keep = nn.sigmoid(keep + k + self.forget_bias)
