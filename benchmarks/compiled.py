@@ -6,7 +6,6 @@ PROGRAM@TARGET, such as `ppo@h200`.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import sys
@@ -14,14 +13,17 @@ from typing import Any
 
 # The devices are the compilers' alone: no backend but the CPU's is asked for.
 os.environ["JAX_PLATFORMS"] = "cpu"
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import jsonl  # noqa: E402
 
 from jaxrl_dist import errors  # noqa: E402
 from jaxrl_dist.parallel import anakin  # noqa: E402
 from jaxrl_dist.systems import SYSTEMS  # noqa: E402
 from jaxrl_dist.training import compiled, targets  # noqa: E402
 
-TABLE = pathlib.Path(__file__).resolve().parent / "compiled.jsonl"
+TABLE = HERE / "compiled.jsonl"
 _CARTPOLE, _BREAKOUT, _PENDULUM = "gymnax:CartPole-v1", "gymnax:Breakout-MinAtar", "gymnax:Pendulum-v1"
 # PureJaxRL's own example at 2048 × 32, and programs whose kernels were counted before.
 NAMED: dict[str, dict[str, Any]] = {
@@ -115,14 +117,7 @@ def measure(target: str, flags: dict[str, Any]) -> dict[str, Any]:
 
 def read() -> dict[str, dict[str, Any]]:
     """Reads the table."""
-    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
-    return {record.pop("row"): record for record in map(json.loads, lines)}
-
-
-def write(table: dict[str, dict[str, Any]]) -> None:
-    """Writes the table, a line per row, in the order of `rows`."""
-    order = [name for name in rows() if name in table]
-    TABLE.write_text("".join(json.dumps({"row": name, **table[name]}) + "\n" for name in order), encoding="utf-8")
+    return jsonl.read(TABLE)
 
 
 def main(arguments: list[str]) -> int:
@@ -131,9 +126,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rows", default="", help="beginnings of PROGRAM@TARGET, with commas between")
     parser.add_argument("--write", action="store_true", help="put the numbers into compiled.jsonl")
     options = parser.parse_args(arguments)
-    chosen = {name: row for name, row in rows().items() if name.startswith(tuple(options.rows.split(",")))}
+    chosen = jsonl.chosen(rows(), options.rows)
     if not chosen:
-        print(f"compiled.py: --rows={options.rows} begins no row; there are {', '.join(rows())}", file=sys.stderr)
         return 2
     print("| program@target | kernels of a pass | an iteration | per step | host | predicted | compile |")
     print("|---|---|---|---|---|---|---|")
@@ -145,7 +139,7 @@ def main(arguments: list[str]) -> int:
             return 2
         print(_line(name, found), flush=True)
         if options.write:
-            write(read() | {name: found})
+            jsonl.put(TABLE, rows(), name, found)
     return 0
 
 

@@ -27,6 +27,8 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import jsonl  # noqa: E402
+
 TABLE = HERE / "compiled_peers.jsonl"
 PACKAGES = HERE.parent / ".venv-peers" / "compiled"
 TARGET = "h200"
@@ -382,14 +384,7 @@ def version(peer: str, folder: str) -> str:
 
 def read() -> dict[str, dict[str, Any]]:
     """Reads the table."""
-    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
-    return {record.pop("row"): record for record in map(json.loads, lines)}
-
-
-def write(table: dict[str, dict[str, Any]]) -> None:
-    """Writes the table, a line per row, in the order of `rows`."""
-    order = [name for name in rows() if name in table]
-    TABLE.write_text("".join(json.dumps({"row": name, **table[name]}) + "\n" for name in order), encoding="utf-8")
+    return jsonl.read(TABLE)
 
 
 def main(arguments: list[str]) -> int:
@@ -406,10 +401,8 @@ def main(arguments: list[str]) -> int:
     if not PACKAGES.is_dir():
         print(f"compiled_peers.py: {PACKAGES} is missing; `make compiled` installs it", file=sys.stderr)
         return 2
-    chosen = {name: row for name, row in rows().items() if name.startswith(tuple(options.rows.split(",")))}
+    chosen = jsonl.chosen(rows(), options.rows)
     if not chosen:
-        valid = ", ".join(rows())
-        print(f"compiled_peers.py: --rows={options.rows} begins no row; there are {valid}", file=sys.stderr)
         return 2
     print(
         f"| peer, for one {TARGET.upper()} | version | kernels of a pass | per environment step | ours | ours ÷ peer |"
@@ -422,7 +415,7 @@ def main(arguments: list[str]) -> int:
             continue
         print(_line(name, found), flush=True)
         if options.write and is_here:
-            write(read() | {name: found})
+            jsonl.put(TABLE, rows(), name, found)
     return 0
 
 

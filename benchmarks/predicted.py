@@ -6,7 +6,6 @@ disturb it little. With `--write` the numbers replace those of `predicted.jsonl`
 """
 
 import argparse
-import json
 import math
 import os
 import pathlib
@@ -23,6 +22,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import compiled as compiled_table  # noqa: E402
 import jax  # noqa: E402
+import jsonl  # noqa: E402
 import rows as pairs  # noqa: E402
 
 from jaxrl_dist.runs import software  # noqa: E402
@@ -81,34 +81,21 @@ def predict(flags: dict[str, Any]) -> float:
     return compiled.seconds_per_iteration(compiled.compile_run(flags, targets.make("cpu")))
 
 
-def read() -> dict[str, dict[str, Any]]:
-    """Reads the table."""
-    lines = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
-    return {record.pop("row"): record for record in map(json.loads, lines)}
-
-
-def write(table: dict[str, dict[str, Any]]) -> None:
-    """Writes the table, a line per row, in the order of `rows`."""
-    order = [name for name in rows() if name in table]
-    TABLE.write_text("".join(json.dumps({"row": name, **table[name]}) + "\n" for name in order), encoding="utf-8")
-
-
 def main(arguments: list[str]) -> int:
     """Predicts and measures the rows that are asked for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="beginnings of rows, with commas between")
     parser.add_argument("--write", action="store_true", help="put the numbers into predicted.jsonl")
     options = parser.parse_args(arguments)
-    chosen = {name: flags for name, flags in rows().items() if name.startswith(tuple(options.rows.split(",")))}
+    chosen = jsonl.chosen(rows(), options.rows)
     if not chosen:
-        print(f"predicted.py: --rows={options.rows} begins no row; there are {', '.join(rows())}", file=sys.stderr)
         return 2
     print("| program, one core | predicted | measured | predicted ÷ measured |\n|---|---|---|---|")
     for name, flags in chosen.items():
         found = {"predicted_s": predict(flags), "measured_s": measure(flags), "commit": software.commit()}
         print(_line(name, found), flush=True)
         if options.write:
-            write(read() | {name: found})
+            jsonl.put(TABLE, rows(), name, found)
     return 0
 
 

@@ -1,0 +1,31 @@
+"""Committed tables of benchmarks: a JSON line per row, whose key "row" is its name."""
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Returns name -> the rest of the row; nothing if there is no table yet."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {record.pop("row"): record for record in map(json.loads, lines)}
+
+
+def put(path: pathlib.Path, names: Iterable[str], name: str, row: Mapping[str, Any]) -> None:
+    """Puts a row into a table, and keeps the others; the table is in the order of the names."""
+    table = read(path) | {name: dict(row)}
+    lines = (json.dumps({"row": one, **table[one]}) + "\n" for one in names if one in table)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def chosen(rows: Mapping[str, T], beginnings: str) -> dict[str, T]:
+    """Returns the rows whose names begin so, with commas between; says on standard error if there are none."""
+    found = {name: row for name, row in rows.items() if name.startswith(tuple(beginnings.split(",")))}
+    if not found:
+        script = pathlib.Path(sys.argv[0]).name
+        print(f"{script}: --rows={beginnings} begins no row; there are {', '.join(rows)}", file=sys.stderr)
+    return found
