@@ -325,7 +325,7 @@ def _apply(
     else:
         network, opt_state = _moved(static, grads, state.opt_state, network, rate)
     metrics = {name: value / valid for name, value in gradient.metrics.items()}
-    metrics["gradient_norm"] = optax.global_norm(grads)
+    metrics["gradient_norm"] = _norm(grads)
     return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
 
 
@@ -347,10 +347,23 @@ def _moved(
     static: _Static, grads: ArrayTree, opt_state: ArrayTree, network: ArrayTree, rate: Array
 ) -> tuple[ArrayTree, ArrayTree]:
     """Clips gradients by their norm, and makes a step."""
-    if static.config.max_grad_norm:
-        grads, _ = optax.clip_by_global_norm(static.config.max_grad_norm).update(grads, optax.EmptyState())
+    if limit := static.config.max_grad_norm:
+        norm = _norm(grads)
+        grads = jax.tree.map(lambda g: jnp.where(norm < limit, g, g / norm * limit), grads)
     directions, opt_state = static.rule.update(grads, opt_state, network)
     return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
+
+
+def _norm(grads: ArrayTree) -> Array:
+    """Returns the norm of all leaves, f32 []."""
+    norm: Array = jax.lax.platform_dependent(grads, cpu=optax.global_norm, default=_norm_of_one)
+    return norm
+
+
+def _norm_of_one(grads: ArrayTree) -> Array:
+    """Joins the leaves first: on an accelerator each leaf's sum would be a kernel of its own, or two."""
+    norm: Array = optax.global_norm(vectors.join(grads)[0])
+    return norm
 
 
 def _advance(static: _Static, state: LearnerState) -> LearnerState:

@@ -46,8 +46,8 @@ class Lstm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros_init(), (4 * self.size,))
         # The bias of the forget gates is added once for all rows.
         bias = bias + self.forget_bias * jnp.repeat(jnp.array([0.0, 1.0, 0.0, 0.0]), self.size)
-        hidden, cell = _lstm(features @ w_input + bias, w_hidden, *carry, is_first)
-        return (hidden[-1], cell[-1]), hidden
+        carry, hidden, _ = _lstm(features @ w_input + bias, w_hidden, *carry, is_first)
+        return carry, hidden
 
 
 def _rows_per_pass(length: int) -> int:
@@ -72,11 +72,13 @@ def _cleared(memory: jax.Array, first: jax.Array) -> jax.Array:
 @jax.custom_vjp
 def _lstm(
     rows: jax.Array, w_hidden: jax.Array, hidden: jax.Array, cell: jax.Array, is_first: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns hidden states and cells f32 [T, B, H] of projected rows [T, B, 4H]; its gradient is written by hand.
+) -> tuple[tuple[jax.Array, jax.Array], jax.Array, jax.Array]:
+    """Returns the last hidden state and cell f32 [B, H], and those of all projected rows [T, B, 4H]: f32 [T, B, H].
 
-    Going back keeps both, and computes the gates of all rows anew in one product, and the gradient of the weights in
-    another: JAX's own gradient writes every part of every gate in each pass of the loop, and reads it again.
+    The last ones are results of their own, so that a burn-in, which needs no others, writes no others. The gradient is
+    written by hand. Going back keeps the states of all rows, and computes the gates of all rows anew in one product,
+    and the gradient of the weights in another: JAX's own gradient writes every part of every gate in each pass of the
+    loop, and reads it again.
     """
 
     def step(carry: Any, x: Any) -> Any:
@@ -87,17 +89,18 @@ def _lstm(
         hidden = o * jnp.tanh(cell)
         return (hidden, cell), (hidden, cell)
 
-    return jax.lax.scan(step, (hidden, cell), (rows, is_first), unroll=_rows_per_pass(len(rows)))[1]
+    last, every = jax.lax.scan(step, (hidden, cell), (rows, is_first), unroll=_rows_per_pass(len(rows)))
+    return last, *every
 
 
 def _lstm_forward(
     rows: jax.Array, w_hidden: jax.Array, hidden: jax.Array, cell: jax.Array, is_first: jax.Array
 ) -> tuple[Any, Any]:
-    hiddens, cells = _lstm(rows, w_hidden, hidden, cell, is_first)
-    return (hiddens, cells), (rows, w_hidden, hidden, cell, is_first, hiddens, cells)
+    last, hiddens, cells = _lstm(rows, w_hidden, hidden, cell, is_first)
+    return (last, hiddens, cells), (rows, w_hidden, hidden, cell, is_first, hiddens, cells)
 
 
-def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
+def _lstm_backward(kept: Any, to_outputs: tuple[Any, jax.Array, jax.Array]) -> tuple[Any, ...]:
     """Returns gradients of the arguments of `_lstm`; names are those of what each is the gradient to."""
     rows, w_hidden, hidden, cell, is_first, hiddens, cells = kept
     before, cell_before = (
@@ -118,9 +121,9 @@ def _lstm_backward(kept: Any, to_outputs: tuple[jax.Array, jax.Array]) -> tuple[
         to_row = jnp.concatenate([jnp.tile(to_cell, 3) * by_cell, to_hidden * by_hidden], axis=-1)
         return (_cleared(_product(to_row, w_hidden.T), first), _cleared(to_cell * f, first)), to_row
 
-    zeros = jnp.zeros_like(hidden), jnp.zeros_like(cell)
-    factors = (*to_outputs, by_cell, by_hidden, through, f, is_first)
-    (to_hidden, to_cell), to_rows = jax.lax.scan(step, zeros, factors, reverse=True, unroll=_rows_per_pass(len(rows)))
+    to_last, *to_every = to_outputs
+    factors = (*to_every, by_cell, by_hidden, through, f, is_first)
+    (to_hidden, to_cell), to_rows = jax.lax.scan(step, to_last, factors, reverse=True, unroll=_rows_per_pass(len(rows)))
     to_rows = to_rows.astype(rows.dtype)
     to_weights = jnp.einsum("tbh,tbk->hk", before.astype(w_hidden.dtype), to_rows.astype(w_hidden.dtype))
     return to_rows, to_weights, to_hidden, to_cell, np.zeros(is_first.shape, jax.dtypes.float0)

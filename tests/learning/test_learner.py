@@ -383,3 +383,9 @@ def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
         learner.check_batch(learner.Config(minibatches=9), 8, 1)
     with conftest.refused("--learner.minibatches=4", ": 1, 2"):
         learner.check_batch(learner.Config(minibatches=4), 8, 4)
+
+
+@pytest.mark.parametrize("norm", [learner._norm, learner._norm_of_one])
+def test_the_norm_is_that_of_all_leaves(norm):
+    tree = {"a": jnp.array([[3.0, -4.0]]), "b": [jnp.float32(12.0), jnp.zeros((0, 2))]}
+    np.testing.assert_allclose(norm(tree), 13.0, rtol=1e-6)

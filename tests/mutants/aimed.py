@@ -106,8 +106,8 @@ MUTANTS = (
     ),
     Aimed(
         "learning/learner.py",
-        "optax.clip_by_global_norm(static.config.max_grad_norm)",
-        "optax.clip_by_global_norm(2 * static.config.max_grad_norm)",
+        "jnp.where(norm < limit, g, g / norm * limit)",
+        "jnp.where(norm < 2 * limit, g, g / norm * limit)",
         "gradients are clipped at the norm that is set",
     ),
     Aimed(
