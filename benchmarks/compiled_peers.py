@@ -1,9 +1,8 @@
 """Compiles peers' own training programs beside ours: `python benchmarks/compiled_peers.py [--peers=FOLDER] [--write]`.
 
 rejax and Brax come from PyPI, PureJaxRL and Stoix are clones in FOLDER (`purejaxrl`, `Stoix`), without which their rows
-stay as they are in `compiled_peers.jsonl`. Their code runs unchanged: what it imports and its program does not use are
-empty stand-ins, and functions that JAX and Flax no longer have are given back to them. Both sides of a row have the
-same environments, rows, gradient steps and widths of layers. `make compiled` installs what this needs.
+stay as they are in `compiled_peers.jsonl`. Their code runs unchanged (`clones.py`). Both sides of a row have the same
+environments, rows, gradient steps and widths of layers. `make compiled` installs what this needs.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -27,6 +25,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import clones  # noqa: E402
 import jsonl  # noqa: E402
 
 TABLE = HERE / "compiled_peers.jsonl"
@@ -121,11 +120,8 @@ _DQN = {
 def _purejaxrl(module: str, config: dict[str, Any], folder: str) -> Lower:
     import jax
 
-    sys.path.insert(0, f"{folder}/purejaxrl/purejaxrl")
-    _stand_in("navix", "wandb")
-    _restore("tree_map", jax.tree.map)
-    _restore_gru()
-    return _jitted(importlib.import_module(module).make_train(dict(config)), jax.ShapeDtypeStruct((2,), "uint32"))
+    program = clones.purejaxrl(pathlib.Path(folder, "purejaxrl"), module)
+    return _jitted(program.make_train(dict(config)), jax.ShapeDtypeStruct((2,), "uint32"))
 
 
 _REJAX_PPO = {
@@ -163,7 +159,7 @@ def _brax(folder: str) -> Lower:
     from brax import envs
     from brax.training.agents.ppo import networks, train
 
-    _restore("device_put_replicated", lambda tree, _: jax.tree.map(lambda x: jnp.asarray(x)[None], tree))
+    clones.restore("device_put_replicated", lambda tree, _: jax.tree.map(lambda x: jnp.asarray(x)[None], tree))
     factory = functools.partial(
         networks.make_ppo_networks, policy_hidden_layer_sizes=(256, 256), value_hidden_layer_sizes=(256, 256)
     )
@@ -206,8 +202,8 @@ def _stoix(module: str, overrides: dict[str, Any], folder: str) -> Lower:
 
     root = pathlib.Path(folder, "Stoix")
     sys.path.insert(0, str(root))
-    _stand_in("wandb", "neptune", "neptune.utils", "tensorboard_logger", "marl_eval", "marl_eval.json_tools")
-    _stand_in("pandas.io.json._normalize", "hydra", "hydra.utils")
+    clones.stand_in("wandb", "neptune", "neptune.utils", "tensorboard_logger", "marl_eval", "marl_eval.json_tools")
+    clones.stand_in("pandas.io.json._normalize", "hydra", "hydra.utils")
     # Hydra's parser comes as source alone: settings are read without it, as its defaults list says.
     sys.modules["hydra"].__dict__.update(main=lambda **_: lambda function: function, utils=sys.modules["hydra.utils"])
     sys.modules["hydra.utils"].__dict__["instantiate"] = _instantiate
@@ -233,49 +229,6 @@ def _instantiate(config: Any, **given: Any) -> Any:
     settings = {**config, **given}
     module, _, name = settings.pop("_target_").rpartition(".")
     return getattr(importlib.import_module(module), name)(**settings)
-
-
-class _StandIn(types.ModuleType):
-    """An empty module: every name in it is `object`."""
-
-    __path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return object
-
-
-def _stand_in(*names: str) -> None:
-    sys.modules.update({name: _StandIn(name) for name in names})
-
-
-def _restore(name: str, function: Any) -> None:
-    """Gives JAX a function that it had when the peer was written."""
-    import jax
-
-    if name not in vars(jax):
-        vars(jax)[name] = function
-
-
-def _restore_gru() -> None:
-    """Gives Flax's cell the interface of 2022: units as many as the carry has, and a static `initialize_carry`."""
-    import jax.numpy as jnp
-    from flax import linen
-
-    cell = linen.GRUCell
-
-    class GRUCell(linen.Module):  # type: ignore[misc]
-        @linen.compact
-        def __call__(self, carry: Any, inputs: Any) -> Any:
-            return cell(carry.shape[-1])(carry, inputs)
-
-        @staticmethod
-        def initialize_carry(key: Any, batch: tuple[int, ...], size: int) -> Any:
-            del key
-            return jnp.zeros((*batch, size))
-
-    vars(linen)["GRUCell"] = GRUCell
 
 
 class _Mapped:
@@ -375,9 +328,7 @@ def measure(name: str, folder: str) -> dict[str, Any]:
 def version(peer: str, folder: str) -> str:
     """Returns a peer's version, or its clone's commit."""
     if peer in ("purejaxrl", "stoix"):
-        clone = os.path.join(folder, {"purejaxrl": "purejaxrl", "stoix": "Stoix"}[peer])
-        command = ["git", "-C", clone, "rev-parse", "--short", "HEAD"]
-        return subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
+        return clones.commit(pathlib.Path(folder, {"purejaxrl": "purejaxrl", "stoix": "Stoix"}[peer]))
     folders = [str(PACKAGES), *sys.path]
     return next(iter(importlib.metadata.distributions(name=peer, path=folders))).version
 
