@@ -10,7 +10,7 @@ RUNS ?= all
 # For `mutants`: the number of random mutants, and of those judged at once.
 COUNT ?= 300
 JOBS ?= 2
-# For `compiled`: a folder with clones of PureJaxRL and Stoix (`purejaxrl`, `Stoix`).
+# For `bench` and `compiled`: a folder with clones of PureJaxRL and, for `compiled`, Stoix (`purejaxrl`, `Stoix`).
 PEERS ?=
 # For `test-newest`: its environment, the command that installs there, and pyproject.toml's packages without bounds.
 NEWEST = .venv-newest
@@ -60,7 +60,7 @@ lint: setup
 
 bench: setup
 	benchmarks/setup_peers.sh .venv-peers
-	$(RUN) benchmarks/run.py --peers=.venv-peers --out=runs/bench
+	$(RUN) benchmarks/run.py --peers=.venv-peers --clones=$(PEERS) --out=runs/bench
 
 # Compilers for GPUs and TPUs that are not there, in an environment of its own: 7 GB of wheels.
 compiled: .venv-compiled/.installed .venv-peers/compiled/.installed

@@ -58,6 +58,8 @@ _PPO_LARGE = ("--num_envs=2048", "--unroll=32", "--epochs=4", "--minibatches=32"
 _PPO_BREAKOUT = ("--env=Breakout-MinAtar", "--num_envs=64", "--unroll=128", "--epochs=4", "--minibatches=8")
 _DQN_SAME = ("--algo=dqn", "--num_envs=10", "--buffer_size=10000", "--batch_size=128", "--learning_starts=1000")
 
+_FROM_SCRATCH = "PureJaxRL's own program from its clone; each of its chunks is a training from the start"
+
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -67,7 +69,7 @@ class Row:
         name: for `--rows`.
         title: the work, for the table.
         ours: flags of `ours.py`.
-        reference: `baseline`, `rejax`, `brax`, `sbx`, `raw` or `ours`.
+        reference: `baseline`, `rejax`, `purejaxrl`, `brax`, `sbx`, `raw` or `ours`.
         reference_flags: flags of that worker.
         target: wanted ratio of ours over the reference in steps/s; 0 where the row only informs.
         note: what a reader must know to judge the row.
@@ -141,6 +143,15 @@ ROWS = (
         target=1.3,
     ),
     Row(
+        "cartpole_small_purejaxrl",
+        "PPO CartPole 4×128, 4 epochs × 4",
+        (*_SMALL, *_chunk(131072)),
+        "purejaxrl",
+        ("--algo=ppo", *PPO_SMALL, *_chunk(131072)),
+        target=1.3,
+        note=_FROM_SCRATCH,
+    ),
+    Row(
         "cartpole_large_rejax",
         "PPO CartPole 2048×32, 4 epochs × 32",
         (*_LARGE, *_chunk(131072)),
@@ -157,6 +168,15 @@ ROWS = (
         target=1.3,
     ),
     Row(
+        "cartpole_large_purejaxrl",
+        "PPO CartPole 2048×32, 4 epochs × 32",
+        (*_LARGE, *_chunk(262144)),
+        "purejaxrl",
+        ("--algo=ppo", *_PPO_LARGE, *_chunk(262144)),
+        target=1.3,
+        note=_FROM_SCRATCH,
+    ),
+    Row(
         "minatar_baseline",
         "PPO MinAtar Breakout 64×128, 4 epochs × 8, networks 64×64 on flat frames",
         (*_BREAKOUT, *MLP, "--network.activation=relu", *_chunk(65536)),
@@ -164,6 +184,15 @@ ROWS = (
         ("--algo=ppo", *_PPO_BREAKOUT, "--activation=relu", *_chunk(65536)),
         target=1.3,
         note="networks of PureJaxRL's MinAtar example",
+    ),
+    Row(
+        "minatar_purejaxrl",
+        "PPO MinAtar Breakout 64×128, 4 epochs × 8, networks 64×64 on flat frames",
+        (*_BREAKOUT, *MLP, "--network.activation=relu", *_chunk(131072)),
+        "purejaxrl",
+        ("--algo=ppo", *_PPO_BREAKOUT, "--activation=relu", *_chunk(131072)),
+        target=1.3,
+        note=_FROM_SCRATCH,
     ),
     Row(
         "minatar_cnn_baseline",
@@ -200,6 +229,15 @@ ROWS = (
         (*_DQN, "--network.hidden_sizes=120,84", *_chunk(32760)),
         "baseline",
         (*_DQN_SAME, "--hidden=120,84", "--target_every=500", *_chunk(32760)),
+    ),
+    Row(
+        "dqn_purejaxrl",
+        "DQN CartPole, 10 environments, batch 128, buffer 10k, networks 120×84",
+        (*_DQN, "--network.hidden_sizes=120,84", *_chunk(131070)),
+        "purejaxrl",
+        (*_DQN_SAME, "--target_every=500", *_chunk(131070)),
+        target=1.3,
+        note=f"{_FROM_SCRATCH}, whose first 1000 of 131,070 steps do not learn",
     ),
     Row(
         "ten_seeds",

@@ -1,7 +1,8 @@
-"""Runs the benchmark table: `python benchmarks/run.py [--rows=cartpole,dqn] [--rounds=7] [--peers=DIR] [--out=DIR]`.
+"""Runs the benchmark table: `python benchmarks/run.py [--rows=cartpole,dqn] [--rounds=7] [--peers=DIR] [--clones=DIR]`.
 
-Each row is printed as it is measured, appended to `results.jsonl`, and the table is written to `table.md`. A row whose
-peer is missing or whose worker fails says `not measured` and why. `make bench` runs all of them.
+Each row is printed as it is measured, appended to `results.jsonl`, and the table is written to `table.md` of `--out`. A
+row whose peer is missing or whose worker fails says `not measured` and why. PureJaxRL is no package: `--clones` is the
+folder that holds a clone of it, `purejaxrl`. `make bench PEERS=FOLDER` runs all rows, with FOLDER for `--clones`.
 """
 
 import argparse
@@ -16,12 +17,13 @@ import pairs
 import rows
 
 HERE = pathlib.Path(__file__).resolve().parent
+_CLONE = "--clones=FOLDER (make bench PEERS=FOLDER) names the folder where github.com/luchris429/purejaxrl was cloned"
 HEADER = (
     "| work | reference | ours, steps/s | reference, steps/s | ours ÷ reference [95 %] | wanted | compile ours / "
     "reference | note |\n|---|---|---|---|---|---|---|---|"
 )
 EXTRA_ROWS = ("cartpole_threshold", "first_line")
-_PEERS = {"rejax": "peer_rejax.py", "brax": "peer_brax.py", "sbx": "peer_sbx.py"}
+_PEERS = {name: f"peer_{name}.py" for name in ("rejax", "brax", "sbx", "purejaxrl")}
 
 
 def main(arguments: list[str]) -> int:
@@ -172,13 +174,15 @@ def find_side(name: str, flags: tuple[str, ...], options: argparse.Namespace) ->
     """Finds the interpreter and the script of a worker; compile times are cold, so the persistent cache is off.
 
     Raises:
-        pairs.WorkerError: the environment of the peer is not installed.
+        pairs.WorkerError: the environment of the peer is not installed, or its clone is not there.
     """
     python, script = options.python, HERE / f"{name}.py"
     if name in _PEERS:
         python, script = str(options.peers / name / "bin" / "python"), HERE / _PEERS[name]
         if not (options.peers / name / "installed.txt").exists():
             raise pairs.WorkerError(f"no {name} in {options.peers}; run benchmarks/setup_peers.sh {options.peers}")
+    if name == "purejaxrl":
+        flags = (f"--clone={_find_clone(options.clones)}", *flags)
     if not script.exists():
         raise pairs.WorkerError(f"{script} does not exist")
     environ = (("JAX_ENABLE_COMPILATION_CACHE", "false"), ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"))
@@ -193,11 +197,21 @@ def _verdict(met: bool) -> str:
     return "met" if met else "missed"
 
 
+def _find_clone(clones: str) -> pathlib.Path:
+    clone = pathlib.Path(clones, "purejaxrl").absolute()
+    if not clones:
+        raise pairs.WorkerError(f"no clone of PureJaxRL: {_CLONE}")
+    if not (clone / "purejaxrl" / "ppo.py").exists():
+        raise pairs.WorkerError(f"no clone of PureJaxRL in {clones}: {_CLONE}")
+    return clone
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="beginnings of row names, separated by commas; empty is all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"), help="see setup_peers.sh")
+    parser.add_argument("--clones", default="", metavar="FOLDER", help="with a clone of PureJaxRL, `purejaxrl`")
     parser.add_argument("--python", default=sys.executable, help="interpreter of ours and of the baseline")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
     return parser

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the environments of the benchmark peers, one each: DIR/rejax (rejax 0.1.3, gymnax 0.0.9, JAX 0.10.2), DIR/brax
-# (Brax 0.14.2, mujoco 3, JAX 0.9.2), DIR/sbx (SBX 0.28, Gymnasium's MuJoCo) and DIR/flashbax (flashbax 0.1.3, JAX 0.10.2).
-# The pins of the first three exclude each other, and ours.
+# (Brax 0.14.2, mujoco 3, JAX 0.9.2), DIR/sbx (SBX 0.28, Gymnasium's MuJoCo),
+# DIR/flashbax (flashbax 0.1.3, JAX 0.10.2) and DIR/purejaxrl (what a clone of PureJaxRL imports: gymnax 0.0.9, distrax,
+# flashbax). The pins of the first three exclude each other, and ours.
 #
 #   benchmarks/setup_peers.sh [DIR=.venv-peers]
 #
@@ -20,7 +21,7 @@ extra=${PEERS_JAX_EXTRA:-}
     exit 2
 }
 
-for peer in rejax brax sbx flashbax; do
+for peer in rejax brax sbx flashbax purejaxrl; do
     venv=$peers/$peer
     pins=$here/requirements-$peer.txt
     stamp=$venv/installed.txt
@@ -35,7 +36,10 @@ for peer in rejax brax sbx flashbax; do
         jax_version=$(sed -n 's/^jax==//p' "$pins")
         "$venv/bin/python" -m pip install --quiet "jax[$extra]==$jax_version"
     fi
-    JAX_PLATFORMS=cpu "$venv/bin/python" -W ignore -c "import $peer" > /dev/null
+    # PureJaxRL's clone is given to run.py; here is what it imports.
+    modules=$peer
+    [ "$peer" = purejaxrl ] && modules="distrax, flashbax, gymnax"
+    JAX_PLATFORMS=cpu "$venv/bin/python" -W ignore -c "import $modules" > /dev/null
     (cat "$pins"; echo "# $extra") > "$stamp"
 done
 echo "peers are ready in $peers"

@@ -1,6 +1,8 @@
 """Tests of the benchmark harness with toy workers that import no jax: ratios, order, dead and silent workers."""
 
 import pathlib
+import re
+import subprocess
 import sys
 import time
 
@@ -170,6 +172,57 @@ def test_table_says_what_it_could_not_measure(pairs, tmp_path, capsys):
     assert run.main(["--rows=nothing"]) == 2
     assert "cartpole_small_rejax" in capsys.readouterr().err
     assert run.main(["--rounds=0"]) == 2
+
+
+def test_a_row_without_its_clone_says_where_to_put_it(pairs, tmp_path, capsys):
+    import run
+
+    (tmp_path / "purejaxrl").mkdir()
+    (tmp_path / "purejaxrl" / "installed.txt").touch()
+    flags = ["--rows=dqn_purejaxrl", f"--peers={tmp_path}", f"--out={tmp_path}"]
+    assert run.main(flags) == 0
+    assert "not measured" in (line := capsys.readouterr().out) and "no clone of PureJaxRL: --clones=FOLDER" in line
+    assert run.main([*flags, f"--clones={tmp_path}"]) == 0
+    assert f"no clone of PureJaxRL in {tmp_path}: --clones=FOLDER" in capsys.readouterr().out
+    clone = tmp_path / "purejaxrl" / "purejaxrl"
+    clone.mkdir()
+    (clone / "ppo.py").touch()
+    side = run.find_side("purejaxrl", ("--algo=dqn",), run._parser().parse_args([*flags, f"--clones={tmp_path}"]))
+    assert side.argv[1:] == (str(BENCHMARKS / "peer_purejaxrl.py"), f"--clone={tmp_path / 'purejaxrl'}", "--algo=dqn")
+
+
+def test_a_clone_s_program_is_imported_among_stand_ins(tmp_path):
+    folder = tmp_path / "purejaxrl"
+    folder.mkdir()
+    (folder / "wrappers.py").write_text(
+        "import navix as nx\nfrom brax import envs\nfrom brax.envs.wrappers.training import AutoResetWrapper\n"
+    )
+    (folder / "dqn.py").write_text(
+        "import jax, wandb, wrappers\n"
+        "def make_train(config):\n"
+        "    return lambda key: jax.tree_map(lambda x: x + config['LR'], key)\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n"
+        "import clones, pathlib\n"
+        f"train = clones.purejaxrl(pathlib.Path({str(tmp_path)!r}), 'dqn').make_train({{'LR': 2}})\n"
+        "print(train({'a': 1}), sys.modules['brax'].envs)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{'a': 3} <class 'object'>\n"
+
+
+def test_every_peer_has_a_worker_and_pins_that_setup_installs(pairs):
+    import rows
+    import run
+
+    setup = (BENCHMARKS / "setup_peers.sh").read_text()
+    installed = re.search(r"^for peer in (.*); do$", setup, re.MULTILINE).group(1).split()
+    assert {row.reference for row in rows.ROWS} - {"ours", "baseline", "raw"} == set(run._PEERS)
+    for name, script in run._PEERS.items():
+        assert name in installed
+        assert (BENCHMARKS / script).exists() and (BENCHMARKS / f"requirements-{name}.txt").exists()
 
 
 def test_rows_have_names_of_their_own_and_chunks_that_both_sides_can_cut(pairs):
