@@ -69,7 +69,7 @@ class Row:
         name: for `--rows`.
         title: the work, for the table.
         ours: flags of `ours.py`.
-        reference: `baseline`, `rejax`, `purejaxrl`, `brax`, `sbx`, `raw` or `ours`.
+        reference: `baseline`, `rejax`, `purejaxrl`, `brax`, `sbx`, `skrl`, `raw` or `ours`.
         reference_flags: flags of that worker.
         target: wanted ratio of ours over the reference in steps/s; 0 where the row only informs.
         note: what a reader must know to judge the row.
@@ -278,6 +278,15 @@ ROWS = (
         ("--num_envs=64", "--unroll=64", "--epochs=10", "--minibatches=32", "--vec=dummy", *_chunk(8192)),
         target=4.0,
         note="ours on EnvPool's HalfCheetah-v4; SBX on Gymnasium's v5, in one process, which was its faster way",
+    ),
+    Row(
+        "halfcheetah_skrl",
+        "PPO HalfCheetah, 64 environments × 64, 10 epochs × 32",
+        (*_CHEETAH, *_chunk(16384)),
+        "skrl",
+        ("--num_envs=64", "--unroll=64", "--epochs=10", "--minibatches=32", "--vec=sync", *_chunk(8192)),
+        target=4.0,
+        note="as beside SBX; skrl updates policy and value apart and waits for both losses of each minibatch",
     ),
     Row(
         "halfcheetah_raw",

@@ -23,7 +23,7 @@ HEADER = (
     "reference | note |\n|---|---|---|---|---|---|---|---|"
 )
 EXTRA_ROWS = ("cartpole_threshold", "first_line")
-_PEERS = {name: f"peer_{name}.py" for name in ("rejax", "brax", "sbx", "purejaxrl")}
+_PEERS = {name: f"peer_{name}.py" for name in ("rejax", "brax", "sbx", "purejaxrl", "skrl")}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the environments of the benchmark peers, one each: DIR/rejax (rejax 0.1.3, gymnax 0.0.9, JAX 0.10.2), DIR/brax
-# (Brax 0.14.2, mujoco 3, JAX 0.9.2), DIR/sbx (SBX 0.28, Gymnasium's MuJoCo),
+# (Brax 0.14.2, mujoco 3, JAX 0.9.2), DIR/sbx (SBX 0.28, Gymnasium's MuJoCo), DIR/skrl (skrl 2.1.1, the same MuJoCo),
 # DIR/flashbax (flashbax 0.1.3, JAX 0.10.2) and DIR/purejaxrl (what a clone of PureJaxRL imports: gymnax 0.0.9, distrax,
 # flashbax). The pins of the first three exclude each other, and ours.
 #
@@ -21,7 +21,7 @@ extra=${PEERS_JAX_EXTRA:-}
     exit 2
 }
 
-for peer in rejax brax sbx flashbax purejaxrl; do
+for peer in rejax brax sbx flashbax purejaxrl skrl; do
     venv=$peers/$peer
     pins=$here/requirements-$peer.txt
     stamp=$venv/installed.txt
