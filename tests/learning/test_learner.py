@@ -389,3 +389,15 @@ def test_batches_that_do_not_divide_name_the_nearest_valid_numbers():
 def test_the_norm_is_that_of_all_leaves(norm):
     tree = {"a": jnp.array([[3.0, -4.0]]), "b": [jnp.float32(12.0), jnp.zeros((0, 2))]}
     np.testing.assert_allclose(norm(tree), 13.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("limit", "share"), [(10.0, 10 / 13), (14.0, 1.0), (0.0, 1.0)])
+def test_a_gradient_beyond_the_norm_is_cut_to_it(limit, share):
+    grads = {"a": jnp.array([[3.0, -4.0]]), "b": jnp.float32(12.0)}
+    config = learner.Config(optimizer="sgd", max_grad_norm=limit)
+    rule = learner.make_direction("sgd", 0.0, 0.0, 0.0)
+    static = learner._Static(config, None, types.LOCAL, rule)
+    zeros = jax.tree.map(jnp.zeros_like, grads)
+    moved, _ = learner._moved(static, grads, rule.init(zeros), zeros, jnp.float32(1.0))
+    np.testing.assert_allclose(moved["a"], [[-3.0 * share, 4.0 * share]], rtol=1e-6)
+    np.testing.assert_allclose(moved["b"], -12.0 * share, rtol=1e-6)
