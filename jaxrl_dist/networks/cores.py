@@ -82,10 +82,10 @@ def _lstm(
     """
 
     def step(carry: Any, x: Any) -> Any:
-        row, first = x
-        hidden, cell = (_cleared(memory, first) for memory in carry)
-        i, f, g, o = _gates(row + _product(hidden, w_hidden))
-        cell = f * cell + i * g
+        (hidden, cell), (row, first) = carry, x
+        # Cleared behind the product, in the kernel of the gates: the same numbers, and one kernel less.
+        i, f, g, o = _gates(row + _cleared(_product(hidden, w_hidden), first))
+        cell = f * _cleared(cell, first) + i * g
         hidden = o * jnp.tanh(cell)
         return (hidden, cell), (hidden, cell)
 
