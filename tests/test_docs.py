@@ -271,7 +271,7 @@ def test_flags_in_the_text_exist(document: pathlib.Path) -> None:
         for name in catalogue.declared(row, layout.name)
     }
     # `flag` stands for any.
-    actions = {"help", "list", "version", "flagfile", "dry_run", "flag", *catalogue.ALIASES}
+    actions = {"flagfile", "flag", *training_flags.ACTIONS, *catalogue.ALIASES}
     known = declared | actions | {name for path in (ROOT / "scripts").glob("*.py") for name in script_options(path)}
     for negation, name in shown:
         assert name in known or f"{negation}{name}" in known or name.startswith(resolve.PARAMS), name

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "jaxrl_dist"
 ORDER = (
     {"errors", "simulator", "types"},
-    {"settings", "numeric"},
+    {"settings", "numeric", "processes"},
     {"networks", "replay", "envs", "runs"},
     {"agents"},
     {"learning"},

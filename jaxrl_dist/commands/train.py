@@ -1,10 +1,11 @@
 """Trains a system on an environment; `--help` lists the flags."""
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxrl_dist import commands
-from jaxrl_dist.settings.resolve import Resolved
+from jaxrl_dist import commands, processes
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import resume
 
@@ -17,12 +18,16 @@ def main(arguments: Sequence[str]) -> int:
     if command.settings is None:
         return commands.say(command.text)
     if command.dry_run:
-        return _rehearse(command.flags, command.settings, command.target)
-    with resume.open_folder(command.flags, command.settings):
-        return train(command.flags)
+        return _rehearse(command)
+    if command.in_processes.is_one:
+        with resume.open_folder(command.flags, command.settings):
+            return train(command.flags)
+    training_flags.check_processes(command.flags, command.settings, command.in_processes.processes)
+    # Process 0 alone may touch the folder, and each knows only when it has joined the others which one it is.
+    return train(command.flags, command.in_processes)
 
 
-def train(flags: Mapping[str, Any]) -> int:
+def train(flags: Mapping[str, Any], in_processes: processes.Group = processes.Group()) -> int:  # noqa: B008
     """Trains as a script does: signals stop it, virtual devices and the compilation cache are on; returns exit code."""
     # Imported only now: Orbax and matplotlib take seconds, and a wrong command should fail at once.
     import jax
@@ -33,18 +38,23 @@ def train(flags: Mapping[str, Any]) -> int:
     runner.prepare()
     runner.keep_programs()
     stop = stopping.StopToken()
-    with stop.install():
+    with stop.install(), contextlib.ExitStack() as stack:
+        with stop.at_once("stopped before the run began; nothing was saved"):
+            stack.enter_context(processes.begun(in_processes))
         try:
-            run = runner.drive(flags, jax.devices(), stop, display=True)
+            run = runner.drive(flags, jax.devices(), stop, display=True, heartbeat_s=in_processes.heartbeat_s)
         except runner.FAULTS as error:
             return commands.refuse(_NAME, error, 1)
+        is_first = processes.is_first()
+    if not is_first:
+        return stop.exit_code if run.reason == session.STOPPED else 0
     if run.reason == session.STOPPED:
         commands.say(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
         return stop.exit_code
     return commands.say(summary.describe(run.folder, run.summary))
 
 
-def _rehearse(flags: Mapping[str, Any], settings: Resolved, target: str) -> int:
+def _rehearse(command: training_flags.Command) -> int:
     """Prints a description of the run; returns the exit code."""
     import jax
 
@@ -52,14 +62,19 @@ def _rehearse(flags: Mapping[str, Any], settings: Resolved, target: str) -> int:
     from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
+    flags, settings, count = command.flags, command.settings, int(command.in_processes.processes)
+    assert settings is not None
+    if count > 1 and len(os.sched_getaffinity(0)) == 1:
+        # What processes exchange is seen in the program of two devices.
+        jax.config.update("jax_num_cpu_devices", 2)
     stop = stopping.StopToken()
     with stop.install(), stop.at_once("stopped; nothing was written"):
         try:
-            if target:
-                lines = compiled.describe(compiled.compile_run(flags, targets.make(target)))
+            if command.target:
+                lines = compiled.describe(compiled.compile_run(flags, targets.make(command.target)))
             else:
                 runner.keep_programs()
-                lines = dry_run.describe(flags, settings, jax.devices())
+                lines = dry_run.describe(flags, settings, jax.devices(), num_processes=count)
             for line in lines:
                 commands.say(line)
         except runner.FAULTS as error:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, errors, networks, parallel
+from jaxrl_dist import envs, errors, networks, parallel, processes
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step
 from jaxrl_dist.numeric import vectors
@@ -39,7 +39,7 @@ class Config:
     )
     num_devices: int = setting(
         0,
-        "Devices to use; 0 takes all accelerators, and on CPUs as many virtual devices as are faster.",
+        "Devices of all processes to use; 0 takes all accelerators, and on CPUs as many virtual devices as are faster.",
         low=0,
     )
 
@@ -182,7 +182,7 @@ class Anakin(parallel.Layout):
         kinds = (meshes.SHARED, meshes.SHARED, meshes.PER_SEED, meshes.PER_SEED, meshes.COLUMNS)
         find = self._program(self._out_of_range, kinds, meshes.COLUMNS)
         wrong = find(np.int32(iteration), np.float32(total), state.key, state.learner, state.actors)
-        found = [np.argwhere(np.asarray(rows).swapaxes(1, 2)) for rows in wrong.values()]
+        found = [np.argwhere(rows.swapaxes(1, 2)) for rows in meshes.to_host(wrong).values()]
         first = [(tuple(rows[rows[:, 1].argmin()]), name) for rows, name in zip(found, wrong, strict=True) if len(rows)]
         if not first:
             return None
@@ -204,17 +204,24 @@ def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], ke
     Raises:
         UsageError: the settings ask for more devices than there are.
     """
-    asked = settings["layout.num_devices"]
-    if asked > len(devices):
+    asked, owners = settings["layout.num_devices"], processes.by_process(devices)
+    valid = range(0, len(devices) + 1, len(owners))
+    if asked not in valid:
+        told = f"0 to {len(devices)}" if len(owners) == 1 else ", ".join(map(str, valid))
+        of_each = f", {len(owners)} processes with as many each" * (len(owners) > 1)
         raise errors.UsageError(
-            errors.given("layout.num_devices", asked), f": there are {len(devices)}; valid: 0 to {len(devices)}"
+            errors.given("layout.num_devices", asked), f": there are {len(devices)}{of_each}; valid: {told}"
         )
     if asked or devices[0].platform != "cpu":
-        return list(devices[: asked or None])
-    counts = range(len(devices), 1, -1)
+        return _of_each(owners, asked or len(devices))
     members, may_gain = sweep.num_members(settings), not keeps_rows
-    count = next((n for n in counts if members % n == 0 or (may_gain and _gains(settings, n))), 1)
-    return list(devices[:count])
+    gaining = (n for n in reversed(valid[1:]) if members % n == 0 or (may_gain and _gains(settings, n)))
+    return _of_each(owners, next(gaining, len(owners)))
+
+
+def _of_each(owners: Sequence[Sequence[jax.Device]], count: int) -> list[jax.Device]:
+    """Returns the first devices of each process, as many of each, `count` in all."""
+    return [device for own in owners for device in own[: count // len(owners)]]
 
 
 def replay_shards(settings: resolve.Resolved, num_devices: int) -> int:

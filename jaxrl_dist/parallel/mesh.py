@@ -203,6 +203,32 @@ def put_keys(mesh: Mesh, keys: jax.Array) -> jax.Array:
     return jax.jit(wrap, out_shardings=where)(np.asarray(jax.random.key_data(keys)))
 
 
+def to_host(tree: types.ArrayTree) -> types.ArrayTree:
+    """Copies whole arrays to the host of every process; all processes must call it alike.
+
+    Args:
+        tree: arrays [...], which may be spread over processes.
+
+    Returns:
+        The same tree in NumPy.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.parallel import mesh as meshes
+        >>> print(meshes.to_host({"a": jnp.arange(3)})["a"])
+        [0 1 2]
+    """
+    return jax.tree.map(np.asarray, jax.device_get(jax.tree.map(_gathered, tree)))
+
+
+def _gathered(x: Any) -> Any:
+    """Returns an array with a whole copy in each process."""
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return x
+    where: Any = x.sharding
+    return jax.jit(lambda x: x, out_shardings=sharding(where.mesh, SHARED))(x)
+
+
 def global_columns(columns: int) -> jax.Array:
     """Returns the global indices of this device's columns; call it inside `device_map`.
 

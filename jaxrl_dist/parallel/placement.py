@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxrl_dist import errors
+from jaxrl_dist import errors, processes
 from jaxrl_dist.errors import UsageError
 
 
@@ -51,8 +51,10 @@ def table(actors: Sequence[tuple[jax.Device, int]], learners: Sequence[jax.Devic
 
 
 def name(device: jax.Device) -> str:
-    """Returns the name by which flags know a device."""
-    return f"{device.platform}:{device.id}"
+    """Returns the name by which flags know a device; each process counts its own."""
+    # The identities of JAX are those of all processes, in which nobody counts the devices of a machine.
+    number = device.id if processes.count() == 1 else device.local_hardware_id
+    return f"{device.platform}:{number}"
 
 
 def _by_name(devices: Sequence[jax.Device]) -> dict[str, jax.Device]:

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, types
+from jaxrl_dist import envs, errors, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import loggers
 from jaxrl_dist.settings import resolve
-from jaxrl_dist.training import assemble, auto_layout, probe, records, resume, session
+from jaxrl_dist.systems import training_flags
+from jaxrl_dist.training import assemble, auto_layout, exchanges, probe, records, resume, session
 
 _PROBE_S = 5.0
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -42,7 +43,11 @@ class Compiled(NamedTuple):
 
 
 def describe(
-    flags: Mapping[str, Any], settings: resolve.Resolved, devices: Sequence[jax.Device], probe_s: float = _PROBE_S
+    flags: Mapping[str, Any],
+    settings: resolve.Resolved,
+    devices: Sequence[jax.Device],
+    probe_s: float = _PROBE_S,
+    num_processes: int = 1,
 ) -> Any:
     """Yields the lines that describe a run, each as soon as it is known.
 
@@ -51,12 +56,15 @@ def describe(
         settings: the settings that these give before the environment is known.
         devices: devices to choose from.
         probe_s: seconds to train.
+        num_processes: number of processes of the run; all of it is tried in this one.
 
     Raises:
         UsageError: settings are not valid, or do not go together.
     """
     folder = resume.check_folder(flags, settings)
     settings, environment = assemble.resolve(flags)
+    training_flags.check_processes(flags, settings, num_processes)
+    errors.check_divided("env.num_envs", settings["env.num_envs"], num_processes)
     held = ", which holds a run that goes on from there" if folders.held(folder) else ""
     yield f"dry run of {settings['system']} on {settings['env']}; nothing is written to {folder}{held}"
     with memory_use.named(), session.matmul_precision(settings):
@@ -76,6 +84,9 @@ def describe(
             yield from (f"  {one.name}: {one.seconds:.1f} s" for one in programs)
             probed.run(probe_s)
             yield from _speed(settings, probed)
+            if num_processes > 1:
+                exchanged = exchanges.of_iteration(flags, probed.updates_per_iteration)
+                yield from exchanges.describe(exchanged, num_processes, probed.seconds / probed.iterations)
 
 
 def _placement(probed: probe.Probe) -> list[str]:

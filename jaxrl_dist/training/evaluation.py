@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import agents, envs, errors, parallel, types
+from jaxrl_dist import agents, envs, errors, parallel, processes, types
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import mesh as meshes
@@ -70,9 +70,9 @@ def make(
         limit: int = longest,
         stopped: Callable[[], bool] = parallel.never,
     ) -> np.ndarray | None:
-        act_keys, state = reset(np.int32(index), keys)
+        act_keys, state = reset(np.int32(index), meshes.put_keys(mesh, keys))
         done = _played_in_slices(play, params, act_keys, state, min(limit, longest), stopped)
-        return None if done is None else np.asarray(done.returns, np.float64)[:, :episodes]
+        return None if done is None else meshes.to_host(done.returns).astype(np.float64)[:, :episodes]
 
     return run
 
@@ -124,12 +124,17 @@ def _played_in_slices(
     while True:
         started_s, stop = time.perf_counter(), min(start + length, limit)
         episodes = play(np.int32(start), np.int32(stop), params, act_keys, episodes)
-        if np.asarray(episodes.done).all() or stop == limit:
+        if processes.all_of(_all_done(episodes)) or stop == limit:
             return episodes
-        if stopped():
+        if processes.any_of(stopped()):
             return None
         seconds = time.perf_counter() - started_s
-        start, length = stop, max(1, round(min(length / seconds, 4 * length)))
+        start, length = stop, processes.agreed(max(1, round(min(length / seconds, 4 * length))))
+
+
+def _all_done(episodes: _Episodes) -> bool:
+    """Says whether all episodes on the devices of this process are done."""
+    return all(np.asarray(shard.data).all() for shard in episodes.done.addressable_shards)
 
 
 def acting(agent: agents.Agent) -> Callable[..., Any]:
@@ -145,7 +150,7 @@ def acting(agent: agents.Agent) -> Callable[..., Any]:
 def make_on_host(
     agent: agents.Agent, task: envs.HostTask, episodes: int, max_steps: int, timeout_s: float
 ) -> Callable[..., np.ndarray | None]:
-    """Makes the evaluation in environments on the CPU; see `make`.
+    """Makes the evaluation in environments on the CPU, whose episodes are dealt to the processes in turn; see `make`.
 
     Args:
         agent: chooses actions by its `evaluate`.
@@ -156,23 +161,27 @@ def make_on_host(
     """
     act = acting(agent)
     longest = task.spec.time_limit or max_steps
+    own = slice(processes.index(), episodes, processes.count())
+    num_own = len(range(episodes)[own])
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-        carry = agent.init_carry(episodes)
-        if limit == 0:
-            jax.block_until_ready(act(params, carry, unroll.zero_timestep(task.spec, episodes), act_key, np.int32(0)))
-            return np.zeros(episodes)
-        seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)
+        carry = agent.init_carry(num_own)
+        if limit == 0 or num_own == 0:
+            if num_own:
+                timestep = unroll.zero_timestep(task.spec, num_own)
+                jax.block_until_ready(act(params, carry, timestep, act_key, np.int32(0)))
+            return np.zeros(num_own)
+        seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)[own]
         as_precise = precision.of_this_thread()
 
         def work(make: Callable[[], envs.HostEnvironment]) -> np.ndarray | None:
             with as_precise(), contextlib.closing(make()) as environment:
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
-        make = functools.partial(task.make_evaluation or task.make, seeds, episodes, timeout_s)
+        make = functools.partial(task.make_evaluation or task.make, seeds, num_own, timeout_s)
         # In runs of several processes one thread launches all programs, so no second thread can watch it.
-        return hangs.watched(make, work, stopped) if jax.process_count() == 1 else work(make)
+        return hangs.watched(make, work, stopped) if processes.count() == 1 else work(make)
 
     def run(
         params: types.Params,
@@ -181,12 +190,33 @@ def make_on_host(
         limit: int = longest,
         stopped: Callable[[], bool] = parallel.never,
     ) -> np.ndarray | None:
-        own = jax.tree.map(lambda x: x.addressable_data(0), params)
+        local = jax.tree.map(lambda x: x.addressable_data(0), params)
         seeds = range(keys.shape[0])
-        played = [play(jax.tree.map(lambda x: x[i], own), keys[i], index, limit, stopped) for i in seeds]  # noqa: B023
-        return None if any(x is None for x in played) else np.asarray(played, np.float64)
+        with processes.alike():
+            played = [play(jax.tree.map(lambda x: x[i], local), keys[i], index, limit, stopped) for i in seeds]  # noqa: B023
+        whole = None if any(x is None for x in played) else np.asarray(played, np.float64)
+        return _dealt(whole, len(seeds), episodes)
 
     return run
+
+
+def _dealt(played: np.ndarray | None, num_seeds: int, episodes: int) -> np.ndarray | None:
+    """Returns the returns f64 [S, episodes] of all processes, None if one of them was stopped.
+
+    Args:
+        played: f64 [S, n], of this process.
+        num_seeds: S.
+        episodes: number of episodes per seed, which are dealt to the processes in turn.
+    """
+    if processes.count() == 1:
+        return played
+    of_each = processes.exchange(None if played is None else played.tolist(), lambda said: said)
+    if None in of_each:
+        return None
+    returns = np.zeros((num_seeds, episodes))
+    for number, some in enumerate(of_each):
+        returns[:, number :: len(of_each)] = some
+    return returns
 
 
 def check_finite(returns: np.ndarray, settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, parallel
+from jaxrl_dist import errors, parallel, processes
+from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import sweep
@@ -28,6 +29,8 @@ class NonFiniteError(FloatingPointError):
 def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
     """Says whether all results of a chunk of iterations are finite, and no environment left its range.
 
+    Of several processes each says it of its own part, and all must call this alike.
+
     Args:
         state: state of the layout after the chunk.
         metrics: metrics of the chunk, on the devices or on the host.
@@ -35,10 +38,14 @@ def is_sound(state: Any, metrics: parallel.Metrics) -> bool:
     # While members of an asynchronous run work, their timesteps are not in its state.
     actors = jax.tree.leaves(getattr(state, "actors", ()), is_leaf=lambda x: isinstance(x, unroll.ActorState))
     timesteps = [one.timestep for one in actors]
-    in_state = _all_finite((state.learner.params, state.learner.opt_state, timesteps))
-    metrics = jax.device_get(metrics)
+    leaves = jax.tree.leaves((state.learner.params, state.learner.opt_state, timesteps))
+    # One program takes either arrays over all processes, or those that each has for itself.
+    spread = [x for x in leaves if isinstance(x, jax.Array) and not x.is_fully_addressable]
+    own = [x for x in leaves if not isinstance(x, jax.Array) or x.is_fully_addressable]
+    in_state = all([bool(_all_finite(some)) for some in (spread, own) if some])
+    metrics = meshes.to_host(metrics)
     in_sums = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(metrics))
-    return bool(in_state) and in_sums and not np.any(metrics.episodes.unsound_rows)
+    return in_state and in_sums and not np.any(metrics.episodes.unsound_rows)
 
 
 def stop_at_failure(
@@ -112,7 +119,7 @@ def _search(
     state = state_at(progress.iteration)
     for iteration in range(progress.iteration, progress.iteration + count):
         state, metrics = parts.layout.run(state, iteration, 1, progress.total)
-        if not is_sound(state, metrics):
+        if not processes.all_of(is_sound(state, metrics)):
             # Repeated from the checkpoint: a copy of every state on the way might not fit beside a large replay.
             before = state_at(iteration)
             source = parts.layout.diagnosis.find_source(before, iteration, progress.total)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import errors, processes, types
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint, events, files, metrics, software
 from jaxrl_dist.runs import folder as folders
@@ -24,6 +24,8 @@ from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import assemble, records
 
+# A network's file system may show a new file only after some seconds.
+_SEEN_WITHIN_S = 15.0
 # Settings that say where a run computes.
 PLACES = tuple(
     f"layout.{name}" for name in ("num_devices", "learner_devices", "actor_devices", "server_devices", "worker_devices")
@@ -72,7 +74,8 @@ def restore_latest(
 
 def meta_of(parts: assemble.Assembly, progress: records.Progress) -> dict[str, Any]:
     """Returns the data that is saved beside a state: the progress, and all settings as in `config.json`."""
-    return {**dataclasses.asdict(progress), "config": parts.settings.as_json()}
+    saved = {**dataclasses.asdict(progress), "config": parts.settings.as_json()}
+    return saved if processes.count() == 1 else saved | {"num_processes": processes.count()}
 
 
 def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str, Any]) -> None:
@@ -89,6 +92,13 @@ def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str,
     found = settings.difference(meta["config"])
     _check_same(folder.parent, found._replace(identity=tuple(x for x in found.identity if x.name not in PLACES)))
     checkpoint.check_meta(folder, meta, records.META)
+    wrote = meta.get("num_processes", 1)
+    if settings["layout"] != "anakin" and wrote != processes.count():
+        raise errors.UsageError(
+            errors.given("processes", processes.count()),
+            f": {settings['layout']} goes on in as many processes as saved it, {wrote}, or in another ",
+            errors.given("out"),
+        )
 
 
 def _check_same(folder: pathlib.Path, found: resolve.Difference) -> None:
@@ -181,23 +191,32 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     clock_s = time.perf_counter()
     keys = assemble.seed_keys(parts.settings)
     with folders.named(folder / "checkpoints"):
-        checkpoint.clean(folder / "checkpoints")
+        processes.exchange(None, lambda said: checkpoint.clean(folder / "checkpoints"))
     template = parts.layout.template(keys)
     memory_use.check(parts.settings, memory_use.replay_parts(template.replay), parts.layout.mesh.local_devices)
     found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
     if found is None:
-        _check_nothing_lost(folder)
+        processes.exchange(None, lambda said: _check_nothing_lost(folder))
         state = initial_state(parts, keys)
-        checkpoint.begin(folder / "checkpoints")
-        metrics.truncate_after(folder, -1)
-        events.truncate(folder, 0)
-        shutil.rmtree(folder / "failure", ignore_errors=True)
+        processes.exchange(None, lambda said: _begin_anew(folder))
         return Started(state, records.Progress(), keys, None, clock_s)
     progress = records.from_meta(found[1])
     steps = records.env_steps(parts, progress.iteration)
-    metrics.truncate_after(folder, steps)
-    events.truncate(folder, records.num_events(parts, found[0]))
+
+    def cut(said: object) -> None:
+        metrics.truncate_after(folder, steps)
+        events.truncate(folder, records.num_events(parts, found[0]))
+
+    processes.exchange(None, cut)
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
+
+
+def _begin_anew(folder: pathlib.Path) -> None:
+    """Removes what a run left that was killed before its first checkpoint."""
+    checkpoint.begin(folder / "checkpoints")
+    metrics.truncate_after(folder, -1)
+    events.truncate(folder, 0)
+    shutil.rmtree(folder / "failure", ignore_errors=True)
 
 
 def _check_nothing_lost(folder: pathlib.Path) -> None:
@@ -268,6 +287,59 @@ def lock(folder: pathlib.Path) -> Iterator[Callable[[], None]]:
         except errors.LockError as error:
             raise errors.UsageError(errors.given("out", folder), f" is in use by a running trainer: {error}") from error
         yield check
+
+
+@contextlib.contextmanager
+def hold_folder(flags: Mapping[str, Any], settings: Resolved) -> Iterator[tuple[pathlib.Path, Callable[[], None]]]:
+    """Opens and locks the run folder in process 0; the others wait for that, and check that they see the same folder.
+
+    Args:
+        flags: flag name -> text or value, as given.
+        settings: the settings that these give.
+
+    Returns:
+        The folder, and the check of `lock`; in other processes one that does nothing.
+
+    Raises:
+        UsageError: process 0 cannot have it, or a process sees another folder of that name, or none.
+    """
+    with contextlib.ExitStack() as stack:
+        folder, check = folders.of(settings), _do_nothing
+        with processes.alike():
+            if processes.is_first():
+                folder = stack.enter_context(open_folder(flags, settings))
+                check = stack.enter_context(lock(folder))
+        if processes.count() > 1:
+            _check_is_shared(folder)
+        yield folder, check
+
+
+def _do_nothing() -> None:
+    """Checks no lock, which process 0 holds."""
+
+
+def _check_is_shared(folder: pathlib.Path) -> None:
+    """Refuses a folder that not all processes see: checkpoints would lack what others hold."""
+    mark = folder / f".seen-{processes.nonce()}"
+    processes.exchange(None, lambda said: mark.touch())
+    try:
+        with processes.alike():
+            _await(mark)
+    finally:
+        if processes.is_first():
+            mark.unlink(missing_ok=True)
+
+
+def _await(mark: pathlib.Path) -> None:
+    until_s = time.monotonic() + _SEEN_WITHIN_S
+    while not mark.exists():
+        if time.monotonic() > until_s:
+            raise errors.UsageError(
+                errors.given("out", mark.parent),
+                f": process {processes.index()} does not see the folder that process 0 writes into; all processes must "
+                "share it",
+            )
+        time.sleep(0.1)
 
 
 def _changes(settings: resolve.Resolved, origin: pathlib.Path) -> str:

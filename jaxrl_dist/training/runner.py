@@ -1,6 +1,7 @@
 """Trains a run from its flags: resolves settings, assembles, locks the run folder, drives the session, sums up."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,13 @@ import jax
 from absl import logging
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxrl_dist import errors, systems
+from jaxrl_dist import errors, processes, systems
 from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import loggers, software
 from jaxrl_dist.settings import resolve, sweep
+from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import arguments, assemble, auto_layout, resume, session
 from jaxrl_dist.training import stop as stopping
 from jaxrl_dist.training import summary as run_summary
@@ -22,7 +25,7 @@ from jaxrl_dist.training import summary as run_summary
 # Errors that end a run in one line, beside a wrong command.
 FAULTS = (
     *(FloatingPointError, errors.CheckpointError, errors.EnvironmentFault, errors.LockError),
-    *(memory_use.OutOfMemoryError, OSError),
+    *(memory_use.OutOfMemoryError, OSError, processes.ProcessFault),
 )
 
 
@@ -101,48 +104,79 @@ def drive(
     *,
     display: bool,
     callbacks: Sequence[session.Callback] = (),
+    heartbeat_s: float = processes.HEARTBEAT_S,
 ) -> Run:
     """Trains a run until it is finished or a stop is requested; saves and sums up either way.
+
+    Each of several processes calls it with the same settings, and all return the same run.
 
     Args:
         named: settings by flag name.
         devices: devices to choose from.
         stop: checked between updates.
         display: whether to show the progress on standard output.
-        callbacks: see `train`.
+        callbacks: see `train`; those of process 0 are called.
+        heartbeat_s: seconds without a sign of life after which another process counts as dead.
 
     Raises:
         memory_use.OutOfMemoryError: something was too large.
     """
-    settings, environment = assemble.resolve(named)
-    software.check_trackers(settings)
-    sweep.check_once(settings, named)
+    with processes.watched(stop, heartbeat_s):
+        return _drive(named, devices, stop, display and processes.is_first(), callbacks)
+
+
+def _drive(
+    named: Mapping[str, Any],
+    devices: Sequence[jax.Device],
+    stop: stopping.StopToken,
+    display: bool,
+    callbacks: Sequence[session.Callback],
+) -> Run:
+    with processes.alike():
+        settings, environment = assemble.resolve(named)
+        software.check_trackers(settings)
+        sweep.check_once(settings, named)
+        training_flags.check_processes(named, settings, processes.count())
     title, log = f"{settings['system']} {settings['env']}", settings.group("log", loggers.Config)
+    if not processes.is_first():
+        log = dataclasses.replace(log, wandb="", mlflow="", tensorboard=False)
     with (
         memory_use.named(),
-        resume.open_folder(named, settings) as folder,
-        resume.lock(folder) as check_lock,
+        resume.hold_folder(named, settings) as (folder, check_lock),
         session.matmul_precision(settings),
     ):
         with stop.at_once("stopped before the run began; nothing was saved"):
             say = print if display else _say_nothing
             settings, environment = auto_layout.settle(named, settings, environment, folder, devices, say)
-        chosen = assemble.choose_devices(settings, devices)
-        parts = assemble.assemble(settings, environment, chosen)
-        started = resume.start(parts, folder)
-        # Written only now, as nothing can refuse the run any more. A finished run keeps the config of its training.
-        is_done = started.progress.iteration * parts.layout.rows_per_iteration >= settings["steps"]
-        is_kept = is_done and run_folder.held(folder) is not None
-        changes = () if is_kept else run_folder.write_config(folder, settings)
+        with processes.alike():
+            chosen = assemble.choose_devices(settings, devices)
+            parts = assemble.assemble(settings, environment, chosen)
+        with processes.alike():
+            started = resume.start(parts, folder)
+
+        def write_config(said: object) -> str:
+            # Written only now, as nothing can refuse the run any more. A finished run keeps the config of its training.
+            is_done = started.progress.iteration * parts.layout.rows_per_iteration >= settings["steps"]
+            is_kept = is_done and run_folder.held(folder) is not None
+            changes = () if is_kept else run_folder.write_config(folder, settings)
+            return resolve.describe(changes) if changes else ""
+
+        changes = processes.exchange(None, write_config)
         with (
             contextlib.closing(parts.layout),
             loggers.Logger(folder, log, title=title, settings=settings.settings, display=display) as logger,
         ):
             if changes:
-                logger.say(f"changed since the last session: {resolve.describe(changes)}")
+                logger.say(f"changed since the last session: {changes}")
             result = session.run(parts, folder, started, logger, stop, callbacks, check_lock)
-        check_lock()
-        summary = run_summary.write_summary(folder, parts, result)
+
+        params = meshes.to_host(result.params)
+
+        def sum_up(said: object) -> dict[str, Any]:
+            check_lock()
+            return run_summary.write_summary(folder, parts, result._replace(params=params))
+
+        summary = processes.exchange(None, sum_up)
     return Run(folder, summary, result.reason)
 
 
@@ -153,9 +187,10 @@ def _say_nothing(text: str) -> None:
 def use_cores() -> None:
     """Makes one virtual CPU device per core that this process may use; for scripts, before JAX has a backend.
 
-    The thread that calls a program on a CPU computes it, too.
+    JAX's own `JAX_NUM_CPU_DEVICES` gives another number. The thread that calls a program on a CPU computes it, too.
     """
-    jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    if "JAX_NUM_CPU_DEVICES" not in os.environ:
+        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
     # Else an actor's small program waits in the client's threads behind the learner's.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 

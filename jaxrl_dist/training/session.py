@@ -1,4 +1,8 @@
-"""Drives a run in one process: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time."""
+"""Drives a run: iterations in chunks, logs, evaluations, checkpoints, and a stop at any time.
+
+Each of several processes drives it alike. What follows the clock, a signal, a callback or a fault is agreed on by
+`processes.exchange`; whatever is written, process 0 writes.
+"""
 
 import contextlib
 import functools
@@ -11,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import errors, parallel, types
+from jaxrl_dist import errors, parallel, processes, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import checkpoint, events, loggers
@@ -42,6 +46,20 @@ class Result(NamedTuple):
     params: types.Params
 
 
+class _Next(NamedTuple):
+    """The decision before a chunk, the same in all processes.
+
+    Attributes:
+        stop_code: exit code of a requested stop, 0 without one.
+        saves: whether the run is saved now.
+        length: longest number of iterations of the next chunk.
+    """
+
+    stop_code: int
+    saves: bool
+    length: int
+
+
 class _Session(NamedTuple):
     parts: assemble.Assembly
     folder: pathlib.Path
@@ -61,6 +79,11 @@ class _Session(NamedTuple):
     def save(self, name: int | str, tree: Any, meta: Mapping[str, Any]) -> None:
         """Saves a checkpoint of the run, after a check that the folder is still its own."""
         checkpoint.save(self.checkpoints, name, tree, meta, self.check_lock)
+
+    def any_with_lock(self, said: Sequence[bool]) -> bool:
+        """Checks that the folder is still its own, and says whether anything is true; for `processes.exchange`."""
+        self.check_lock()
+        return any(said)
 
     def tick(self, progress: records.Progress) -> None:
         """Moves the clocks on, and redraws the live line."""
@@ -102,9 +125,9 @@ def run(
     )
     state, progress = started.state, started.progress
     _announce(session, state, progress, -(-parts.settings["steps"] // parts.layout.rows_per_iteration))
-    reason = _reason(session, progress)
+    reason = _reason(session, progress, _decide(session).stop_code)
     if not reason:
-        with jax.thread_guard(jax.process_count() > 1):
+        with jax.thread_guard(processes.count() > 1):
             state = _compile(session, state, progress)
             state, reason = _loop(session, state, progress)
             _save(session, state, progress)
@@ -156,13 +179,26 @@ def _described(parts: assemble.Assembly) -> str:
     return " · ".join(told)
 
 
-def _reason(session: _Session, progress: records.Progress) -> str:
+def _decide(session: _Session, saves: bool = False, length: int = 1) -> _Next:
+    """Agrees on what comes next: a stop that any process was asked for, else what the clock of process 0 says."""
+
+    def decide(said: list[Any]) -> Any:
+        return max(stop_code for stop_code, *_ in said), *said[0][1:]
+
+    own = session.stop.exit_code if session.stop.requested else 0
+    found = _Next(*processes.exchange((own, saves, length), decide))
+    if found.stop_code:
+        session.stop.request(found.stop_code - 128)
+    return found
+
+
+def _reason(session: _Session, progress: records.Progress, stop_code: int) -> str:
     """Returns the reason why the run is at its end, "" if it is not."""
     if progress.last_return is not None and progress.last_return >= session.parts.settings["stop_at_return"]:
         return RETURN_REACHED
     if progress.iteration >= progress.total and progress.evaluated == progress.iteration:
         return FINISHED
-    return STOPPED if session.stop.requested else ""
+    return STOPPED if stop_code else ""
 
 
 def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
@@ -180,7 +216,7 @@ def _compile(session: _Session, state: Any, progress: records.Progress) -> Any:
         session.logger.waiting("compiling"),
         futures.ThreadPoolExecutor(1) as pool,
     ):
-        compiled = pool.submit(compile_evaluation) if jax.process_count() == 1 else None
+        compiled = pool.submit(compile_evaluation) if processes.count() == 1 else None
         state, sums = session.parts.layout.run(state, progress.iteration, 0, progress.total)
         guard.is_sound(state, sums)
         # With several processes, one thread launches all programs, so that every process has them in the same order.
@@ -213,21 +249,23 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
             with _saving_at_a_fault(session, state, progress):
                 called = _evaluate(session, state, progress) or called
-        if reason := _reason(session, progress) or called:
+        is_late = time.perf_counter() - saved_s >= settings["checkpoint.interval_s"]
+        following = _decide(session, bool(is_late and chunks), length)
+        if reason := _reason(session, progress, following.stop_code) or called:
             return state, reason
-        if time.perf_counter() - saved_s >= settings["checkpoint.interval_s"] and chunks:
+        if following.saves:
             _save(session, state, progress)
             saved_s = time.perf_counter()
         due = [(progress.iteration // every + 1) * every for every in (log_every, evaluate_every)]
-        count = min(*due, progress.total, progress.iteration + length) - progress.iteration
+        count = min(*due, progress.total, progress.iteration + following.length) - progress.iteration
         chunks += 1
         started_s = time.perf_counter()
         with _profile(session, learned):
             state, metrics, count, fault = _iterations(session, state, progress, count)
         seconds = time.perf_counter() - started_s
-        session.check_lock()
+        has_failed = processes.exchange(fault is not None, session.any_with_lock)
         # After a fault the state may have been donated already, so it is checked only where it is to be saved.
-        if parts.layout.diagnosis.kept() or (fault is None and not guard.is_sound(state, metrics)):
+        if parts.layout.diagnosis.kept() or (not has_failed and not processes.all_of(guard.is_sound(state, metrics))):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count, session.check_lock)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
@@ -236,15 +274,19 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         if parts.layout.events is not None:
             events.append(session.folder, parts.layout.events.take())
         session.tick(progress)
-        if fault is not None:
-            with _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)):
-                raise fault
+        if has_failed:
+            with (
+                _saving_at_a_fault(session, state, progress, functools.partial(guard.is_sound, state, metrics)),
+                processes.alike(),
+            ):
+                if fault is not None:
+                    raise fault
         is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
         # After a stop before the first iteration of a chunk, everything is logged already.
         if is_due and progress.pending.iterations:
             record = records.training_record(parts, progress, session.recent)
             with _saving_at_a_fault(session, state, progress):
-                called = _publish(session, record)
+                called = processes.exchange(None, functools.partial(_publish, session, record))
 
 
 @contextlib.contextmanager
@@ -258,7 +300,7 @@ def _saving_at_a_fault(
         raise
     except Exception as fault:
         try:
-            if not is_sound():
+            if not processes.all_of(is_sound()):
                 raise guard.NonFiniteError("it is not finite")
             # Before the first iteration nothing was learned, and the folder stays free for the corrected command.
             if progress.iteration:
@@ -274,21 +316,25 @@ def _iterations(session: _Session, state: Any, progress: records.Progress, count
         state, metrics = session.parts.layout.run(
             state, progress.iteration, count, progress.total, stopped=lambda: session.stop.requested
         )
-        return state, jax.device_get(metrics), count, None
+        return state, mesh.to_host(metrics), count, None
     except parallel.Interrupted as end:
-        return end.state, jax.device_get(end.metrics), end.iterations, end.fault
+        return end.state, mesh.to_host(end.metrics), end.iterations, end.fault
 
 
 def _profile(session: _Session, learned: int) -> contextlib.AbstractContextManager[Any]:
     """Profiles the chunk after the session's first one with an update, if the settings ask for it."""
-    if learned != 1 or not session.parts.settings["profile"]:
+    if learned != 1 or not session.parts.settings["profile"] or not processes.is_first():
         return contextlib.nullcontext()
     session.logger.say(f"profiling into {session.folder / 'profile'}: tensorboard --logdir={session.folder} shows it")
     return jax.profiler.trace(str(session.folder / "profile"))
 
 
-def _publish(session: _Session, record: Mapping[str, Any]) -> str:
-    """Logs a record and passes it to the callbacks; returns the reason of one that ends the run, "" if none does."""
+def _publish(session: _Session, record: Mapping[str, Any], said: object = None) -> str:
+    """Logs a record and passes it to the callbacks; returns the reason of one that ends the run, "" if none does.
+
+    A function for `processes.exchange`, since process 0 alone publishes.
+    """
+    del said
     session.logger.log(record)
     answers = [(callback, callback(dict(record))) for callback in session.callbacks]
     for callback, answer in answers:
@@ -313,8 +359,9 @@ def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
     if progress.iteration and (progress.best_return is None or progress.last_return > progress.best_return):
         progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
         session.save("best", params, _steps_meta(session, progress))
-    session.check_lock()
-    return _publish(session, records.evaluation_record(parts, progress, returns))
+    processes.exchange(None, lambda said: session.check_lock())
+    record = records.evaluation_record(parts, progress, returns)
+    return processes.exchange(None, functools.partial(_publish, session, record))
 
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:
@@ -323,11 +370,16 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     meta = _steps_meta(session, progress)
     # The state is saved last: a process that is killed before that resumes from the one before, with the same results.
     session.save("latest", state.learner.params, meta)
-    saved = resume.snapshot(session.parts, state)
+    with processes.alike():
+        saved = resume.snapshot(session.parts, state)
     session.save(meta["env_steps"], saved, resume.meta_of(session.parts, progress))
-    with folders.named(session.checkpoints):
-        checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
-    guard.forget_failure(session.folder, progress.iteration)
+
+    def tidy(said: object) -> None:
+        with folders.named(session.checkpoints):
+            checkpoint.prune(session.checkpoints, session.parts.settings["checkpoint.keep"])
+        guard.forget_failure(session.folder, progress.iteration)
+
+    processes.exchange(None, tidy)
 
 
 def _steps_meta(session: _Session, progress: records.Progress) -> dict[str, int]:

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -31,9 +31,11 @@ class StopToken:
         requested: whether the run is to save and end.
         exit_code: 0 without a request; 143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP (a terminal or connection that
             was closed), whichever came first.
+        leave: (exit code) ends the process at once, within `at_once`.
     """
 
     def __init__(self) -> None:
+        self.leave: Callable[[int], None] = os._exit
         self.requested = False
         self.exit_code = 0
         self._interrupts = 0
@@ -44,6 +46,14 @@ class StopToken:
         if not self.requested:
             self.exit_code = 128 + signal_number
             self.requested = True
+
+    def heed(self, signal_number: int) -> None:
+        """Asks the run to stop as that signal does to the process that gets it; any thread may call it."""
+        self.request(signal_number)
+        if farewell := self._farewell:
+            with contextlib.suppress(OSError):
+                os.write(sys.stdout.fileno(), f"{_LINE_OVER * sys.stdout.isatty()}{farewell}\n".encode())
+            self.leave(self.exit_code)
 
     @contextlib.contextmanager
     def at_once(self, farewell: str) -> Iterator[None]:
@@ -103,11 +113,7 @@ class StopToken:
         """Reads the numbers of the signals that arrive, until the sender is closed."""
         while received := receiver.recv(1):
             if received[0] in _SIGNALS:
-                self.request(received[0])
-                if farewell := self._farewell:
-                    with contextlib.suppress(OSError):
-                        os.write(sys.stdout.fileno(), f"{_LINE_OVER * sys.stdout.isatty()}{farewell}\n".encode())
-                    os._exit(self.exit_code)
+                self.heed(received[0])
             self._interrupts += received[0] == signal.SIGINT
             if self._interrupts >= 2:
                 if sys.stdout.isatty():

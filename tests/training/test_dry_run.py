@@ -11,7 +11,7 @@ import pytest
 
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.systems import catalogue, training_flags
-from jaxrl_dist.training import assemble, dry_run
+from jaxrl_dist.training import assemble, dry_run, exchanges
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -100,3 +100,27 @@ def test_a_run_of_threads_says_what_they_wait_for() -> None:
     assert text == (
         "environment (actors: environment 50%, inference 25%, transfer 25%; the learner learns 10% of its time)"
     )
+
+
+def test_what_processes_would_exchange_is_counted_without_starting_any() -> None:
+    flags = {"system": "ppo", "env": "toy:walk", **conftest.SMALL["ppo"]}
+    exchanged = exchanges.of_iteration(flags, 1.0)
+    settings, _ = assemble.resolve(flags)
+    gradient_steps = settings["learner.epochs"] * settings["learner.minibatches"]
+    # Of every gradient step its gradient, and of every epoch the moments of the advantages.
+    assert gradient_steps <= exchanged.reductions <= 3 * gradient_steps
+    parts = assemble.assemble(*assemble.resolve(flags), jax.devices()[:1])
+    params = jax.eval_shape(parts.layout.init, assemble.seed_keys(settings)).learner.params
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params.network))
+    assert gradient_steps * size <= exchanged.size <= 1.5 * gradient_steps * size
+    # By hand: 2 × 3 / 4 of 12.5 MB at 12.5 GB/s, and 2 × 2 steps of 20 µs.
+    assert exchanges.seconds(exchanges.Exchanged(1.0, 12.5e6), 4) == pytest.approx(1.5e-3 + 80e-6)
+
+
+def test_a_dry_run_of_many_processes_says_their_share(tmp_path: pathlib.Path) -> None:
+    flags = {"system": "ppo", "env": "toy:walk", **conftest.SMALL["ppo"], "out": str(tmp_path / "run")}
+    settings, _ = assemble.resolve(flags)
+    *_, started, reduced, took = dry_run.describe(flags, settings, jax.devices()[:1], 0.1, num_processes=4)
+    assert started.startswith("4 processes") and "all-reduces" in reduced and "% of the time" in took
+    with conftest.refused("--env.num_envs=8", "64 "):
+        list(dry_run.describe(flags, settings, jax.devices()[:1], 0.1, num_processes=64))

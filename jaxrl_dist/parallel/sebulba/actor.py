@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, errors, processes, types
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import keys, precision
 from jaxrl_dist.parallel import unroll as unrolls
@@ -19,6 +19,10 @@ from jaxrl_dist.parallel.sebulba import queue as queues
 from jaxrl_dist.parallel.sebulba.actors import Actors
 
 _CLOSE_WITHIN_S = 5.0
+
+
+class _Absent(Exception):  # noqa: N818
+    """The actors of this process give no unrolls any more."""
 
 
 class Acting(Protocol):
@@ -50,7 +54,7 @@ class Actor:
     def __init__(self, threads: "Threads", number: int, begin: tuple[int, unrolls.ActorState], life: int = 0) -> None:
         """Starts the thread."""
         actors = threads.actors
-        index = jax.process_index() * actors.num_actors + number
+        index = processes.index() * actors.num_actors + number
         self._first_env = index * actors.width
         ids = np.arange(self._first_env, self._first_env + actors.width, dtype=np.int32)
         self.number, self.begin, self.life = number, begin, life
@@ -152,6 +156,8 @@ class Threads:
         send: puts unrolls onto the learner's devices.
         queue: takes their unrolls then.
         restarts: number of actors that were replaced.
+        fault: of one of several processes, None without one. Its learner goes on with stand-ins, since the others wait
+            for it in collectives, until all can end together.
     """
 
     def __init__(
@@ -169,6 +175,7 @@ class Threads:
         self.queue = queues.UnrollQueue(num_actors, num_actors if actors.lag is None else num_waiting, iteration)
         self.send = queues.Sender(actors)
         self._counted: dict[str, int] = {}
+        self.fault: Exception | None = None
         self._stand_ins = self._make_stand_ins() if actors.quorum < num_actors else ()
         self.store.publish(iteration, published)
         for actor, pending in enumerate(state.pending):
@@ -185,9 +192,19 @@ class Threads:
             iteration: index of the iteration.
             check: called while waiting; if it raises, the exception passes through, and nothing was taken.
         """
-        if self.actors.lag is None:
-            return self.queue.take(self.actors.num_actors, check)
-        return self.queue.take_number(iteration, self.actors.quorum, check)
+
+        def check_all() -> None:
+            check()
+            if self.fault is not None:
+                raise _Absent
+
+        try:
+            if self.actors.lag is None:
+                return self.queue.take(self.actors.num_actors, check_all)
+            return self.queue.take_number(iteration, self.actors.quorum, check_all)
+        except _Absent:
+            self._stand_ins = self._stand_ins or self._make_stand_ins()
+            return []
 
     def filled(self, unrolled: Sequence[queues.Unrolled]) -> Sequence[queues.Unrolled]:
         """Returns an unroll of each actor: its own, or the stand-in for a late one."""
@@ -195,7 +212,19 @@ class Threads:
         return [own.get(one.actor, one) for one in self._stand_ins] or unrolled
 
     def check(self) -> None:
-        """Replaces actors that failed, or raises the fault if no more actors may be replaced."""
+        """Replaces actors that failed, or raises the fault if no more actors may be replaced.
+
+        One of several processes keeps the fault instead.
+        """
+        try:
+            if self.fault is None:
+                self._replace_failed()
+        except Exception as fault:
+            if processes.count() == 1:
+                raise
+            self.fault = fault
+
+    def _replace_failed(self) -> None:
         limit = self.actors.parts.config.max_actor_restarts
         for number, actor in enumerate(self._players):
             try:
@@ -217,6 +246,8 @@ class Threads:
         """Waits until every actor rests before its unroll of that number; returns where each goes on."""
         while any(actor.at is None or actor.at[0] < number for actor in self._players):
             self.check()
+            if self.fault is not None:
+                raise self.fault
             time.sleep(0.005)
         return tuple(actor.resting_point() for actor in self._players)
 

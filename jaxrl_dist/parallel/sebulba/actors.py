@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxrl_dist import envs, parallel
+from jaxrl_dist import envs, parallel, processes
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.errors import UsageError, given
@@ -87,17 +87,17 @@ def make(parts: parallel.LayoutParts) -> Actors:
         UsageError: settings that do not fit together.
     """
     config, replay = parts.config, parts.replay
-    local = [device for device in parts.mesh.devices.flat if device.process_index == jax.process_index()]
+    local = [device for device in parts.mesh.devices.flat if device.process_index == processes.index()]
     _check_divides(parts)
     devices = acting_devices(config.actor_devices, local)
-    width = parts.num_envs // (config.num_actors * jax.process_count())
+    width = parts.num_envs // (config.num_actors * processes.count())
     lag, ready = _parse_lag(config.policy_lag, parts.agent.staleness), config.ready_envs
     if config.inference == "central":
         _check_central(config, lag)
         devices, ready = local[:1], ready or width
-    if replay.host and jax.process_count() > 1:
+    if replay.host and processes.count() > 1:
         raise UsageError(
-            given("replay.storage", "host"), f": for runs of one process, this has {jax.process_count()}; valid: device"
+            given("replay.storage", "host"), f": for runs of one process, this has {processes.count()}; valid: device"
         )
     if config.quorum:
         _check_quorum(parts, lag)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import parallel
+from jaxrl_dist import errors, parallel, processes
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, unroll
@@ -32,8 +32,8 @@ class Config:
     )
     num_actors: int = setting(
         1,
-        "Actor threads of a process, each with its share of the environments. One is fastest if steps are short; with "
-        "two, one acts while the other's environments step, which pays if steps are long and there are many cores.",
+        "Actor threads of each process, each with its share of the environments. One is fastest if steps are short; "
+        "with two, one acts while the other's environments step, which pays if steps are long and cores are many.",
         low=1,
     )
     actor_devices: str = setting(
@@ -78,14 +78,25 @@ class Config:
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
-    """Chooses from the given devices those of the learner.
+    """Chooses from the given devices those of the learner, the same ones in each process.
 
     Raises:
         UsageError: a name is not that of a device.
     """
+    owners = processes.by_process(devices)
+    own = next((one for one in owners if one[0].process_index == processes.index()), owners[0])
+    chosen = own[:1] if own[0].platform == "cpu" else own
     if settings["layout.learner_devices"]:
-        return placement.parse("layout.learner_devices", settings["layout.learner_devices"], devices)
-    return [devices[0]] if devices[0].platform == "cpu" else list(devices)
+        chosen = placement.parse("layout.learner_devices", settings["layout.learner_devices"], own)
+    if len(owners) == 1:
+        return list(chosen)
+    others = [device for device in chosen if device not in own]
+    if others:
+        raise errors.UsageError(
+            errors.given("layout.learner_devices", settings["layout.learner_devices"]),
+            f": {placement.name(others[0])} is not of the run's devices; valid: {', '.join(map(placement.name, own))}",
+        )
+    return [one[own.index(device)] for one in owners for device in chosen]
 
 
 def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
@@ -129,6 +140,8 @@ class Sebulba(parallel.Layout):
     def run(
         self, state: tiers.State, iteration: int, count: int, total: int, stopped: Callable[[], bool] = parallel.never
     ) -> tuple[tiers.State, parallel.Metrics]:
+        if processes.count() > 1:
+            state, stopped = saved.own(self._actors, state), parallel.never
         self._compile(state)
         measured = metrics.Measured(self._names, self._actors)
         for i in range(iteration, iteration + count):
@@ -136,17 +149,23 @@ class Sebulba(parallel.Layout):
             try:
                 state = self._iterate(threads, i, total, stopped, measured)
             except Exception as end:
+                if processes.count() > 1:
+                    # The others may wait for this one in a collective, and must not be waited for.
+                    raise
                 fault = None if isinstance(end, parallel.Stop) else end
                 raise parallel.Interrupted(state, self._metrics(measured), i - iteration, fault) from None
             if self._failure is not None:
                 break
+        if self._threads is not None and (fault := self._threads.fault) is not None:
+            raise parallel.Interrupted(state, self._metrics(measured), count, fault)
         return state, self._metrics(measured)
 
     def snapshot(self, state: tiers.State) -> tiers.State:
         if not state.pending and saved.is_exact(self._actors):
             # A run that has not begun has no threads, and its state no pending unrolls.
             state = saved.snapshot(self._playing(state, 0, 0.0))
-        return state._replace(replay=self._tier.saved(state.replay))
+        state = state._replace(replay=self._tier.saved(state.replay))
+        return state if processes.count() == 1 else saved.joined(self._actors, state)
 
     def report(
         self, sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float
@@ -154,7 +173,7 @@ class Sebulba(parallel.Layout):
         return metrics.report(sums, recent, seconds) | {"inference_batch_mean": self._actors.num_acting}
 
     def summary(self, sums: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        workers = self._actors.num_actors * jax.process_count()
+        workers = self._actors.num_actors * processes.count()
         return metrics.summary(sums) | {"inference_batch_mean": self._actors.num_acting, "workers": workers}
 
     def run_arguments(self, state: tiers.State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
@@ -226,7 +245,7 @@ class Sebulba(parallel.Layout):
         return learned.learner, parallel.Metrics(unroll.no_episodes(), updates, sums, {})
 
     def _metrics(self, measured: metrics.Measured) -> parallel.Metrics:
-        sums = measured.metrics(self._threads.counted() if self._threads else {})
+        sums = metrics.over_processes(measured.metrics(self._threads.counted() if self._threads else {}))
         return sums._replace(layout=sums.layout | self._tier.report())
 
     @functools.cached_property

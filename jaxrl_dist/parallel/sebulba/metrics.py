@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import parallel
+from jaxrl_dist import parallel, processes
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.parallel.sebulba import queue, tiers
 from jaxrl_dist.parallel.sebulba.actors import Actors
@@ -59,6 +59,28 @@ class Measured:
         sums["unplayed_steps"] -= counts.get("dropped_unrolls", 0) * self._unroll_steps
         own: dict[str, Any] = {name: np.asarray([value], np.float64) for name, value in sums.items()}
         return parallel.Metrics(self._episodes, updates, learned, own | {"lag_counts": self._lags[None]})
+
+
+def over_processes(sums: parallel.Metrics) -> parallel.Metrics:
+    """Returns the sums of all processes, each of which must call it; the learner's own are of all already.
+
+    Args:
+        sums: of this process, in NumPy.
+    """
+    if processes.count() == 1:
+        return sums
+    own = sums.episodes, {name: value for name, value in sums.layout.items() if name != "iterations"}
+    leaves, structure = jax.tree.flatten(own)
+    totals = processes.exchange([x.tolist() for x in leaves], _total)
+    episodes, layout = jax.tree.unflatten(
+        structure, [np.asarray(x, old.dtype) for x, old in zip(totals, leaves, strict=True)]
+    )
+    return sums._replace(episodes=episodes, layout=sums.layout | layout)
+
+
+def _total(said: list[list[Any]]) -> list[Any]:
+    """Returns the sum over processes of each of their leaves."""
+    return [np.sum([np.asarray(x) for x in leaf], 0).tolist() for leaf in zip(*said, strict=True)]
 
 
 def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:

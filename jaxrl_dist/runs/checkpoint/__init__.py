@@ -21,11 +21,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import errors
+from jaxrl_dist import errors, processes
 from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs.checkpoint import arrays as storage
-from jaxrl_dist.runs.checkpoint import manifest
+from jaxrl_dist.runs.checkpoint import manifest, pieces
 from jaxrl_dist.settings import setting
 
 verify = manifest.verify
@@ -75,31 +75,63 @@ def save(
         LockError: the lock is no longer held.
     """
     path = pathlib.Path(folder) / _name(name)
-    leaves, arrays = storage.describe(tree), [storage.to_numpy(leaf) for leaf in jax.tree.leaves(tree)]
-    contents = json.dumps({"leaves": leaves, "meta": meta}, indent=1)
+    leaves = storage.describe(tree)
+    is_alone = processes.count() == 1
+    # Of one process the arrays are copied first, so that nothing is written of a tree that cannot be.
+    arrays = [storage.to_numpy(leaf) for leaf in jax.tree.leaves(tree)] if is_alone else []
+    contents = {"leaves": leaves, "meta": meta}
+    json.dumps(contents)
     new = path.with_name(_NEW + path.name)
-    check()
-    try:
+
+    def begin_new(said: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _delete(new)
         new.mkdir()
-        storage.write_arrays(new / _ARRAYS, leaves, arrays)
-        (new / _CONTENTS).write_text(contents)
-        (new / manifest.NAME).write_bytes(manifest.encode(manifest.digests(new)))
+
+    def finish(written: list[_Written]) -> None:
+        whole = contents if is_alone else contents | {"pieces": [piece for pieces, _ in written for piece in pieces]}
+        (new / _CONTENTS).write_text(json.dumps(whole, indent=1))
+        digests = {name: digest for _, of_one in written for name, digest in of_one.items()}
+        digests |= manifest.digests(new, set(digests))
+        (new / manifest.NAME).write_bytes(manifest.encode(digests))
         manifest.sync(new)
         check()
         if not isinstance(name, str):
             (path.parent / _UNSAVED).unlink(missing_ok=True)
         _replace(new, path)
+
+    processes.exchange(None, lambda said: check())
+    try:
+        processes.exchange(None, begin_new)
+        with processes.alike():
+            if is_alone:
+                storage.write_arrays(new / _ARRAYS, leaves, arrays)
+            own: _Written = ([], {}) if is_alone else _write_own(new, tree)
+        processes.exchange(own, finish)
     except BaseException as error:
-        # The folder of that name may be another trainer's by now.
-        check()
-        shutil.rmtree(new, ignore_errors=True)
+        if processes.is_first():
+            # The folder of that name may be another trainer's by now.
+            check()
+            shutil.rmtree(new, ignore_errors=True)
         if not isinstance(error, Exception):
             raise
         reason = manifest.one_line(error)
         raise errors.CheckpointError(f"cannot save {path}: {reason}; earlier checkpoints are untouched") from error
     return path
+
+
+# The pieces that a process has written, and the digests of its files.
+_Written = tuple[list[pieces.Piece], dict[str, dict[str, Any]]]
+
+
+def _write_own(new: pathlib.Path, tree: Any) -> _Written:
+    """Writes what this one of several processes holds of a tree, into a folder that process 0 has made."""
+    if not new.is_dir():
+        raise OSError(f"{new} is not there: the processes of a run share its folder")
+    written = pieces.write(new, [pieces.data_of(leaf) for leaf in jax.tree.leaves(tree)])
+    name = pieces.file_of(processes.index())
+    manifest.sync(new / name)
+    return written, {name: manifest.digest(new / name)}
 
 
 def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda meta: None) -> tuple[Any, Any]:
@@ -119,14 +151,23 @@ def restore(path: Path, template: Any, check: Callable[[Any], None] = lambda met
         ValueError: its leaves differ from the template's; the message names the first one, with both shapes.
     """
     path = pathlib.Path(path)
-    leaves, meta = _read_contents(path)
+    verify(path)
+    return _restore(path, template, check)
+
+
+def _restore(path: pathlib.Path, template: Any, check: Callable[[Any], None]) -> tuple[Any, Any]:
+    """Restores a checkpoint whose bytes are checked; see `restore`."""
+    leaves, meta, written = _read_contents(path)
     check(meta)
     expected = storage.describe(template)
     storage.check_match(path, leaves, expected)
+    arrays: list[Any]
     try:
-        arrays = storage.read_arrays(path / _ARRAYS, leaves)
+        arrays = [*(storage.read_arrays(path / _ARRAYS, leaves) if written is None else ())]
     except Exception as error:
         raise errors.CheckpointError(f"{path}: Orbax cannot read the arrays: {manifest.one_line(error)}") from error
+    if written is not None:
+        arrays = [*pieces.read(path, leaves, written)]
     stored = {leaf.path: (leaf, array) for leaf, array in zip(leaves, arrays, strict=True)}
     targets, structure = jax.tree.flatten(template)
     placed = [storage.place(*stored[leaf.path], target) for leaf, target in zip(expected, targets, strict=True)]
@@ -139,6 +180,7 @@ def read_meta(path: Path) -> Any:
     Raises:
         CheckpointError: it is missing or corrupt.
     """
+    verify(path)
     return _read_contents(pathlib.Path(path))[1]
 
 
@@ -161,25 +203,40 @@ def restore_latest(
         ValueError: the leaves differ from the template's.
     """
     corrupt: list[pathlib.Path] = []
-    for path in latest(folder):
-        try:
-            verify(path)
-        except errors.CheckpointError as error:
-            warn(f"passing over a corrupt checkpoint: {error}")
-            corrupt.append(path)
-            continue
-        restored = restore(path, template, check)
+
+    def set_aside(said: Any) -> None:
         # Otherwise they would count among the newest, which `prune` keeps.
         for passed_over in corrupt:
             aside = passed_over.with_name(_CORRUPT + passed_over.name)
             _delete(aside)
             passed_over.rename(aside)
+
+    for name in processes.agreed([path.name for path in latest(folder)]):
+        path = pathlib.Path(folder) / name
+        if error := _damage(path):
+            if processes.is_first():
+                warn(f"passing over a corrupt checkpoint: {error}")
+            corrupt.append(path)
+            continue
+        with processes.alike():
+            restored = _restore(path, template, check)
+        processes.exchange(None, set_aside)
         return restored
     if corrupt:
         raise errors.CheckpointError(
             f"{folder}: all {len(corrupt)} checkpoints are corrupt; put back a copy, or choose another folder"
         )
     return None
+
+
+def _damage(path: pathlib.Path) -> str:
+    """Returns what is wrong with a checkpoint, "" if it is whole; each of several processes checks a share of it."""
+    own = ""
+    try:
+        manifest.verify(path, (processes.index(), processes.count()))
+    except errors.CheckpointError as error:
+        own = str(error)
+    return processes.exchange(own, lambda said: next(filter(None, said), ""))
 
 
 def latest(folder: Path) -> list[pathlib.Path]:
@@ -277,14 +334,15 @@ def params_sha256(tree: Any) -> str:
     return digest.hexdigest()
 
 
-def _read_contents(path: pathlib.Path) -> tuple[list[storage.Leaf], Any]:
-    """Reads the contents of a checkpoint without the arrays."""
-    verify(path)
+def _read_contents(path: pathlib.Path) -> tuple[list[storage.Leaf], Any, list[pieces.Piece] | None]:
+    """Reads the contents of a checkpoint without the arrays; the pieces are None if one process has written it."""
     try:
         contents = json.loads((path / _CONTENTS).read_bytes())
         if not isinstance(contents["meta"], dict):
             raise ValueError("its meta is no object")
-        return [storage.read_leaf(fields) for fields in contents["leaves"]], contents["meta"]
+        leaves = [storage.read_leaf(fields) for fields in contents["leaves"]]
+        written = pieces.checked(contents["pieces"], leaves) if "pieces" in contents else None
+        return leaves, contents["meta"], written
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise errors.CheckpointError(f"{path}: {_CONTENTS} is not readable: {manifest.one_line(error)}") from error
 

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import math
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -91,14 +91,29 @@ def check_match(path: pathlib.Path, stored: list[Leaf], expected: list[Leaf]) ->
             raise ValueError(f"{path}: leaf {name!r} is {other} in the checkpoint, {mine} in the template")
 
 
+def is_spread(value: Any) -> bool:
+    """Says whether a leaf, or the template of one, is spread over several processes."""
+    where = getattr(value, "sharding", None)
+    return where is not None and not where.is_fully_addressable
+
+
 def to_numpy(value: Any) -> np.ndarray:
     """Copies one leaf to the host; for typed keys, their data."""
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return np.asarray(jax.device_get(jax.random.key_data(value) if is_key else value))
 
 
-def place(leaf: Leaf, array: np.ndarray, target: Any) -> Any:
-    """Makes a leaf of the template's kind, on its devices."""
+def place(leaf: Leaf, stored: np.ndarray | Callable[[Any], np.ndarray], target: Any) -> Any:
+    """Makes a leaf of the template's kind, on its devices.
+
+    Args:
+        leaf: its description.
+        stored: its array, or (index) -> part of that.
+        target: of the template.
+    """
+    if is_spread(target):
+        return _spread(leaf, stored if callable(stored) else stored.__getitem__, target.sharding)
+    array = stored(tuple(slice(None) for _ in leaf.data_shape)) if callable(stored) else stored
     if isinstance(target, np.ndarray | np.generic | AnyLength):
         return array
     sharding = target.sharding if getattr(target, "committed", True) else None
@@ -107,6 +122,12 @@ def place(leaf: Leaf, array: np.ndarray, target: Any) -> Any:
     if value.dtype != target.dtype:
         raise ValueError(f"leaf {leaf.path!r} is {target.dtype}, which needs jax_enable_x64")
     return value
+
+
+def _spread(leaf: Leaf, part: Callable[[Any], np.ndarray], sharding: Any) -> jax.Array:
+    """Makes a leaf over several processes, each of which reads what its devices take."""
+    value = jax.make_array_from_callback(leaf.data_shape, sharding, part)
+    return jax.random.wrap_key_data(value, impl=leaf.impl) if leaf.impl else value
 
 
 def write_arrays(path: pathlib.Path, leaves: list[Leaf], arrays: list[np.ndarray]) -> None:

@@ -1,0 +1,37 @@
+"""Trains by the command, in environments of which those of process 1 misbehave: `python in_processes.py HOW FLAGS`."""
+
+import os
+import signal
+import sys
+import time
+
+from fakes import host
+
+from jaxrl_dist import commands, envs, errors, processes
+from jaxrl_dist.commands import train
+
+AT_STEP = 400
+
+
+def before_step(walk: host.Walk) -> None:
+    """Does what the first argument says before a step of process 1."""
+    if processes.index() != 1:
+        return
+    if HOW == "slow":
+        time.sleep(0.002)
+    if walk.total_steps < AT_STEP or not os.path.isdir(f"{OUT}/checkpoints"):
+        return
+    if HOW == "raises":
+        raise errors.EnvironmentFault("the floor is missing")
+    if HOW == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if HOW == "hangs":
+        time.sleep(3600)
+
+
+HOW = sys.argv.pop(1)
+OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out="))
+
+if __name__ == "__main__":
+    envs.make = lambda name, params=None: host.task(before_step, [])
+    sys.exit(commands.start(train.main, "train"))
