@@ -43,7 +43,7 @@ def is_installed(command: list[str]) -> bool:
 def with_little(command: list[str]) -> list[str]:
     """Returns a command that trains for one iteration, if it trains; of a study each of its runs."""
     program, script, *rest = command
-    if script not in ("scripts/train.py", "scripts/study.py") or {"--list", "--help"} & set(rest):
+    if script not in ("scripts/train.py", "scripts/launch.py", "scripts/study.py") or {"--list", "--help"} & set(rest):
         return command
     if script == "scripts/study.py":
         fewer = {"--num_seeds": "--num_seeds=1", "--trials": "--trials=1"}

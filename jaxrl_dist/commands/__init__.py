@@ -19,6 +19,7 @@ CONSOLE = "jaxrl-dist"
 # Name -> what the command does.
 NAMES = {
     "train": "trains a system on an environment",
+    "launch": "starts the processes of one training run on this machine",
     "evaluate": "evaluates, and films, the policies of a run",
     "plot": "draws runs into one picture",
     "report": "writes one HTML page about a set of runs",
@@ -47,7 +48,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
         del sys.path[0]
     # Modules of the user lie in the current folder. It comes last, so that no file there shadows another module, and is
     # added only if the command may name a module, so that no file stands for an optional package that is missing.
-    if name in ("train", "study") or {"trust", "flagfile"} & {*command_line.names(sys.argv[1:])}:
+    if name in ("train", "study", "launch") or {"trust", "flagfile"} & {*command_line.names(sys.argv[1:])}:
         sys.path.append("")
     # Until a run listens to signals itself.
     stop.leave_on_signals()

@@ -296,6 +296,20 @@ def test_what_cannot_be_shared_is_refused_before_training(own: Any, words: Any, 
 
 
 @pytest.mark.slow
+def test_a_launched_run_is_of_several_processes_and_ends_as_one(tmp_path: pathlib.Path) -> None:
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(test_faults.ROOT)}
+    flags = [*test_faults.FLAGS, "--env=toy:walk", "--layout=anakin", *LONG, f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "jaxrl_dist", "launch", "--processes=2", "--", "train", *flags]
+    launched = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    test_faults.wait_for_checkpoints(tmp_path)
+    launched.send_signal(signal.SIGTERM)
+    output, error = launched.communicate(timeout=SOON_S)
+    assert (launched.returncode, error) == (143, "")
+    assert output.count("stopped and saved") == 1
+    assert test_faults.summary_of(tmp_path)["num_devices"] == 2
+
+
+@pytest.mark.slow
 def test_a_cluster_says_who_is_who_and_actors_stay_in_their_processes(tmp_path: pathlib.Path) -> None:
     """SLURM as JAX reads it; the port follows the number of the job."""
     job = {"SLURM_JOB_ID": str(free_port()), "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost"}

@@ -1,0 +1,114 @@
+"""Starts the processes of one run on this machine, each with its share of the cores, and ends them together.
+
+Example: launch.py --processes=2 -- train --system=ppo --env=gymnax:CartPole-v1 --out=runs/two
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+from jaxrl_dist import commands, errors
+from jaxrl_dist.settings import command_line, setting
+from jaxrl_dist.systems import training_flags
+
+_NAME = "launch"
+_LISTENS_AT, _VISIBLE = "127.0.0.1", "CUDA_VISIBLE_DEVICES"
+_LOOK_S = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Flags of the command."""
+
+    processes: int = setting(2, "Number of processes.", low=1, high=1024)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the processes; returns 0, or the exit code of the first that failed."""
+    usage = f"{commands.usage(_NAME)} [--processes=2] -- train [flags of training]"
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    advice = "(--help lists them; those of training go after --)"
+    options, given = command_line.options(Config, arguments[:end], usage, str(__doc__), advice=advice)
+    commands.no_more(given.rest)
+    name, flags = arguments[end + 1 : end + 2], list(arguments[end + 2 :])
+    if list(name) != ["train"]:
+        raise errors.UsageError(
+            f"expected the command of the processes, -- train [flags], got {' '.join(name) or 'none'}"
+        )
+    set_here = [flag for flag in command_line.names(flags) if flag in ("processes", "process_index", "coordinator")]
+    if set_here:
+        raise errors.UsageError(errors.given(set_here[0]), " is given to each process by this command; leave it out")
+    # A wrong flag is said once, and before anything starts.
+    command = training_flags.parse(flags, commands.usage("train"))
+    if command.settings is None or command.dry_run:
+        raise errors.UsageError("a run is expected: --help, --list, --version and --dry_run need no processes")
+    return run(options.processes, flags)
+
+
+def run(count: int, flags: Sequence[str]) -> int:
+    """Runs the processes of a training command; passes on signals, which save the run.
+
+    Args:
+        count: number of processes.
+        flags: of the training command.
+
+    Returns:
+        0, or the exit code of the first process that failed.
+    """
+    address = f"{_LISTENS_AT}:{_free_port()}"
+    started = list[subprocess.Popen[bytes]]()
+
+    def pass_on(number: int, frame: object) -> None:
+        del frame
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    for index in range(count):
+        own = [f"--processes={count}", f"--process_index={index}", f"--coordinator={address}"] if count > 1 else []
+        with _cores(index, count):
+            process = subprocess.Popen(
+                [*commands.command_of("train"), *flags, *own],
+                stdout=None if index == 0 else subprocess.DEVNULL,
+                # Signals of the terminal reach this process, which passes them on, once.
+                start_new_session=True,
+                env={**os.environ, **_accelerators(index, count)},
+            )
+        started.append(process)
+    # A signal must find this process awake, and not in one wait for ever.
+    while any(process.poll() is None for process in started):
+        time.sleep(_LOOK_S)
+    codes = [process.returncode for process in started]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind((_LISTENS_AT, 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _cores(index: int, count: int) -> Iterator[None]:
+    """Gives a process that starts within the context cores of its own, if there are enough for all."""
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        if len(cores) >= count:
+            os.sched_setaffinity(0, cores[index::count])
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _accelerators(index: int, count: int) -> dict[str, str]:
+    """Returns the GPUs of a process, if the environment names enough for all."""
+    named = os.environ.get(_VISIBLE, "").split(",")
+    return {_VISIBLE: ",".join(named[index::count])} if len(named) >= count > 1 else {}
