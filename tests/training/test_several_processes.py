@@ -19,6 +19,7 @@ from fakes import host
 
 import jaxrl_dist
 from jaxrl_dist.runs import checkpoint, metrics
+from jaxrl_dist.runs import folder as folders
 
 SCRIPT, SOON_S = test_faults.SCRIPT, 90.0
 HEARTBEAT_S = 4.0
@@ -33,6 +34,7 @@ DQN = (
     *("--replay.samples_per_insert=2", "--network.hidden_sizes=16", "--log.interval_steps=320"),
     *("--evaluation.interval_steps=640", "--evaluation.episodes=4"),
 )
+LSTM = ("--network.core=lstm", "--network.core_size=8")
 LONG = ("--steps=100_000_000",)
 # Times, and what follows them: everything else in a record is the same.
 TIMED = ("wall_s", "steps_per_second", "queue_depth", "bottleneck", "share_", "bytes_per_second", "inference_batch")
@@ -52,6 +54,7 @@ def start(
     devices: int = 2,
     fake: str = "",
     cwd: Sequence[str] = (".", "."),
+    only: Sequence[int] = (),
     own: Sequence[Sequence[str]] = (),
     environments: Sequence[dict[str, str]] = (),
 ) -> list["subprocess.Popen[str]"]:
@@ -64,6 +67,7 @@ def start(
         devices: of each.
         fake: how the environments of process 1 misbehave, see `fakes/in_processes.py`.
         cwd: folders that the processes run in.
+        only: indices of those that are started, all by default.
         own: flags of each that say which process it is; by default number, index and address.
         environments: variables of each.
     """
@@ -74,12 +78,12 @@ def start(
         "PYTHONPATH": f"{test_faults.ROOT}{os.pathsep}{test_faults.ROOT / 'tests'}",
         **{"PYTHONUNBUFFERED": "1", "XDG_CACHE_HOME": str(test_faults.ROOT / ".pytest_cache" / "xdg")},
     }
-    for index in range(count):
+    for index in only or range(count):
         joining = [f"--processes={count}", f"--process_index={index}", f"--coordinator={address}"] * (count > 1)
         joining += [f"--heartbeat_s={HEARTBEAT_S}"] * (count > 1)
         joining = [*own[index]] if own else joining
         program = [str(test_faults.ROOT / "tests" / "fakes" / "in_processes.py"), fake] if fake else [str(SCRIPT)]
-        system = [] if "--system=dqn" in flags else ["--system=ppo"]
+        system = [] if any(flag.startswith("--system=") for flag in flags) else ["--system=ppo"]
         command = [sys.executable, *program, *system, *flags, f"--out={folder}", *joining]
         pipe: Any = subprocess.PIPE
         given = environment | (environments[index] if environments else {})
@@ -159,6 +163,13 @@ def listens(pid: int) -> list[str]:
             SEBULBA,
             ("--layout.num_actors=2", "--layout.learner_devices=cpu:0,cpu:1"),
             id="sebulba",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param((*ANAKIN, *LSTM), (), id="anakin-lstm", marks=pytest.mark.slow),
+        pytest.param(
+            (*SEBULBA, "--system=impala"),
+            ("--layout.num_actors=2", "--layout.learner_devices=cpu:0,cpu:1"),
+            id="sebulba-impala",
             marks=pytest.mark.slow,
         ),
     ],
@@ -319,3 +330,61 @@ def test_a_cluster_says_who_is_who_and_actors_stay_in_their_processes(tmp_path: 
         assert (code, error) == (0, ""), (output, error)
     ((code, _, error),) = ends(start(tmp_path, *SEBULBA, "--steps=25600", count=1))
     assert (code, error.count("\n")) == (2, 1) and "--processes=1" in error and "2" in error, error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("index", "words"), [(0, "not all 2 processes have begun"), (1, "start process 0 there")])
+def test_a_process_that_is_alone_says_who_is_missing(index: int, words: str, tmp_path: pathlib.Path) -> None:
+    ((code, _, error),) = ends(start(tmp_path / "run", *SEBULBA, fake="alone", only=[index]))
+    assert code > 0 and words in error and error.count("\n") == 1, error
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_taken_port_or_folder_is_refused_by_all(tmp_path: pathlib.Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        own = [f"--processes=2 --process_index=0 --coordinator=127.0.0.1:{taken.getsockname()[1]}".split()]
+        ((code, _, error),) = ends(start(tmp_path, *ANAKIN, only=[0], own=own))
+    assert code == 2 and "cannot be listened at: Address already in use" in error and error.count("\n") == 1, error
+    with folders.lock(tmp_path):
+        for code, _, error in ends(start(tmp_path, *ANAKIN)):
+            assert code == 2 and "is in use by a running trainer" in error and error.count("\n") == 1, error
+
+
+@pytest.mark.slow
+def test_callbacks_of_process_0_end_the_run_in_all(tmp_path: pathlib.Path) -> None:
+    code = """
+        import sys, jax
+        import jaxrl_dist
+        from jaxrl_dist import processes
+        index, address, folder = int(sys.argv[1]), *sys.argv[2:]
+        jax.config.update("jax_num_cpu_devices", 1)
+        flags = {"env.num_envs": 8, "layout.unroll_length": 16, "learner.minibatches": 2, "network.hidden_sizes": (16,)}
+
+        def stop(record):
+            print("called", flush=True)
+            return "enough" if record["env_steps"] >= 256 else None
+
+        def fail(record):
+            raise LookupError("no such record")
+
+        with processes.begun(processes.Group("2", index, address)):
+            for callback in (stop, fail):
+                try:
+                    run = jaxrl_dist.train(
+                        "ppo", "toy:walk", steps=2048, out=folder, settings=flags, callbacks=[callback]
+                    )
+                    print(run.reason, flush=True)
+                except Exception as error:
+                    print(type(error).__name__, error, flush=True)
+    """
+    address = f"127.0.0.1:{free_port()}"
+    started = [test_faults.start_code(code, index, address, tmp_path) for index in range(2)]
+    (first, output, error), (second, other, other_error) = ends(started)
+    assert first == second == 0, (error, other_error)
+    said = [line for line in output.splitlines() if not line.startswith("[Gloo]")]
+    assert {*said[:-2]} == {"called"} and said[-2:] == ["callback stop: enough", "LookupError no such record"], said
+    said = [line for line in other.splitlines() if not line.startswith("[Gloo]")]
+    assert said == ["callback stop: enough", "ProcessFault process 0: no such record"], said
