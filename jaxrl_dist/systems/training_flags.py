@@ -81,6 +81,12 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
         raise errors.UsageError(
             errors.given("target", target), " needs ", errors.given("dry_run"), ", and trains nothing"
         )
+    if target and not in_processes.is_one:
+        raise errors.UsageError(
+            errors.given("processes", in_processes.processes),
+            ": a dry run counts exchanges on the devices that are there; leave out ",
+            errors.given("target", target),
+        )
     if rest:
         raise _unexpected(system, declared, rest[0])
     settings = catalogue.resolved(values)
