@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -82,6 +83,26 @@ def unpack(packed: Packed) -> ArrayTree:
         found.append(_decode(packed.words[..., place : place + count, :], leaf))
         place += count
     return jax.tree.unflatten(packed.structure, found)
+
+
+def packing(packs: bool) -> tuple[Callable[[ArrayTree], Any], Callable[[Any], ArrayTree]]:
+    """Returns `pack` and `unpack`, or two functions that change nothing.
+
+    Args:
+        packs: whether to pack.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import words
+        >>> pack, unpack = words.packing(packs=False)
+        >>> print(pack({"ended": jnp.zeros(2, bool)}))
+        {'ended': Array([False, False], dtype=bool)}
+    """
+    return (pack, unpack) if packs else (_same, _same)
+
+
+def _same(tree: ArrayTree) -> ArrayTree:
+    return tree
 
 
 def _leaf(x: Array) -> _Leaf | None:

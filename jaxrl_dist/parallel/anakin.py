@@ -15,7 +15,7 @@ import numpy as np
 from jaxrl_dist import envs, errors, networks, parallel, processes
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step
-from jaxrl_dist.numeric import vectors
+from jaxrl_dist.numeric import vectors, words
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
@@ -83,8 +83,8 @@ class Anakin(parallel.Layout):
         length = parts.config.unroll_length
         self.rows_per_iteration = parts.num_envs * length
         self._columns = parts.num_envs // parts.mesh.shape["devices"]
-        packs = parts.mesh.devices.flat[0].platform != "cpu"
-        self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=packs)
+        self._packs = _packs(parts.mesh)
+        self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=self._packs)
         self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
         numerator, denominator = self._pace.ratio
         self.updates_per_iteration = numerator / denominator if parts.replay.min_rows else 1.0
@@ -163,14 +163,21 @@ class Anakin(parallel.Layout):
         one = functools.partial(iterate, _device_key(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
         zeros, split = vectors.zeros(shapes)
+        # As the loop over rows does: what iterations carry is copied array by array, too.
+        pack, unpack = words.packing(self._packs)
 
         def body(i: Array, loop: Any) -> Any:
-            credit, carried, sums = loop
-            credit, carried, metrics = one(i, credit, carried)
-            return credit, carried, jax.tree.map(jnp.add, sums, vectors.join(metrics)[0])
+            credit, (learner_state, actors, replay_state), sums = loop
+            credit, carried, metrics = one(i, credit, (learner_state, unpack(actors), replay_state))
+            learner_state, actors, replay_state = carried
+            sums = jax.tree.map(jnp.add, sums, vectors.join(metrics)[0])
+            return credit, (learner_state, pack(actors), replay_state), sums
 
-        _, carried, sums = jax.lax.fori_loop(start, stop, body, (credit, carried, zeros))
+        learner_state, actors, replay_state = carried
+        loop = (credit, (learner_state, pack(actors), replay_state), zeros)
+        _, (learner_state, actors, replay_state), sums = jax.lax.fori_loop(start, stop, body, loop)
         metrics: parallel.Metrics = split(sums)
+        carried = learner_state, unpack(actors), replay_state
         return *carried, metrics._replace(episodes=meshes.AXIS.sum(metrics.episodes))
 
     def _out_of_range(self, i: Array, total: Array, key: Array, learner_state: Any, actors: Any) -> Any:
@@ -188,6 +195,11 @@ class Anakin(parallel.Layout):
             return None
         (seed, row, column), name = min(first, key=lambda pair: pair[0][1])
         return parallel.BadRow(name, int(seed), int(column), int(row))
+
+
+def _packs(mesh: jax.sharding.Mesh) -> bool:
+    """Says whether loops carry small leaves as words of one array; a CPU is slower by it."""
+    return mesh.devices.flat[0].platform != "cpu"
 
 
 def _device_key(key: Array) -> Array:

@@ -63,10 +63,6 @@ class EpisodeSums(NamedTuple):
     unsound_rows: Array
 
 
-def _same(tree: ArrayTree) -> ArrayTree:
-    return tree
-
-
 def device_unroll(
     agent: agents.Agent, environment: envs.Environment, length: int, *, packs: bool = False
 ) -> Callable[..., tuple[ActorState, types.Unroll, EpisodeSums]]:
@@ -100,7 +96,7 @@ def device_unroll(
     """
 
     step = envs.columns(environment).step
-    pack, unpack = (words.pack, words.unpack) if packs else (_same, _same)
+    pack, unpack = words.packing(packs)
 
     def unroll(
         params: types.Params, state: ActorState, key: Array, exploration: ArrayTree, version: Array

@@ -160,3 +160,17 @@ def test_an_unroll_whose_loop_carries_words_is_the_same() -> None:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = jax.random.key_data(x), jax.random.key_data(y)
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("system", ["dqn", "r2d2"])
+def test_iterations_that_carry_words_are_the_same(small, system, monkeypatch):
+    settings = {"replay.min_size": 64} | ({"layout.unroll_length": 1} if system == "dqn" else {})
+    plain = small(system, CARTPOLE, 1, settings).run(12)
+    monkeypatch.setattr(anakin, "_packs", lambda mesh: True)
+    packed = small(system, CARTPOLE, 1, settings).run(12)
+    assert plain.metrics.updates.tolist() == packed.metrics.updates.tolist() != [0]
+    for x, y in zip(jax.tree.leaves(plain.state), jax.tree.leaves(packed.state), strict=True):
+        assert x.dtype == y.dtype
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
