@@ -39,8 +39,8 @@ _LEAVE_S = 10.0
 _COLLECTIVES = ("Gloo", "NCCL")
 _LOOK_S = 0.5
 
-_runs, _exchanges = itertools.count(1), itertools.count(1)
-_run = 0
+# Numbers of the run in this process, and of its exchanges so far: the same in all processes.
+_run = _made = 0
 # The coordination service, in process 0.
 _services: list["subprocess.Popen[str]"] = []
 
@@ -177,7 +177,8 @@ def alike() -> Iterator[None]:
     try:
         yield
     except Exception as fault:
-        if count() > 1 and not _is_shared(fault):
+        # One that comes from the last exchange is known to all; the same one may be raised again later.
+        if count() > 1 and getattr(fault, "shared_in", None) != (_run, _made):
             _exchange({"fault": _described(fault)}, lambda said: said, fault)
         raise
     if count() > 1:
@@ -186,8 +187,9 @@ def alike() -> Iterator[None]:
 
 def _exchange(said: dict[str, Any], decide: Callable[[list[Any]], Any], own: BaseException | None = None) -> Any:
     """Makes one exchange; `own` is the fault that this process brings, which the caller raises."""
-    client, place = _state().client, f"{_run}/{next(_exchanges)}"
-    fault = own
+    global _made
+    _made += 1
+    client, place, fault = _state().client, f"{_run}/{_made}", own
     if not is_first():
         client.key_value_set(f"{place}/{index()}", json.dumps(said))
     else:
@@ -206,7 +208,7 @@ def _exchange(said: dict[str, Any], decide: Callable[[list[Any]], Any], own: Bas
         _forget(place)
     verdict = json.loads(_wait(f"{place}/decided"))
     if fault is not None:
-        fault.is_shared = True  # type: ignore[attr-defined]
+        fault.shared_in = _run, _made  # type: ignore[attr-defined]
         if own is None:
             raise fault
         return None
@@ -229,17 +231,21 @@ def _wait(key: str) -> str:
     """Waits until a word is said; ends if a process has failed, and the watch ends it if one has died."""
     import jax
 
-    client = _state().client
+    client, gone = _state().client, ""
     while True:
         try:
             return str(client.blocking_key_value_get(key, _POLL_MS))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
+        if gone:
+            raise _fault_of(int(gone), ["fault", "it has ended"])
         for name, text in client.key_value_dir_get(f"{_run}/watch/"):
             *_, kind, number = name.split("/")
             if kind == "fault" and int(number) != index():
                 raise _fault_of(int(number), json.loads(text))
+            # Its last word may have come since this process looked for it: that looks once more.
+            gone = number if kind == "over" else gone
 
 
 def _described(fault: BaseException) -> list[str]:
@@ -252,13 +258,8 @@ def _described(fault: BaseException) -> list[str]:
 def _fault_of(number: int, described: Sequence[str]) -> Exception:
     kind, line = described
     fault: Exception = errors.UsageError(line) if kind == "usage" else ProcessFault(f"process {number}: {line}")
-    fault.is_shared = True  # type: ignore[attr-defined]
+    fault.shared_in = _run, _made  # type: ignore[attr-defined]
     return fault
-
-
-def _is_shared(fault: BaseException) -> bool:
-    """Says whether all processes know of a fault."""
-    return getattr(fault, "is_shared", False)
 
 
 def _state() -> Any:
@@ -478,11 +479,11 @@ def watched(stop: Stop, heartbeat_s: float = HEARTBEAT_S) -> Iterator[None]:
     Raises:
         Exception: an exception that leaves the context is told to the others.
     """
-    global _run, _exchanges
+    global _run, _made
     if count() == 1:
         yield
         return
-    _run, _exchanges = next(_runs), itertools.count(1)
+    _run, _made = _run + 1, 0
     _spent.clear()
     watch, leave = _Watch(stop, heartbeat_s), stop.leave
 
@@ -499,7 +500,7 @@ def watched(stop: Stop, heartbeat_s: float = HEARTBEAT_S) -> Iterator[None]:
         if any(name in str(fault) for name in _COLLECTIVES):
             # A collective failed, most likely since a process has died: the watch will know, and end this one.
             time.sleep(heartbeat_s + 2 * _LOOK_S)
-        if not _is_shared(fault):
+        if not hasattr(fault, "shared_in"):
             watch.say("fault", json.dumps(_described(fault)))
         raise
     finally:

@@ -1,8 +1,10 @@
 """Trains by the command, in environments of which those of process 1 misbehave: `python in_processes.py HOW FLAGS`.
 
-With `alone` no others come, and the wait for them is short.
+With `raises_exactly` they are those of a device suite, which are saved with the run. With `alone` no others come, and
+the wait for them is short.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ from fakes import host
 
 from jaxrl_dist import commands, envs, errors, processes
 from jaxrl_dist.commands import train
+from jaxrl_dist.envs.host import as_host
 
 AT_STEP = 400
 
@@ -38,5 +41,15 @@ OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out
 if __name__ == "__main__":
     if HOW == "alone":
         processes.START_S = 3.0
-    envs.make = lambda name, params=None: host.task(before_step, [])
+    if HOW == "raises_exactly":
+        step, calls = as_host.AsHost.raw_recv, itertools.count()
+
+        def broken(environment: as_host.AsHost) -> object:
+            if processes.index() == 1 and next(calls) == AT_STEP:
+                raise errors.EnvironmentFault("the floor is missing")
+            return step(environment)
+
+        as_host.AsHost.raw_recv = broken
+    else:
+        envs.make = lambda name, params=None: host.task(before_step, [])
     sys.exit(commands.start(train.main, "train"))

@@ -200,6 +200,19 @@ def test_a_fault_of_one_process_ends_all_with_its_message(how: str, tmp_path: pa
     assert not test_faults.temporary_folders(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_fault_where_environments_are_saved_keeps_the_checkpoint_before(tmp_path: pathlib.Path) -> None:
+    outputs = ends(start(tmp_path, *SEBULBA, *LONG, fake="raises_exactly"))
+    for code, _, error in outputs:
+        told, note = error.splitlines()
+        assert code == 1 and "the floor is missing" in told, error
+        assert "what was learned since the last checkpoint could not be saved" in note, error
+    assert "process 1: " in outputs[0][2]
+    (newest, *_) = checkpoint.latest(tmp_path / "checkpoints")
+    checkpoint.verify(newest)
+    assert not test_faults.temporary_folders(tmp_path)
+
+
 @pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_signal_to_any_process_saves_all(index: int, tmp_path: pathlib.Path) -> None:
     started = start(tmp_path, *ANAKIN, *LONG)
