@@ -19,7 +19,7 @@ NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml",
 	extras = [project["optional-dependencies"][name] for name in ("brax", "envpool", "gymnasium", "video", "dev")]; \
 	print(*sorted({re.split("[<>=]", name)[0] for names in [project["dependencies"], *extras] for name in names}))
 
-.PHONY: setup train test test-all test-newest golden mutants lint bench compiled learn docs
+.PHONY: setup train test test-all test-fleet test-newest golden mutants lint bench compiled learn docs
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,12 @@ test: setup lint
 
 test-all: setup lint
 	$(RUN) -m pytest -n 2 --dist=worksteal --durations=50
+
+# Ray on top of the environment, and the one test of a fleet that takes less than a minute.
+test-fleet: setup
+	$(RUN) -m pip install --quiet --disable-pip-version-check --requirement requirements-fleet.lock \
+		--constraint requirements.lock
+	$(RUN) -m pytest -m fleet tests/parallel/test_fleet.py
 
 # gymnax 1.0.1 asks for JAX < 0.12, so it is installed without its dependencies; seaborn and six are two of them.
 test-newest:

@@ -87,6 +87,11 @@ class Failure(NamedTuple):
     source: BadRow | None
 
 
+def _cannot_rebuild() -> tuple[agents.Agent, Any]:
+    """Stands in for parts that were not made of settings, and cannot be made elsewhere."""
+    raise ValueError("these parts were not made of settings, so no other process can make them")
+
+
 class LayoutParts(NamedTuple):
     """The parts that a layout is made of.
 
@@ -98,6 +103,7 @@ class LayoutParts(NamedTuple):
         environment: `envs.Environment`, or `envs.HostTask` for a layout that plays on the host.
         num_envs: environments per seed, over all devices and threads.
         mesh: devices of the learner, from `mesh.make`.
+        rebuild: () -> agent and environment once more; it can be pickled, for a process on another machine.
     """
 
     config: Any
@@ -107,6 +113,7 @@ class LayoutParts(NamedTuple):
     environment: Any
     num_envs: int
     mesh: Mesh
+    rebuild: Callable[[], tuple[agents.Agent, Any]] = _cannot_rebuild
 
 
 class Diagnosis(NamedTuple):

@@ -1,6 +1,7 @@
 """Assembles a system from its settings: environment, agent, replay, learner, layout and evaluation on a mesh."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -196,7 +197,10 @@ class Builder(NamedTuple):
         apart = chosen.axis is types.LOCAL
         rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart)
         config: Any = self.settings.group("layout", chosen.config)
-        parts = parallel.LayoutParts(config, agent, rows, learns, self.environment, num_envs, self.mesh)
+        parts = parallel.LayoutParts(
+            *(config, agent, rows, learns, self.environment, num_envs, self.mesh),
+            rebuild=functools.partial(acting_parts, self.settings),
+        )
         return chosen.make(parts)
 
     def trace(self, values: Mapping[str, Any]) -> None:
@@ -241,6 +245,16 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
             *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
         ) from error
     return agent_shapes.checked(agent, settings["system"], spec.action.struct)
+
+
+def acting_parts(settings: Resolved) -> tuple[agents.Agent, envs.Environment | envs.HostTask]:
+    """Makes the agent and the environment of a run once more, in whatever process.
+
+    Raises:
+        UsageError: the environment cannot be made here.
+    """
+    environment = envs.make(settings["env"], settings.env_params)
+    return make_agent(settings, environment.spec), environment
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:

@@ -17,6 +17,7 @@ from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.sebulba import channels, tiers
 from jaxrl_dist.parallel.sebulba import queue as queues
 from jaxrl_dist.parallel.sebulba.actors import Actors
+from jaxrl_dist.types import Array
 
 _CLOSE_WITHIN_S = 5.0
 
@@ -26,7 +27,11 @@ class _Absent(Exception):  # noqa: N818
 
 
 class Acting(Protocol):
-    """The way in which actors play: all environments in step, or whichever are ready first."""
+    """The way in which actors play: all environments in step, whichever are ready first, or on other machines."""
+
+    @property
+    def open(self) -> Callable[[Array, int, int, int], envs.HostEnvironment]:
+        """Makes an actor's environments, as `Actors.make_environments` does."""
 
     def warm_up(self, published: unrolls.Published, device: jax.Device) -> None:
         """Compiles the programs of a device that can be compiled ahead."""
@@ -62,6 +67,7 @@ class Actor:
         self.env_ids = jax.device_put(ids, self.device)
         self.key = jax.device_put(jax.random.fold_in(threads.keys.training, index), self.device)
         self.at: tuple[int, unrolls.ActorState] | None = None
+        self._taken: tuple[float, int, unrolls.Published] | None = None
         self._threads, self._is_current = threads, True
         self._environment: envs.HostEnvironment | None = None
         self._as_precise = precision.of_this_thread()
@@ -83,10 +89,28 @@ class Actor:
         """
         store, lag = self._threads.store, self._threads.actors.lag
         if lag is None:
-            return number, *store.wait(store.newest(), self.device)
+            return number, *self._newest()
         first = self._threads.queue.first()
         number = number if number >= first else max(first, store.newest() + lag)
         return number, *store.wait(max(self._threads.began, number - lag), self.device)
+
+    def is_due(self, number: int) -> bool:
+        """Says whether the parameters of an unroll are there, so that `parameters` would not wait."""
+        lag = self._threads.actors.lag
+        return lag is None or max(self._threads.began, number - lag) <= self._threads.store.newest()
+
+    def _newest(self) -> tuple[int, unrolls.Published]:
+        """Returns the newest version, or the last one that was taken if that is not long ago."""
+        self.check_current()
+        store, refresh_s = self._threads.store, self._threads.actors.parts.config.refresh_s
+        if self._taken is None or time.monotonic() - self._taken[0] >= refresh_s:
+            self._taken = time.monotonic(), *store.wait(store.newest(), self.device)
+        return self._taken[1:]
+
+    def check_current(self) -> None:
+        """Raises `channels.Closed` if it was given up."""
+        if not self._is_current:
+            raise channels.Closed
 
     def check(self) -> None:
         """Raises the error that ended the thread, or an `EnvironmentFault` if its environments take too long."""
@@ -128,8 +152,8 @@ class Actor:
         threads = self._threads
         try:
             with self._as_precise():
-                make = threads.actors.make_environments
-                self._environment = make(threads.keys.environment, self._first_env, threads.began, self.life)
+                key = threads.keys.environment
+                self._environment = threads.acting.open(key, self._first_env, threads.began, self.life)
                 for unrolled in threads.acting.play(self, self._environment):
                     threads.queue.put(threads.send(unrolled), lambda: self._is_current)
         except channels.Closed:

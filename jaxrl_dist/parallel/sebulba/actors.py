@@ -1,5 +1,6 @@
 """The actors of one process in numbers: computed from the settings for these devices, and checked."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,12 +10,14 @@ import numpy as np
 from jaxrl_dist import envs, parallel, processes
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.errors import UsageError, given
+from jaxrl_dist.errors import UsageError, given, nearest
 from jaxrl_dist.parallel import placement
 from jaxrl_dist.types import Array
 
 # A lag of L keeps L unrolls of each actor, in memory and in every checkpoint.
 _LARGEST_LAG = 64
+_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
+_EXTERNAL = "external:"
 
 
 class Actors(NamedTuple):
@@ -71,13 +74,27 @@ class Actors(NamedTuple):
             iteration: the iteration at which the threads began.
             life: how many times the actor was replaced.
         """
-        environment = self.parts.environment
-        if isinstance(environment, envs.Environment):
-            key = jax.random.fold_in(jax.random.fold_in(key, iteration), life) if life or iteration else key
-            return as_host.AsHost(environment, self.width, key, first_env=first)
-        seed = int(jax.random.bits(key, dtype=np.uint32))
-        seeds = host_episodes.seeds(seed, f"training {life}", iteration, first, self.width)
-        return environment.make(seeds, self.num_acting, self.parts.config.timeout_s)
+        task, timeout_s = self.parts.environment, self.parts.config.timeout_s
+        return make_environments(task, self.width, self.num_acting, timeout_s, key, first, iteration, life)
+
+
+def make_environments(
+    task: envs.Environment | envs.HostTask,
+    width: int,
+    num_acting: int,
+    timeout_s: float,
+    key: Array,
+    first: int,
+    iteration: int,
+    life: int,
+) -> envs.HostEnvironment:
+    """Makes an actor's environments, on whatever machine; see `Actors.make_environments` and `Actors`."""
+    if isinstance(task, envs.Environment):
+        key = jax.random.fold_in(jax.random.fold_in(key, iteration), life) if life or iteration else key
+        return as_host.AsHost(task, width, key, first_env=first)
+    seed = int(jax.random.bits(key, dtype=np.uint32))
+    seeds = host_episodes.seeds(seed, f"training {life}", iteration, first, width)
+    return task.make(seeds, num_acting, timeout_s)
 
 
 def make(parts: parallel.LayoutParts) -> Actors:
@@ -95,6 +112,18 @@ def make(parts: parallel.LayoutParts) -> Actors:
     if config.inference == "central":
         _check_central(config, lag)
         devices, ready = local[:1], ready or width
+    if config.fleet:
+        _check_fleet(parts)
+        # Only the parameters pass here on their way to the players.
+        devices = local[:1]
+    if config.refresh_s and lag is not None:
+        raise UsageError(
+            given("layout.refresh_s", config.refresh_s),
+            ": with ",
+            given("layout.policy_lag", config.policy_lag),
+            " every unroll has its version; valid: 0, or ",
+            given("layout.policy_lag", "free"),
+        )
     if replay.host and processes.count() > 1:
         raise UsageError(
             given("replay.storage", "host"), f": for runs of one process, this has {processes.count()}; valid: device"
@@ -186,6 +215,38 @@ def _check_central(config: Any, lag: int | None) -> None:
     if config.actor_devices:
         raise UsageError(
             flag, " is on the learner's device; leave out ", given("layout.actor_devices", config.actor_devices)
+        )
+
+
+def _check_fleet(parts: parallel.LayoutParts) -> None:
+    """Raises a UsageError for an address that is none, and for settings that need the actors in this process."""
+    config = parts.config
+    flag = given("layout.fleet", config.fleet)
+    if config.fleet.startswith("ray://"):
+        raise UsageError(
+            flag, ": every unroll would pass through the proxy of Ray's client; valid: local, auto or HOST:PORT"
+        )
+    if config.fleet not in ("local", "auto") and not _ADDRESS.fullmatch(config.fleet):
+        raise UsageError(flag, ": expected local, auto or HOST:PORT", nearest(config.fleet, ("local", "auto")))
+    if config.inference == "central":
+        raise UsageError(
+            flag, ": its actors act on their own machines; valid: ", given("layout.inference", "per_actor")
+        )
+    if config.ready_envs:
+        raise UsageError(
+            flag,
+            ": its actors wait for all their environments; leave out ",
+            given("layout.ready_envs", config.ready_envs),
+        )
+    if config.actor_devices:
+        raise UsageError(
+            flag, ": its actors act on CPUs; leave out ", given("layout.actor_devices", config.actor_devices)
+        )
+    if parts.environment.spec.name.startswith(_EXTERNAL):
+        raise UsageError(
+            flag,
+            ": simulators connect to the machine of the learner alone; leave it out with ",
+            given("env", parts.environment.spec.name),
         )
 
 

@@ -28,7 +28,7 @@ class FirstReady:
 
     def __init__(self, actors: Actors) -> None:
         """Builds the programs; compiles none."""
-        parts, self._actors = actors.parts, actors
+        parts, self._actors, self.open = actors.parts, actors, actors.make_environments
         agent, spec = parts.agent, parts.environment.spec
         self._explore = jax.jit(lambda params, env_ids, p: agent.exploration(params, env_ids, parts.num_envs, p))
         self._act = jax.jit(functools.partial(_act, agent, spec), donate_argnums=1)

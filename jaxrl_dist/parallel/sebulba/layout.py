@@ -17,7 +17,7 @@ from jaxrl_dist import errors, parallel, processes
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import placement, unroll
-from jaxrl_dist.parallel.sebulba import actor, actors, first_ready, host_tier, in_step, metrics, queue, tiers
+from jaxrl_dist.parallel.sebulba import actor, actors, first_ready, fleet, host_tier, in_step, metrics, queue, tiers
 from jaxrl_dist.parallel.sebulba import snapshot as saved
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
@@ -75,6 +75,23 @@ class Config:
     max_actor_restarts: int = setting(
         0, "Actors that may be started anew after a fault; the next fault ends the run.", low=0, tag="tunable"
     )
+    refresh_s: float = setting(
+        0.0,
+        "Least seconds between two versions of the parameters that an actor takes, since sending them costs more than "
+        "the unrolls that come back; 0 takes every version. Needs a free policy lag.",
+        low=0.0,
+        tag="tunable",
+    )
+    fleet: str = setting(
+        "",
+        "Where the actors play: empty, in threads of this process; local, in processes of this machine, for which Ray "
+        "is started; auto or HOST:PORT, on the CPUs of the Ray cluster with this address (docs/fleets.md).",
+        tag="tunable",
+    )
+    fleet_cpus: int = setting(1, "CPUs of the cluster that each actor of a fleet reserves.", low=1, tag="tunable")
+    fleet_spares: int = setting(
+        1, "Actors of a fleet that are kept ready, with compiled programs, to replace lost ones.", low=0, tag="tunable"
+    )
 
 
 def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
@@ -116,10 +133,13 @@ class Sebulba(parallel.Layout):
     def __init__(self, parts: parallel.LayoutParts) -> None:
         self.mesh, self.rows_per_iteration = parts.mesh, parts.num_envs * parts.config.unroll_length
         self._actors = actors.make(parts)
-        self._acting: actor.Acting = (first_ready.FirstReady if self._actors.ready else in_step.InStep)(self._actors)
+        self._fleet = fleet.Fleet(self._actors) if parts.config.fleet else None
+        here = first_ready.FirstReady if self._actors.ready else in_step.InStep
+        self._acting: actor.Acting = self._fleet or here(self._actors)
         self._tier: tiers.Tier = (host_tier.HostTier if parts.replay.host else tiers.DeviceTier)(parts)
-        acting = placement.table([(device, self._actors.width) for device in self._actors.devices], self._actors.local)
-        self.placement = (*acting, *self._tier.notes)
+        acting = [] if self._fleet else [(device, self._actors.width) for device in self._actors.devices]
+        away = (self._fleet.placement,) if self._fleet else ()
+        self.placement = (*placement.table(acting, self._actors.local), *away, *self._tier.notes)
         self.program = self._tier.program
         self.diagnosis = parallel.Diagnosis(self._update_struct, self._run_again, lambda: self._failure)
         self._copy = jax.jit(_copy)
@@ -181,6 +201,11 @@ class Sebulba(parallel.Layout):
         return self._tier.arguments(state, iteration, total)
 
     def close(self) -> None:
+        self._end_threads()
+        if self._fleet is not None:
+            self._fleet.close()
+
+    def _end_threads(self) -> None:
         if self._threads is not None:
             self._threads.close()
             self._threads = None
@@ -216,8 +241,10 @@ class Sebulba(parallel.Layout):
     def _playing(self, state: tiers.State, iteration: int, progress: float) -> actor.Threads:
         """Returns the actors that go on from a state; starts them if there are none."""
         if self._threads is None or self._threads.state is not state:
-            self.close()
+            self._end_threads()
             published = self._published(state.learner, progress)
+            if self._fleet is not None:
+                self._fleet.warm_up(published, self._actors.local[0])
             self._threads = actor.Threads(self._actors, self._acting, state, iteration, published)
         return self._threads
 

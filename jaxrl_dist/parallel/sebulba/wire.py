@@ -1,0 +1,212 @@
+"""An unroll on the wire between a player and its learner: packed bytes, and back, checked; no pickle.
+
+Images are blocks of zstd, one for each column, since a frame differs from the one before in few places; all else is
+raw. What the learner knows already does not travel: the version of the rows, and the acting state before the first.
+"""
+
+import struct
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import zstandard
+
+from jaxrl_dist import errors, types
+from jaxrl_dist.envs.host import episodes
+from jaxrl_dist.parallel import unroll as unrolls
+from jaxrl_dist.replay import packed_observations
+from jaxrl_dist.types import ArrayTree
+
+# Mark, number of the unroll, updates behind its parameters, sums of episodes, and two times in seconds.
+_HEAD = struct.Struct("<4sqq5d2d")
+_MARK = b"unr1"
+_SIZE = np.dtype("<u4")
+# A vector of real numbers gains little from zstd at level 1, an image of few values a factor of 100.
+_IMAGE_RANK = 2
+
+
+class Played(NamedTuple):
+    """An unroll as its player hands it over.
+
+    Attributes:
+        number: number of the unroll among the actor's.
+        steps: `types.Step` [T + 1, B] in NumPy.
+        carry: leaves [B, ...] in NumPy, the acting state before the closing row.
+        episodes: sums in NumPy.
+        environment_s: seconds spent in the environments.
+        inference_s: seconds spent on choosing actions.
+    """
+
+    number: int
+    steps: types.Step
+    carry: ArrayTree
+    episodes: unrolls.EpisodeSums
+    environment_s: float
+    inference_s: float
+
+
+class Wire:
+    """Packs unrolls of one shape, and unpacks them.
+
+    Example:
+        >>> import jax
+        >>> import numpy as np
+        >>> import jaxrl_dist
+        >>> from jaxrl_dist.parallel import unroll
+        >>> from jaxrl_dist.parallel.sebulba import wire
+        >>> made = jaxrl_dist.make("a2c", "toy:walk")
+        >>> struct = unroll.rows_struct(made.agent, made.environment.spec, unroll_length=4, width=2)
+        >>> rows = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct)
+        >>> sums = unroll.host_sums(0, 0.0, 0, 8)
+        >>> line = wire.Wire(made.environment.spec, struct)
+        >>> data = line.pack(wire.Played(3, rows.steps, rows.carry, sums, 0.1, 0.2), updates=7)
+        >>> played = line.unpack(data, number=3, updates=7)
+        >>> played.steps.action.shape, int(played.steps.version[0, 0])
+        ((5, 2), 7)
+    """
+
+    def __init__(self, spec: types.EnvironmentSpec, rows: types.Unroll) -> None:
+        """Takes the spec of the environments, and shapes and dtypes of an unroll [T + 1, B]."""
+        self._spec, self._shape = spec, rows.steps.timestep.step_type.shape
+        leaves, self._structure = jax.tree.flatten((rows.steps._replace(version=()), rows.carry))
+        self._leaves = [(x.shape, np.dtype(x.dtype)) for x in leaves]
+        of_step = len(leaves) - len(jax.tree.leaves(rows.carry))
+        self._is_image = [
+            i < of_step and dtype == np.uint8 and len(shape) >= 2 + _IMAGE_RANK
+            for i, (shape, dtype) in enumerate(self._leaves)
+        ]
+        images = [
+            jax.ShapeDtypeStruct(shape[2:], dtype)
+            for (shape, dtype), image in zip(self._leaves, self._is_image, strict=True)
+            if image
+        ]
+        self._images = packed_observations.Observations(images, self._shape[0])
+        self._num_blocks = len(images) * self._shape[1]
+        self._block_bytes = [self._shape[0] * int(np.prod(x.shape)) for x in images] * self._shape[1]
+        self._raw_bytes = sum(
+            int(np.prod(shape)) * dtype.itemsize
+            for (shape, dtype), image in zip(self._leaves, self._is_image, strict=True)
+            if not image
+        )
+
+    def pack(self, played: Played, updates: int) -> bytes:
+        """Returns an unroll as bytes.
+
+        Args:
+            played: the unroll; `steps.version` does not travel.
+            updates: number of updates behind its parameters.
+
+        Raises:
+            ValueError: an array has not the shape that the unroll was declared with.
+        """
+        leaves = [np.asarray(x) for x in jax.tree.leaves((played.steps._replace(version=()), played.carry))]
+        found, expected = [(x.shape, x.dtype) for x in leaves], self._leaves
+        if found != expected:
+            wrong = next(i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1])
+            raise ValueError(f"array {wrong} of an unroll is {found[wrong]}, expected {expected[wrong]}")
+        chosen = list(zip(leaves, self._is_image, strict=True))
+        images = [x for x, image in chosen if image]
+        blocks = [part for block in (self._images.pack(images) if images else ()) for part in block]
+        sums = (x.item() for x in played.episodes)
+        head = _HEAD.pack(_MARK, played.number, updates, *sums, played.environment_s, played.inference_s)
+        sizes = np.asarray([len(block) for block in blocks], _SIZE).tobytes()
+        raw = [np.ascontiguousarray(x).tobytes() for x, image in chosen if not image]
+        return b"".join([head, sizes, *raw, *blocks])
+
+    def unpack(self, data: bytes, number: int, updates: int) -> Played:
+        """Returns the unroll that bytes hold, after checking everything that another machine could have got wrong.
+
+        Args:
+            data: from `pack`.
+            number: number of the unroll that was asked for.
+            updates: number of updates behind the parameters that were sent.
+
+        Raises:
+            errors.EnvironmentFault: it is another unroll, or has sizes, types or numbers that no such unroll can have.
+        """
+        fixed = _HEAD.size + self._num_blocks * _SIZE.itemsize + self._raw_bytes
+        if len(data) < fixed or data[: len(_MARK)] != _MARK:
+            raise errors.EnvironmentFault(f"{len(data)} bytes are no unroll of at least {fixed}")
+        _, its_number, its_updates, *numbers = _HEAD.unpack_from(data)
+        if (its_number, its_updates) != (number, updates):
+            raise errors.EnvironmentFault(
+                f"unroll {its_number} of version {its_updates}, expected {number} of version {updates}"
+            )
+        sizes = np.frombuffer(data, _SIZE, self._num_blocks, _HEAD.size).tolist()
+        if len(data) != fixed + sum(sizes):
+            raise errors.EnvironmentFault(f"an unroll of {len(data)} bytes, its head says {fixed + sum(sizes)}")
+        steps, carry = jax.tree.unflatten(self._structure, self._arrays(data, sizes))
+        steps = steps._replace(version=np.broadcast_to(np.int32(updates), self._shape))
+        self._check(steps, carry)
+        sums = self._sums(steps.timestep.step_type, numbers[:5])
+        return Played(number, steps, carry, sums, *(max(0.0, float(x)) for x in numbers[5:]))
+
+    def _arrays(self, data: bytes, sizes: list[int]) -> list[np.ndarray]:
+        """Returns the arrays of all leaves, of blocks that are as large as their sizes say."""
+        at = _HEAD.size + self._num_blocks * _SIZE.itemsize
+        images = iter(self._unpacked(data, at + self._raw_bytes, sizes))
+        found = []
+        for (shape, dtype), is_image in zip(self._leaves, self._is_image, strict=True):
+            if is_image:
+                found.append(next(images))
+                continue
+            count = int(np.prod(shape))
+            found.append(np.frombuffer(data, dtype, count, at).reshape(shape))
+            at += count * dtype.itemsize
+        return found
+
+    def _unpacked(self, data: bytes, at: int, sizes: list[int]) -> list[np.ndarray]:
+        """Returns the images [T + 1, B, ...]; a block that would be larger than its image is not unpacked."""
+        if not sizes:
+            return []
+        blocks = []
+        for size, expected in zip(sizes, self._block_bytes, strict=True):
+            blocks.append(data[at : at + size])
+            at += size
+            try:
+                found = zstandard.frame_content_size(blocks[-1])
+            except zstandard.ZstdError as error:
+                raise errors.EnvironmentFault(f"a block of an unroll is not packed: {error}") from None
+            if found != expected:
+                raise errors.EnvironmentFault(f"a block of an unroll holds {found} bytes, expected {expected}")
+        per_column = len(self._images.leaves)
+        try:
+            columns = [
+                self._images.unpack(tuple(blocks[i : i + per_column])) for i in range(0, len(blocks), per_column)
+            ]
+        except (zstandard.ZstdError, ValueError) as error:
+            raise errors.EnvironmentFault(f"a block of an unroll cannot be unpacked: {error}") from None
+        return [np.stack(leaf, 1) for leaf in zip(*columns, strict=True)]
+
+    def _check(self, steps: types.Step, carry: ArrayTree) -> None:
+        """Raises an EnvironmentFault for rows that no environment gives, and for actions that no agent chooses."""
+        timestep, (rows, width) = steps.timestep, self._shape
+        if (wrong := ~np.isin(timestep.step_type, (types.FIRST, types.MID, types.LAST))).any():
+            raise errors.EnvironmentFault(
+                f"a step_type of an unroll is {timestep.step_type[wrong][0]}, expected 0 to 2"
+            )
+        flat = jax.tree.map(lambda x: x.reshape(rows * width, *x.shape[2:]), timestep)
+        ids, row = np.tile(np.arange(width, dtype=np.int32), rows), np.repeat(np.arange(rows), width)
+        episodes.check_timestep(self._spec, flat, ids, row)
+        try:
+            episodes.check_actions(self._spec, np.asarray(steps.action))
+        except ValueError as error:
+            raise errors.EnvironmentFault(str(error)) from None
+        for leaf in jax.tree.leaves((timestep.observation, steps.extras, carry)):
+            if leaf.dtype == bool and (leaf.view(np.uint8) > 1).any():
+                raise errors.EnvironmentFault("a truth value of an unroll is neither 0 nor 1")
+        # The learner sends finite parameters only, so its own agent never computes these.
+        for leaf in jax.tree.leaves((steps.extras, carry)):
+            if np.issubdtype(leaf.dtype, np.floating) and np.isnan(leaf).any():
+                raise errors.EnvironmentFault("a number that the agent stores with an unroll is not a number")
+
+    def _sums(self, step_type: np.ndarray, sums: list[float]) -> unrolls.EpisodeSums:
+        """Returns the sums of an unroll's episodes in their types, if such rows can have them."""
+        ended, valid = int((step_type[1:] == types.LAST).sum()), int((step_type[:-1] != types.LAST).sum())
+        num_episodes, episode_return, length, its_valid, unsound = sums
+        sound = 0 <= num_episodes <= ended and 0 <= length < 2**31 and abs(episode_return) < 3e38
+        if not (sound and its_valid == valid and unsound == 0):
+            raise errors.EnvironmentFault(
+                f"the sums of an unroll with {ended} ended episodes and {valid} taught rows are {sums}"
+            )
+        return unrolls.host_sums(num_episodes, episode_return, length, its_valid)
