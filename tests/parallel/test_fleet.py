@@ -1,11 +1,11 @@
 """Actors on other machines: the same parameters as with threads, each fault made to happen, and what is refused."""
 
+import collections
 import functools
 import importlib.util
 import os
 import pathlib
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import conftest
@@ -27,15 +27,13 @@ TWO = {"layout": "sebulba", "layout.num_actors": 2}
 
 
 @pytest.fixture
-def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Settings of a fleet on this machine, with a token of its own that is forgotten afterwards."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
+def local(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Settings of a fleet on this machine, whose Ray has a token as long as this process lives."""
+    fleet._draw_token()
     # The players import the fakes, too.
     path = [str(pathlib.Path(host.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
-    yield {**TWO, "layout.fleet": "local"}
+    return {**TWO, "layout.fleet": "local"}
 
 
 @pytest.fixture
@@ -81,6 +79,89 @@ def test_players_teach_what_threads_teach_and_a_killed_one_is_replaced_without_j
     assert not list(tmp_path.glob("fault-*"))
 
 
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "system, env, settings",
+    [
+        ("impala", "toy:walk", {"layout.policy_lag": "3"}),
+        ("d4pg", "gymnasium:Pendulum-v1", {"agent.value_low": -100.0, "agent.value_high": 0.0}),
+    ],
+)
+def test_players_teach_what_threads_teach(
+    system: str,
+    env: str,
+    settings: dict[str, Any],
+    local: dict[str, Any],
+    train: conftest.Train,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    put, play, answer = ray.put, fleet.Remote.play, fleet.Remote.answer
+    puts, asked, most = [0], collections.Counter[Any](), [0]
+
+    def counted_put(tree: Any) -> Any:
+        puts[0] += 1
+        return put(tree)
+
+    def counted_play(self: fleet.Remote, *arguments: Any) -> Any:
+        asked[self] += 1
+        most[0] = max(most[0], asked[self])
+        return play(self, *arguments)
+
+    def counted_answer(self: fleet.Remote, *arguments: Any) -> Any:
+        asked[self] -= 1
+        return answer(self, *arguments)
+
+    by_threads = train(system, env, folder="threads", **TWO, **settings)
+    monkeypatch.setattr(ray, "put", counted_put)
+    monkeypatch.setattr(fleet.Remote, "play", counted_play)
+    monkeypatch.setattr(fleet.Remote, "answer", counted_answer)
+    by_players = train(system, env, folder="players", **local, **settings)
+    assert by_players.summary["params_sha256"] == by_threads.summary["params_sha256"]
+    # Both players take the same versions, and each is put once; the first is put once more, to warm up with.
+    assert puts[0] <= by_players.summary["param_versions_published"] + 1
+    # `begin` is answered, too, before anything is played.
+    assert most[0] + 1 == min(int(settings.get("layout.policy_lag", "1")) + 1, fleet._MOST_AHEAD)
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        ("stopped", "gave no answer for 6 s"),
+        ("sleeping", "EnvironmentFault: fake:walk gave nothing for 6 s"),
+        ("raising", "raised Broken: the simulator fell over"),
+    ],
+)
+def test_a_player_that_fails_costs_one_restart_and_no_sequence_joins_two_lives(
+    fault: str,
+    words: str,
+    local: dict[str, Any],
+    train: conftest.Train,
+    walks: Any,
+    last_state: list[tiers.State],
+) -> None:
+    walks(fault)
+    settings = {"layout.max_actor_restarts": 1, "layout.timeout_s": 6.0, "replay.capacity": 4096}
+    with pytest.warns(RuntimeWarning, match=rf"actor \d is started anew \(1 of 1\) after .*{words}"):
+        run = train("dqn", "fake:walk", steps=1600, **{**local, **settings})
+    assert run.reason == "finished"
+    check_ring(last_state[0].replay, lost=4)
+
+
+def test_an_actor_takes_no_version_sooner_than_it_may(small: type[conftest.Small]) -> None:
+    oldest = {}
+    for refresh_s in (0.0, 1000.0):
+        free = {"layout.policy_lag": "free", "layout.refresh_s": refresh_s}
+        run = small("impala", "toy:walk", 1, {**TWO, **free}).run(12)
+        oldest[refresh_s] = int(np.flatnonzero(run.metrics.layout["lag_counts"][0])[-1])
+        run.layout.close()
+    assert oldest[1000.0] == 11 > oldest[0.0]
+
+
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -117,7 +198,7 @@ def test_without_ray_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 def test_versions_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet.software, "versions", lambda: ["jax 0.10.2", "numpy 2.4.0", "brax not installed"])
     fleet._check_versions(["jax 0.10.2", "numpy 2.4.0", "brax 0.14.2"])
-    with conftest.refused("jax 0.9.0 there, jax 0.10.2 here"):
+    with pytest.raises(errors.EnvironmentFault, match="jax 0.9.0 there, jax 0.10.2 here$"):
         fleet._check_versions(["jax 0.9.0", "numpy 2.4.0", "brax 0.14.2"])
 
 

@@ -26,6 +26,10 @@ class _Absent(Exception):  # noqa: N818
     """The actors of this process give no unrolls any more."""
 
 
+class NoneLeftError(errors.EnvironmentFault):
+    """Nothing can take the place of an actor's environments, so the run ends, however many may be started anew."""
+
+
 class Acting(Protocol):
     """The way in which actors play: all environments in step, whichever are ready first, or on other machines."""
 
@@ -255,7 +259,7 @@ class Threads:
                 actor.check()
             except Exception as fault:
                 actor.give_up()
-                if self.restarts >= limit:
+                if self.restarts >= limit or isinstance(fault, NoneLeftError):
                     raise
                 self.restarts += 1
                 warnings.warn(

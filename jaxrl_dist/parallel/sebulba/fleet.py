@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -22,7 +23,7 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.sebulba import channels, player, queue, wire
-from jaxrl_dist.parallel.sebulba.actor import Actor
+from jaxrl_dist.parallel.sebulba.actor import Actor, NoneLeftError
 from jaxrl_dist.parallel.sebulba.actors import Actors
 from jaxrl_dist.runs import software
 from jaxrl_dist.types import Array, ArrayTree
@@ -32,6 +33,8 @@ _BEAT_S = 1.0
 # Unrolls that a player is asked for ahead: more only keep its replies waiting.
 _MOST_AHEAD = 4
 _REACH_WITHIN_S = 10.0
+# Ray ends a process whose head has been gone for 60 s.
+_LOOK_EVERY_S, _GONE_AFTER_S = 2.0, 15.0
 # A second thread of a player's process, which answers while the first one plays.
 _ASKED = "asked"
 
@@ -70,7 +73,8 @@ class Fleet:
         self._ahead = min(_MOST_AHEAD, 2 if actors.lag is None else actors.lag + 1)
         self._published: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
         self._warm: list[Crew] = []
-        self._is_open = self._is_ours = False
+        self._is_open = self._is_ours = self._is_gone = False
+        self._head, self._seen_s, self._next_look_s = "", 0.0, 0.0
         self._ray: Any = None
         self._warming: Any = None
 
@@ -100,7 +104,7 @@ class Fleet:
         """Returns a warm player in the place of environments; arguments as of `Actors.make_environments`.
 
         Raises:
-            errors.EnvironmentFault: no player could be placed.
+            NoneLeftError: no player could be placed.
         """
         nowhere: Any = unrolls.ActorState((), (), ())  # type: ignore[arg-type]
         start = player.Start(np.asarray(jax.random.key_data(key)), (), first, iteration, life, nowhere)
@@ -142,12 +146,14 @@ class Fleet:
             self._published.clear()
         for one in warm:
             self.kill(one)
-        if was_open and self._is_ours:
+        if was_open and self._is_ours and not self._is_gone:
             self._ray.shutdown()
         self._warming = None
 
     def kill(self, crew: Crew) -> None:
-        """Ends a player's process, whatever it is doing."""
+        """Ends a player's process, whatever it is doing; one without a head ends by itself."""
+        if self._is_gone:
+            return
         try:
             self._ray.kill(crew.handle)
         except Exception as error:  # The cluster itself may be gone, and with it the player.
@@ -159,9 +165,11 @@ class Fleet:
 
         Raises:
             channels.Closed: the fleet was closed.
+            NoneLeftError: the head of the cluster is gone.
         """
         if not self._is_open:
             raise channels.Closed
+        self._check_head()
         found: list[Any] = self._ray.wait(references, num_returns=1, timeout=timeout_s)[0]
         return found
 
@@ -181,8 +189,26 @@ class Fleet:
             if "creation task" in _line(error):
                 # The next one would fail likewise. Ray's message ends with the error itself.
                 last = str(error).strip().splitlines()[-1]
-                raise errors.EnvironmentFault(f"its player cannot be made: {errors.printable(last)}") from None
+                raise NoneLeftError(f"its player cannot be made: {errors.printable(last)}") from None
             raise _Lost(f"its player is lost: {_line(error)}") from None
+
+    def _check_head(self) -> None:
+        """Raises a NoneLeftError once the head of the cluster has been gone for a while.
+
+        Ray would abort this process a minute later, and nothing would be saved.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._next_look_s:
+                return
+            self._next_look_s = now_s + _LOOK_EVERY_S
+        try:
+            _reach(self._head)
+            self._seen_s = now_s
+        except OSError as error:
+            if now_s - self._seen_s > _GONE_AFTER_S:
+                self._is_gone = True
+                raise NoneLeftError(f"the head of Ray's cluster at {self._head} is gone: {error}") from None
 
     def _connect(self) -> None:
         """Connects to the cluster, or starts one.
@@ -191,13 +217,14 @@ class Fleet:
             UsageError: nothing answers at that address.
         """
         address = self._config.fleet
-        if address == "local" and not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
-            # Ray listens on all addresses of this machine; without the token of this run it serves nobody.
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        if address == "local" and not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
+            _draw_token()
         import ray
 
         self._ray = ray
+        self._is_gone = False
         if ray.is_initialized():
+            self._head, self._seen_s = ray.get_runtime_context().gcs_address, time.monotonic()
             return
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         if address == "local":
@@ -205,7 +232,11 @@ class Fleet:
             options |= {"num_cpus": max(cpus, os.cpu_count() or 1), "include_dashboard": False}
         flag = errors.given("layout.fleet", address)
         if ":" in address:
-            _check_reachable(flag, address)
+            try:
+                # Ray would look for a minute.
+                _reach(address)
+            except (OSError, OverflowError) as error:
+                raise errors.UsageError(flag, f": nothing answers there: {error}") from None
         # Ray takes the signal for itself, and would end the run without saving it.
         before = signal.getsignal(signal.SIGTERM)
         try:
@@ -218,6 +249,7 @@ class Fleet:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
         self._is_ours = True
+        self._head, self._seen_s = ray.get_runtime_context().gcs_address, time.monotonic()
 
     def _start(self) -> Crew:
         """Starts a player, which makes itself warm; returns at once."""
@@ -236,7 +268,7 @@ class Fleet:
         """Takes the player that is warm first, and starts another for it; one that is lost before costs nothing.
 
         Raises:
-            errors.EnvironmentFault: there was none for so long as it may take to make environments.
+            NoneLeftError: there was none for so long as it may take to make environments.
             channels.Closed: the fleet was closed.
         """
         until_s, reason = time.monotonic() + hangs.MAKE_S, "no machine has a free CPU"
@@ -268,9 +300,7 @@ class Fleet:
                 if self._is_open and len(self._warm) < self._config.fleet_spares:
                     self._warm.append(self._start())
             return crew
-        raise errors.EnvironmentFault(
-            f"the fleet {self._config.fleet} placed no player for {hangs.MAKE_S:g} s: {reason}"
-        )
+        raise NoneLeftError(f"the fleet {self._config.fleet} placed no player for {hangs.MAKE_S:g} s: {reason}")
 
     def _sent(self, version: int, published: unrolls.Published) -> tuple[int, Any]:
         """Returns the updates of a version, and where the cluster has it; it is put there once."""
@@ -344,7 +374,7 @@ class _Lost(errors.EnvironmentFault):
 
 
 def _check_versions(theirs: list[str]) -> None:
-    """Raises a UsageError where a player's rows would come from other software than this process has."""
+    """Raises a NoneLeftError where a player's rows would come from other software than this process has."""
     ours = software.versions()
     wrong = [
         f"{there} there, {here} here"
@@ -352,16 +382,31 @@ def _check_versions(theirs: list[str]) -> None:
         if here != there and not (here + there).count("not installed")
     ]
     if wrong or len(ours) != len(theirs):
-        raise errors.UsageError("the machines of a fleet need the same software: " + "; ".join(wrong))
+        raise NoneLeftError("the machines of a fleet need the same software: " + "; ".join(wrong))
 
 
-def _check_reachable(flag: errors.Worded, address: str) -> None:
-    """Raises a UsageError if nobody listens there, for which Ray would wait long."""
+def _draw_token() -> None:
+    """Lets Ray, which listens on all addresses of this machine, serve only who has a token drawn here.
+
+    A token, or a choice of none, that the environment has stays.
+
+    Raises:
+        UsageError: Ray was imported before, and does not read the environment again.
+    """
+    if {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        return
+    if "ray" in sys.modules:
+        raise errors.UsageError(
+            errors.given("layout.fleet", "local"),
+            ": Ray was imported before it could be given a token; set RAY_AUTH_MODE in the environment",
+        )
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+def _reach(address: str) -> None:
+    """Raises an OSError if nobody listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _REACH_WITHIN_S).close()
-    except (OSError, OverflowError) as error:
-        raise errors.UsageError(flag, f": nothing answers there: {error}") from None
+    socket.create_connection((host.strip("[]"), int(port)), _REACH_WITHIN_S).close()
 
 
 def _check_joined(closing: Any, opened: types.TimeStep) -> None:
