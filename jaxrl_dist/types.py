@@ -291,6 +291,32 @@ class DiscreteSpace(NamedTuple):
         return "discrete"
 
 
+class MultiDiscreteSpace(NamedTuple):
+    """Vectors of K integers, of which number k is one of 0 … num_values[k] − 1.
+
+    Attributes:
+        num_values: number of choices of each, K of them.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> space = types.MultiDiscreteSpace((3, 2))  # (2,) * K are K switches
+        >>> space.kind, space.struct.shape, space.struct.dtype
+        ('multi_discrete', (2,), dtype('int32'))
+    """
+
+    num_values: tuple[int, ...]
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """Returns shape and dtype of one action, i32 [K]."""
+        return jax.ShapeDtypeStruct((len(self.num_values),), np.int32)
+
+    @property
+    def kind(self) -> str:
+        """Returns the kind of action, as in `systems.System.actions`."""
+        return "multi_discrete"
+
+
 class BoxSpace(NamedTuple):
     """Real arrays of one shape.
 
@@ -323,17 +349,24 @@ class BoxSpace(NamedTuple):
         return "bounded" if np.isfinite(self.low).all() and np.isfinite(self.high).all() else "unbounded"
 
 
+ActionSpace = DiscreteSpace | MultiDiscreteSpace | BoxSpace
+
+
 class EnvironmentSpec(NamedTuple):
     """Facts about an environment that an agent may use before it runs.
 
     Attributes:
         name: full name, `suite:name`.
         observation: tree of `jax.ShapeDtypeStruct` of one observation, without a batch axis.
-        action: `DiscreteSpace` or `BoxSpace`.
+        action: `DiscreteSpace`, `MultiDiscreteSpace` or `BoxSpace`, of one action.
         family: `classic`, `minatar`, `atari`, `continuous` or `physics`; chooses a row of settings.
         reward_range: (lowest, highest) reward of one step, ±inf if unknown.
         time_limit: longest episode in steps, 0 without a limit.
         frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.
+        mask: name of the leaf of the observation, as in `named_leaves`, that says which actions are legal: bool, with
+            num_values numbers, or with their sum for a vector of choices; "" if all always are.
+        categories: name of a leaf of integers -> the number n of its values 0 … n − 1, one for all of the leaf or one
+            for each index of its last axis; other leaves hold quantities.
 
     Example:
         >>> import jax
@@ -346,15 +379,18 @@ class EnvironmentSpec(NamedTuple):
 
     name: str
     observation: ArrayTree
-    action: DiscreteSpace | BoxSpace
+    action: ActionSpace
     family: str
     reward_range: tuple[float, float] = (float("-inf"), float("inf"))
     time_limit: int = 0
     frames_per_step: int = 1
+    mask: str = ""
+    categories: Mapping[str, tuple[int, ...]] = {}
 
     def __repr__(self) -> str:
         observation = jax.tree.map(_short_struct, self.observation)
-        action = self.action.num_values if isinstance(self.action, DiscreteSpace) else _short_struct(self.action.struct)
+        space = self.action
+        action = _short_struct(space.struct) if isinstance(space, BoxSpace) else space.num_values
         seen, family = str(observation).replace("'", ""), self.family
         return f"EnvironmentSpec({self.name}: observation {seen}, actions {action}, family {family})"
 
@@ -362,3 +398,21 @@ class EnvironmentSpec(NamedTuple):
 def _short_struct(struct: jax.ShapeDtypeStruct) -> str:
     """Writes shape and dtype as in float32[4]."""
     return f"{np.dtype(struct.dtype).name}[{','.join(map(str, struct.shape))}]"
+
+
+def named_leaves(tree: ArrayTree) -> dict[str, Any]:
+    """Names the leaves of an observation by their places in it, in the order of `jax.tree.leaves`.
+
+    Args:
+        tree: an array, or a tree of arrays or of `jax.ShapeDtypeStruct`.
+
+    Returns:
+        Name -> leaf, such as `robot/joints`; the name of a single array is "".
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.named_leaves({"robot": {"joints": 1}, "goal": (2, 3)})
+        {'goal/0': 2, 'goal/1': 3, 'robot/joints': 1}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}

@@ -20,7 +20,7 @@ from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import actor_critic, sequences
 from jaxrl_dist.settings import setting
 
-ACTIONS = ("discrete", "bounded", "unbounded")
+ACTIONS = ("discrete", "multi_discrete", "bounded", "unbounded")
 
 
 @dataclasses.dataclass(frozen=True)

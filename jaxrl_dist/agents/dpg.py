@@ -94,7 +94,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of policy and critics.
 
     Raises:
-        UsageError: actions are no bounded vector, observations are no vector, the network has a memory, atoms have no
+        UsageError: actions are no bounded vector, the torso does not fit, the network has a memory, atoms have no
             range, or there are atoms and `actor_errors`.
 
     Example:
@@ -136,7 +136,7 @@ def _init(static: _Static, key: Array) -> types.Params:
     return types.Params({"policy": static.policy.init(policy_key), "critic": critics}, ())
 
 
-def _policy(static: _Static, network: ArrayTree, observation: Array) -> Array:
+def _policy(static: _Static, network: ArrayTree, observation: ArrayTree) -> Array:
     """Returns actions f32 [N, A] in [-1, 1]."""
     return jnp.tanh(networks.of_rows(static.policy, network["policy"], observation)["policy"])
 
@@ -155,7 +155,7 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
     return types.ActOutput(static.actions.scaled(action), extras, inputs.carry)
 
 
-def _values(static: _Static, network: ArrayTree, observation: Array, action: Array) -> Array:
+def _values(static: _Static, network: ArrayTree, observation: ArrayTree, action: Array) -> Array:
     """Returns f32 [C, N], the values of all critics; called with `actor_errors`, so without atoms."""
     return bounded_actions.evaluate_critics(static.critic, network["critic"], observation, action)[..., 0]
 

@@ -110,7 +110,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         jaxrl_dist.errors.UsageError: network.core=lstm: dqn replays single steps; …
     """
     num_actions = action_values.check_discrete(spec)
-    heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise)
+    inputs = action_values.inputs_of(network)
+    heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise, inputs)
     net = networks.make(network, spec, heads)
     if net.recurrent:
         raise UsageError(
@@ -168,17 +169,12 @@ def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) ->
 def _act_by_values(static: _Static, params: types.Params, inputs: types.ActInputs, noise: Any) -> types.ActOutput:
     timestep, net = inputs.timestep, static.net
     outputs, carry = net.step(params.network, inputs.carry, timestep.observation, agents.is_first(timestep), noise)
-    q = _mean(static, action_values.join(outputs, static.num_actions))
-    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration)
+    q = action_values.means(action_values.join(outputs, static.num_actions), static.support, outputs)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration, some_illegal="mask" in outputs)
     extras: Any = ()
     if static.config.actor_errors:
         extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))
     return types.ActOutput(action, extras, carry)
-
-
-def _mean(static: _Static, q: Array) -> Array:
-    """Returns values f32 [..., A] as they are, or the means of distributions with logits [..., A, atoms]."""
-    return q if static.support is None else jax.nn.softmax(q) @ static.support
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:
@@ -193,13 +189,15 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).
     noise = static.net.draw_noise(inputs.key, (3,)) if config.noise else (None, None, None)
 
-    def evaluate(network: ArrayTree, rows: Array, draw: Any) -> Array:
-        return action_values.join(networks.of_rows(static.net, network, rows, draw), static.num_actions)
+    def evaluate(network: ArrayTree, rows: ArrayTree, draw: Any) -> tuple[Array, dict[str, Array]]:
+        outputs = networks.of_rows(static.net, network, rows, draw)
+        return action_values.join(outputs, static.num_actions), outputs
 
-    predicted = action_values.of_action(evaluate(params.network, batch.inputs, noise[0]), batch.action)
-    q_t = evaluate(inputs.target, batch.next_inputs, noise[1])
-    chooser = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else q_t
-    bootstrap = action_values.of_action(q_t, jnp.argmax(_mean(static, chooser), axis=-1))
+    predicted = action_values.of_action(evaluate(params.network, batch.inputs, noise[0])[0], batch.action)
+    target_q = evaluate(inputs.target, batch.next_inputs, noise[1])
+    chooser, outputs = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else target_q
+    best = jnp.argmax(action_values.means(chooser, static.support, outputs), axis=-1)
+    bootstrap = action_values.of_action(target_q[0], best)
     if static.support is None:
         target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
         error = target - predicted

@@ -28,7 +28,7 @@ from jaxrl_dist.numeric import returns
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
-ACTIONS = ("discrete", "bounded", "unbounded")
+ACTIONS = ("discrete", "multi_discrete", "bounded", "unbounded")
 
 
 @dataclasses.dataclass(frozen=True)

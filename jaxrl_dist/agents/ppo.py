@@ -28,7 +28,7 @@ from jaxrl_dist.agents.shared import sequences as unrolled
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
 
-ACTIONS = ("discrete", "bounded", "unbounded")
+ACTIONS = ("discrete", "multi_discrete", "bounded", "unbounded")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         [0.25 0.25]
     """
     num_actions = action_values.check_discrete(spec)
-    net = networks.make(network, spec, action_values.heads(num_actions, dueling=False))
+    heads = action_values.heads(num_actions, dueling=False, inputs=action_values.inputs_of(network))
+    net = networks.make(network, spec, heads)
     static = _Static(config, net, num_actions)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),
@@ -134,7 +135,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
     timestep = inputs.timestep
     outputs, carry = static.net.step(params.network, inputs.carry, timestep.observation, agents.is_first(timestep))
     q = action_values.join(outputs, static.num_actions)
-    return types.ActOutput(action_values.epsilon_greedy(q, inputs.key, inputs.exploration), (), carry)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration, some_illegal="mask" in outputs)
+    return types.ActOutput(action, (), carry)
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
@@ -155,7 +157,8 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     peng = functools.partial(returns.lambda_returns, gamma=config.discount, lambda_=config.trace_decay)
     target = jax.vmap(peng, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, best)
     taught = agents.taught_rows(timestep.step_type[:-1])
-    rows = Batch(seen[:-1], is_first[:-1], memory, steps.action[:-1], target, taught)
+    seen = jax.tree.map(lambda x: x[:-1], seen)
+    rows = Batch(seen, is_first[:-1], memory, steps.action[:-1], target, taught)
     batch: Batch = unrolled.items(net, rows)
     return batch
 

@@ -128,7 +128,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         (4, 8, 2)
     """
     num_actions = action_values.check_discrete(spec)
-    net = networks.make(network, spec, action_values.heads(num_actions, config.dueling), extra=num_actions + 1)
+    heads = action_values.heads(num_actions, config.dueling, inputs=action_values.inputs_of(network))
+    net = networks.make(network, spec, heads, extra=num_actions + 1)
     if not net.recurrent:
         raise UsageError(
             given("network.core", network.core),
@@ -168,7 +169,7 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
     seen = _inputs(static, timestep, carry.action)
     outputs, core = static.net.step(params.network, carry.core, seen, agents.is_first(timestep))
     q = action_values.join(outputs, static.num_actions)
-    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration, some_illegal="mask" in outputs)
     extras: Any = ()
     if static.config.actor_errors:
         extras = action_values.Seen(action_values.of_action(q, action), q.max(-1))

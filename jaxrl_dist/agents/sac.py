@@ -77,7 +77,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of policy and critics.
 
     Raises:
-        UsageError: actions are no bounded vector, observations are no vector, or the network has a memory.
+        UsageError: actions are no bounded vector, the torso does not fit, or the network has a memory.
 
     Example:
         >>> import jax
@@ -126,7 +126,7 @@ def _init(static: _Static, key: Array) -> types.Params:
     return types.Params(network, ())
 
 
-def _policy(static: _Static, network: ArrayTree, observation: Array) -> distributions.TanhGaussian:
+def _policy(static: _Static, network: ArrayTree, observation: ArrayTree) -> distributions.TanhGaussian:
     """Returns the distribution of actions [N, A] in [-1, 1]; deviations as in Kostrikov's and CleanRL's SAC."""
     mean, raw = jnp.split(networks.of_rows(static.policy, network["policy"], observation)["policy"], 2, axis=-1)
     low, high = _LOG_STD
@@ -185,6 +185,6 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     return types.LossOutput(loss, batch.taught, priority, metrics, {})
 
 
-def _lowest(static: _Static, critics: ArrayTree, observation: Array, action: Array) -> Array:
+def _lowest(static: _Static, critics: ArrayTree, observation: ArrayTree, action: Array) -> Array:
     """Returns the lower value f32 [N] of both critics."""
     return bounded_actions.evaluate_critics(static.critic, critics, observation, action)[..., 0].min(0)

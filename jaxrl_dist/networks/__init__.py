@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from jaxrl_dist import types
 from jaxrl_dist.errors import UsageError, given
-from jaxrl_dist.networks import cores, custom, noisy, torsos
-from jaxrl_dist.settings import setting
+from jaxrl_dist.networks import cores, custom, encoders, noisy, torsos
+from jaxrl_dist.settings import OURS, setting
 
 # Beginning of the names of torsos in a tree of parameters, which Flax takes from `_Model.torsos`.
 _TORSOS = "torsos_"
@@ -91,6 +91,22 @@ class Config:
         choices=("float32", "bfloat16"),
         source="Kalamkar et al. 2019, section 3 (bfloat16 beside a float32 copy of the weights)",
     )
+    embedding_size: int = setting(
+        16,
+        "Numbers that stand for a category, where an observation has leaves of categories.",
+        low=1,
+        source="Nikulin et al. 2023, XLand-MiniGrid train_single_task.py (obs_emb_dim)",
+    )
+    policy_inputs: tuple[str, ...] = setting(
+        (),
+        "Leaves, or trees, of the observation that the policy sees, by name; none named: all but the mask of actions.",
+        source=OURS,
+    )
+    value_inputs: tuple[str, ...] = setting(
+        (),
+        "Likewise for values: critics, and values of actions. A critic may see what the policy does not.",
+        source="Pinto et al. 2018, section III (asymmetric actor critic)",
+    )
 
 
 class Head(NamedTuple):
@@ -103,11 +119,13 @@ class Head(NamedTuple):
         depends_on_input: whether it depends on the features; else it is a free vector, 0 at first.
         noise: σ₀ of noisy layers, in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
             3.2); 0 makes plain layers.
+        inputs: names of leaves, or of trees, of the observation that it sees; () is all but the mask. Heads that see
+            the same share encoder and core.
 
     Example:
         >>> from jaxrl_dist import networks
         >>> networks.Head("value", size=1, gain=1.0)
-        Head(name='value', size=1, gain=1.0, depends_on_input=True, noise=0.0)
+        Head(name='value', size=1, gain=1.0, depends_on_input=True, noise=0.0, inputs=())
     """
 
     name: str
@@ -115,14 +133,15 @@ class Head(NamedTuple):
     gain: float
     depends_on_input: bool = True
     noise: float = 0.0
+    inputs: tuple[str, ...] = ()
 
 
 class Carry(NamedTuple):
     """Carries the last frames of a stack, and the memory of a recurrent core, from row to row.
 
     Attributes:
-        frames: [B, k − 1, ...], () if none are stacked.
-        memory: tree of [B, ...], () for a core without one.
+        frames: tree of [B, k − 1, ...], () if none are stacked.
+        memory: tree of [B, ...], () for a core without one; a tuple of these if heads see different leaves.
     """
 
     frames: Any
@@ -132,7 +151,8 @@ class Carry(NamedTuple):
 class Network(NamedTuple):
     """Pure functions of one network; `outputs` is a dict from head name to f32 [..., size].
 
-    If the core takes further numbers (`extra` of `make`), `observation` is a pair of observation and numbers. Noisy
+    Where the environment says which actions are legal, `outputs` has `mask` too, bool [..., numbers of actions]. If the
+    core takes further numbers (`extra` of `make`), `observation` is a pair of observation and numbers. Noisy
     layers take `noise` from `draw_noise`: f32 [D] for all rows, or [N, D] for each of N rows; None leaves it out.
 
     Attributes:
@@ -168,7 +188,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
 
     Args:
         config: settings.
-        spec: spec of the environment; its observation must be one array.
+        spec: spec of the environment.
         heads: outputs that the agent needs.
         extra: number of further inputs of a recurrent core beside the features, f32 [..., extra].
 
@@ -176,7 +196,8 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         `Network`, pure functions.
 
     Raises:
-        UsageError: the torso does not fit the observation, or a module of the user's cannot be found or fails.
+        UsageError: the torso does not fit the observation, which has no such leaf; or a module of the user's cannot be
+            found or fails.
 
     Example:
         >>> import jax
@@ -190,29 +211,23 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         >>> outputs["value"].shape
         (3, 1)
     """
-    observation = spec.observation
-    if not isinstance(observation, jax.ShapeDtypeStruct):
-        raise UsageError(
-            given("env", spec.name),
-            ": its observation is a tree, and networks take one array; a module that registers the environment within "
-            "gymnasium's FlattenObservation makes one of it",
-        )
-    if not math.prod(observation.shape):
-        raise UsageError(given("env", spec.name), f": its observation {observation.shape} has no numbers")
+    if not any(math.prod(leaf.shape) for leaf in jax.tree.leaves(spec.observation)):
+        shape = getattr(spec.observation, "shape", spec.observation)
+        raise UsageError(given("env", spec.name), f": its observation {shape} has no numbers")
+    for name in ("policy_inputs", "value_inputs"):
+        encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     recurrent = is_recurrent(config.core)
-    num_frames = config.num_frames if config.core in STACKED else 1
-    inputs_shape = cores.stacked_shape(observation.shape, num_frames)
+    stack = cores.FrameStack(config.num_frames if config.core in STACKED else 1, _is_stacked(spec))
     has_last_layer = recurrent or not config.head_size
-    make_torso = functools.partial(torsos.make, config, observation.shape, last_layer=has_last_layer)
-    torso = make_torso()
-    if ":" in config.torso:
-        custom.check(config.torso, torso, jax.ShapeDtypeStruct(inputs_shape, observation.dtype))
+    stacked = spec._replace(observation=stack.structs(spec.observation))
+    inputs = dict.fromkeys(head.inputs for head in heads if head.depends_on_input)
+    streams = tuple((names, encoders.make(config, stacked, names, last_layer=has_last_layer)) for names in inputs)
     core = _make_core(config) if recurrent else None
-    built = _Built(_Model(config, tuple(heads), make_torso, core), core, num_frames, observation, extra)
+    built = _Built(_Model(config, tuple(heads), streams, core), core, stack, spec, extra)
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
         recurrent=recurrent,
-        context=0 if recurrent else num_frames - 1,
+        context=0 if recurrent else stack.num_frames - 1,
         draw_noise=functools.partial(noisy.draw, count=count),
         init=built.init,
         initial=built.initial,
@@ -221,6 +236,15 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
         step=built.step,
         unroll=built.unroll,
     )
+
+
+def _is_stacked(spec: types.EnvironmentSpec) -> tuple[bool, ...]:
+    """Says which leaves of an observation a stack of frames holds: images, or all numbers if there are none."""
+    leaves = types.named_leaves(spec.observation)
+    others = {*spec.categories, *([spec.mask] if spec.mask else [])}
+    numbers = [name not in others for name in leaves]
+    images = [number and torsos.is_image(leaf.shape) for number, leaf in zip(numbers, leaves.values(), strict=True)]
+    return tuple(images if any(images) else numbers)
 
 
 def is_recurrent(core: str) -> bool:
@@ -266,33 +290,32 @@ class _Built(NamedTuple):
     """The parts that a network's functions are bound to.
 
     Attributes:
-        module: torso, core and heads.
-        core: its core, None without one.
-        num_frames: k of a stack; 1 without one.
-        observation: `jax.ShapeDtypeStruct` of one observation.
+        module: encoders, cores and heads.
+        core: a core, of which each stream has one of its own; None without one.
+        stack: of frames.
+        spec: of the environment.
         extra: number of further inputs of the core.
     """
 
     module: "_Model"
     core: cores.Core | None
-    num_frames: int
-    observation: jax.ShapeDtypeStruct
+    stack: cores.FrameStack
+    spec: types.EnvironmentSpec
     extra: int
 
     def init(self, key: jax.Array) -> Any:
-        shape = cores.stacked_shape(self.observation.shape, self.num_frames)
-        inputs: Any = jnp.zeros((1, *shape), self.observation.dtype)
+        structs = self.stack.structs(self.spec.observation)
+        inputs: Any = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), structs)
         if self.core is None:
             return self.module.init(key, inputs)["params"]
-        rows = inputs[None], jnp.zeros((1, 1, self.extra))
-        carry, is_first = self.core.initial(1), jnp.zeros((1, 1), bool)
-        return self.module.init(key, rows if self.extra else rows[0], carry, is_first, method=_Model.unroll)["params"]
+        rows = jax.tree.map(lambda x: x[None], inputs)
+        extra = [jnp.zeros((1, 1, self.extra))] if self.extra else []
+        memory, is_first = self._memory(1), jnp.zeros((1, 1), bool)
+        return self.module.init(key, rows, extra, memory, is_first, method=_Model.unroll)["params"]
 
     def initial(self, batch_size: int) -> Carry:
-        frames: Any = ()
-        if self.num_frames > 1:
-            frames = jnp.zeros((batch_size, self.num_frames - 1, *self.observation.shape), self.observation.dtype)
-        return Carry(frames, () if self.core is None else self.core.initial(batch_size))
+        memory = () if self.core is None else self._memory(batch_size)
+        return Carry(self.stack.initial(self.spec.observation, batch_size), memory)
 
     def inputs(self, frames: Any, observation: Any, is_first: jax.Array) -> Any:
         return self._push(frames, observation, is_first)[1]
@@ -307,11 +330,24 @@ class _Built(NamedTuple):
         chex.assert_rank(is_first, 2)
         if self.module.config.compute == "bfloat16":
             params, inputs = self._halved_params(params), _halved(inputs)
+        observation, *extra = inputs if self.extra else (inputs,)
         if self.core is not None:
-            return self.module.apply({"params": params}, inputs, memory, is_first, method=_Model.unroll)
-        flat = inputs.reshape(-1, *inputs.shape[2:])
-        outputs = self.module.apply({"params": params}, flat, noise)
-        return jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs), memory
+            own = {"params": params}
+            outputs, memory = self.module.apply(own, observation, extra, memory, is_first, method=_Model.unroll)
+        else:
+            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), observation)
+            outputs = self.module.apply({"params": params}, flat, noise)
+            outputs = jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs)
+        if self.spec.mask:
+            mask = types.named_leaves(observation)[self.spec.mask]
+            outputs = outputs | {"mask": mask.reshape(*is_first.shape, -1).astype(bool)}
+        return outputs, memory
+
+    def _memory(self, batch_size: int) -> Any:
+        """Returns the memory before any row, a tuple of one for each stream if there are several."""
+        assert self.core is not None
+        memories = tuple(self.core.initial(batch_size) for _ in self.module.streams)
+        return memories[0] if len(memories) == 1 else memories
 
     def _halved_params(self, params: Any) -> Any:
         """Returns parameters in bfloat16, but for those of heads and of a core of the user's."""
@@ -321,10 +357,8 @@ class _Built(NamedTuple):
 
     def _push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:
         """Returns the frames after rows [T, B, ...], and the rows stacked."""
-        if self.num_frames == 1:
-            return frames, observation
         rows, *beside = observation if self.extra else (observation,)
-        frames, rows = jax.lax.scan(lambda c, x: cores.stack_step(c, *x), frames, (rows, is_first))
+        frames, rows = self.stack.push(frames, rows, is_first)
         return frames, (rows, *beside) if self.extra else rows
 
 
@@ -344,17 +378,24 @@ def _forget(carry: Carry) -> Carry:
 
 
 class _Model(nn.Module):
-    """Torso(s), a core with memory unless `core` is None, and heads, linear for a `head_size` of 0."""
+    """Encoders, cores with a memory unless `core` is None, and heads, linear for a `head_size` of 0.
+
+    Heads that see the same leaves are a stream, with an encoder and a core; without sharing each head has an encoder.
+    """
 
     config: Config
     heads: tuple[Head, ...]
-    make_torso: Callable[[], nn.Module]
+    streams: tuple[tuple[tuple[str, ...], encoders.Encoder], ...]
     core: nn.Module | None
 
     def setup(self) -> None:
         inner = [head for head in self.heads if head.depends_on_input]
         is_shared = self.config.shared or self.config.core != "identity"
-        self.torsos = [self.make_torso() for _ in range(1 if is_shared else len(inner))]
+        encoder_of = dict(self.streams)
+        seen = list(encoder_of) if is_shared else [head.inputs for head in inner]
+        self.picks = [encoder_of[inputs].pick for inputs in seen]
+        self.torsos = [encoder_of[inputs].make() for inputs in seen]
+        self.torso_of = [seen.index(head.inputs) for head in inner] if is_shared else list(range(len(inner)))
         self.outputs = {head.name: _Output(self.config, head) for head in inner}
         self.free = {
             head.name: self.param(head.name, nn.initializers.zeros_init(), (head.size,))
@@ -362,27 +403,35 @@ class _Model(nn.Module):
             if not head.depends_on_input
         }
         if self.core is not None:
-            # Flax names and draws parameters by the name of the attribute.
-            setattr(self, _name(self.core), self.core.clone())
+            for name in self._core_names():
+                # Flax names and draws parameters by the name of the attribute.
+                setattr(self, name, self.core.clone())
 
-    def __call__(self, inputs: jax.Array, noise: jax.Array | None = None) -> Any:
-        return self._heads([torso(inputs) for torso in self.torsos], noise)
+    def __call__(self, inputs: Any, noise: jax.Array | None = None) -> Any:
+        return self._heads([torso(pick(inputs)) for pick, torso in zip(self.picks, self.torsos, strict=True)], noise)
 
-    def unroll(self, inputs: Any, carry: Any, is_first: jax.Array) -> Any:
-        observation, *extra = inputs if isinstance(inputs, tuple) else (inputs,)
-        flat = observation.reshape(-1, *observation.shape[2:])
-        features = self.torsos[0](flat).reshape(*is_first.shape, -1)
-        features = jnp.concatenate([features, *extra], -1)
-        if ":" in self.config.core:
-            features = _widened(features)
-        carry, features = getattr(self, _name(self.core))(carry, features, is_first)
-        return self._heads([features], None), carry
+    def unroll(self, inputs: Any, extra: Any, carry: Any, is_first: jax.Array) -> Any:
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), inputs)
+        carries = [carry] if len(self.streams) == 1 else carry
+        streams, after = [], []
+        for name, pick, torso, memory in zip(self._core_names(), self.picks, self.torsos, carries, strict=True):
+            features = torso(pick(flat)).reshape(*is_first.shape, -1)
+            features = jnp.concatenate([features, *extra], -1)
+            if ":" in self.config.core:
+                features = _widened(features)
+            memory, features = getattr(self, name)(memory, features, is_first)
+            after.append(memory)
+            streams.append(features)
+        return self._heads(streams, None), after[0] if len(after) == 1 else tuple(after)
+
+    def _core_names(self) -> list[str]:
+        first = _name(self.core)
+        return [first, *(f"{first}_{i}" for i in range(1, len(self.streams)))]
 
     def _heads(self, features: list[jax.Array], noise: jax.Array | None) -> dict[str, jax.Array]:
-        features = features * len(self.outputs) if len(features) == 1 else features
         outputs = {}
-        for (name, output), x in zip(self.outputs.items(), features, strict=True):
-            outputs[name], noise = output(x, noise)
+        for (name, output), index in zip(self.outputs.items(), self.torso_of, strict=True):
+            outputs[name], noise = output(features[index], noise)
         batch = features[0].shape[:-1]
         return outputs | {name: jnp.broadcast_to(x, (*batch, *x.shape)) for name, x in self.free.items()}
 

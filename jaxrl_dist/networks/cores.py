@@ -1,6 +1,6 @@
 """Cores between torso and heads: memories that are cleared at FIRST rows, and a stack of frames."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -203,14 +203,72 @@ def _after(earlier: Any, later: Any) -> Any:
     return earlier[0] * keep, written, earlier[2] | started
 
 
-def stack_step(carry: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:
+class FrameStack(NamedTuple):
+    """Stacks the last k frames of the leaves of an observation that are images, of all numbers if none is.
+
+    Attributes:
+        num_frames: k; 1 stacks none.
+        chosen: whether each leaf is stacked, in the order of `jax.tree.leaves`.
+    """
+
+    num_frames: int
+    chosen: tuple[bool, ...]
+
+    def structs(self, observation: Any) -> Any:
+        """Returns the shapes of stacked observations; k frames lie behind each other on the last axis."""
+        if self.num_frames == 1:
+            return observation
+
+        def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((*x.shape[:-1], (x.shape or (1,))[-1] * self.num_frames), x.dtype)
+
+        return self._with(observation, [stacked(x) for x in self._chosen(observation)])
+
+    def initial(self, observation: Any, batch_size: int) -> Any:
+        """Returns the frames before any row, zeros [B, k − 1, ...] of the chosen leaves, () if none are stacked."""
+        if self.num_frames == 1:
+            return ()
+        shape = (batch_size, self.num_frames - 1)
+        frames = [jnp.zeros((*shape, *x.shape), x.dtype) for x in self._chosen(observation)]
+        return self._kept(observation, frames)
+
+    def push(self, frames: Any, observation: Any, is_first: jax.Array) -> tuple[Any, Any]:
+        """Returns the frames after rows [T, B, ...], and the rows stacked."""
+        if self.num_frames == 1:
+            return frames, observation
+
+        def step(carry: Any, row: Any) -> Any:
+            pairs = [_stacked(*pair, row[1]) for pair in zip(carry, row[0], strict=True)]
+            return tuple(zip(*pairs, strict=True))
+
+        rows = self._chosen(observation)
+        before = frames if jax.tree.structure(observation) != _ARRAY else (frames,)
+        after, stacked = jax.lax.scan(step, tuple(before), (tuple(rows), is_first))
+        return self._kept(observation, after), self._with(observation, stacked)
+
+    def _chosen(self, observation: Any) -> list[Any]:
+        leaves = jax.tree.leaves(observation)
+        return [leaf for leaf, is_chosen in zip(leaves, self.chosen, strict=True) if is_chosen]
+
+    def _with(self, observation: Any, stacked: Any) -> Any:
+        """Puts stacked leaves into the places of the chosen ones."""
+        leaves, structure = jax.tree.flatten(observation)
+        rest = iter(stacked)
+        every = [next(rest) if chosen else x for x, chosen in zip(leaves, self.chosen, strict=True)]
+        return jax.tree.unflatten(structure, every)
+
+    def _kept(self, observation: Any, frames: Any) -> Any:
+        """Returns frames as a carry keeps them: a tuple for a tree."""
+        return tuple(frames) if jax.tree.structure(observation) != _ARRAY else frames[0]
+
+
+_ARRAY: Any = jax.tree.structure(0)
+
+
+def _stacked(frames: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:
     """Appends a frame; at FIRST the whole stack is that frame, as EnvPool's own stack does."""
-    frames = jnp.concatenate([carry, observation[:, None]], axis=1)
+    frames = jnp.concatenate([frames, observation[:, None]], axis=1)
     first = is_first.reshape(-1, *(1,) * observation.ndim)
     frames = jnp.where(first, observation[:, None], frames)
     stacked = jnp.moveaxis(frames, 1, -1)
-    return frames[:, 1:], stacked.reshape(*stacked.shape[: observation.ndim - 1], -1)
-
-
-def stacked_shape(shape: tuple[int, ...], num_frames: int) -> tuple[int, ...]:
-    return shape if num_frames == 1 else (*shape[:-1], shape[-1] * num_frames)
+    return frames[:, 1:], stacked.reshape(*observation.shape[:-1], -1) if observation.ndim > 1 else stacked

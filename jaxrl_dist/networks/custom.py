@@ -70,18 +70,19 @@ def _make(flag: errors.Worded, name: str, how: str, **arguments: Any) -> Any:
     return made
 
 
-def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> None:
+def check(name: str, torso: nn.Module, observation: Any) -> None:
     """Tries a module of the user's, by shapes alone.
 
     Args:
         name: as in `make`.
         torso: from `make`.
-        observation: shape and dtype of an observation, without a batch.
+        observation: tree of `jax.ShapeDtypeStruct` of one observation, without a batch.
 
     Raises:
         UsageError: it fails, or does not map [B, ...] to [B, F]; the message names the line.
     """
-    batch = jax.ShapeDtypeStruct((2, *observation.shape), observation.dtype)
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), observation)
+    shapes = jax.tree.map(lambda x: x.shape, batch)
     try:
         variables = jax.eval_shape(lambda x: torso.init(jax.random.key(0), x), batch)
         if stateful := sorted(set(variables) - {"params"}):
@@ -99,13 +100,13 @@ def check(name: str, torso: nn.Module, observation: jax.ShapeDtypeStruct) -> Non
         ) from error
     except user_code.RAISED as error:
         raise UsageError(
-            given("network", name), f": {user_code.where(error)}; it was given observations {batch.shape}"
+            given("network", name), f": {user_code.where(error)}; it was given observations {shapes}"
         ) from error
     shape = getattr(features, "shape", None)
     if shape is None or len(shape) != 2 or shape[0] != 2:
         raise UsageError(
             given("network", name),
-            f" maps observations {batch.shape} to {'a tree' if shape is None else shape}; wanted (2, F)",
+            f" maps observations {shapes} to {'a tree' if shape is None else shape}; wanted (2, F)",
         )
 
 

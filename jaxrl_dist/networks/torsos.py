@@ -43,10 +43,9 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
     name, init, norm = config.torso, kernel(config.orthogonal, math.sqrt(2.0)), normalisation(config.layer_norm)
     dtype = jnp.dtype(config.compute)
     if name == "mlp":
-        sizes = config.hidden_sizes if last_layer else config.hidden_sizes[:-1]
-        return _Mlp(dtype, sizes, ACTIVATIONS[config.activation], init, norm)
+        return make_layers(config, last_layer=last_layer)
     if name in _CONVOLUTIONS:
-        if len(shape) != 3:
+        if not is_image(shape):
             raise UsageError(
                 given("network", name),
                 f" takes images [H, W, C]; this observation has shape {shape}: use ",
@@ -70,7 +69,31 @@ def make(config: "networks.Config", shape: tuple[int, ...], *, last_layer: bool)
     return custom.make(name)
 
 
-def _as_float(image: jax.Array, dtype: Any) -> jax.Array:
+def make_layers(config: "networks.Config", *, last_layer: bool) -> nn.Module:
+    """Makes the layers of the mlp torso, with the activation of the torso that the settings name."""
+    sizes = config.hidden_sizes if last_layer else config.hidden_sizes[:-1]
+    activation = ACTIVATIONS[config.activation if config.torso == "mlp" else "relu"]
+    init, norm = kernel(config.orthogonal, math.sqrt(2.0)), normalisation(config.layer_norm)
+    return _Mlp(jnp.dtype(config.compute), sizes, activation, init, norm)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Says whether observations of this shape are images [H, W, C]."""
+    return len(shape) == 3
+
+
+def is_of_images(name: str) -> bool:
+    """Says whether a torso takes images alone."""
+    return name in _CONVOLUTIONS
+
+
+def takes(name: str, shape: tuple[int, ...]) -> bool:
+    """Says whether a torso is of images, and takes those of this shape."""
+    return is_of_images(name) and is_image(shape) and min(shape[:2]) >= _CONVOLUTIONS[name]
+
+
+def as_float(image: jax.Array, dtype: Any) -> jax.Array:
+    """Casts an observation; bytes are divided by 255."""
     scale = 1 / 255 if image.dtype == jnp.uint8 else 1.0
     return (image.astype(jnp.float32) * scale).astype(dtype)
 
@@ -84,7 +107,7 @@ class _Mlp(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x, self.dtype).reshape(x.shape[0], -1)
+        x = as_float(x, self.dtype).reshape(x.shape[0], -1)
         for size in self.sizes:
             x = self.activation(self.norm()(nn.Dense(size, kernel_init=self.kernel)(x)))
         return x
@@ -148,7 +171,7 @@ class _Cnn(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x, self.dtype)
+        x = as_float(x, self.dtype)
         for filters, size, stride in self.layers:
             x = nn.relu(self.norm()(_Convolution(filters, size, stride, self.kernel)(x)))
         return _units(self.units * self.last_layer, self.kernel, self.norm, x)
@@ -164,7 +187,7 @@ class _ImpalaResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = _as_float(x, self.dtype)
+        x = as_float(x, self.dtype)
 
         def conv(x: jax.Array, channels: int) -> jax.Array:
             padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))

@@ -1,4 +1,6 @@
-"""Action distributions as pure functions of their parameters: categorical, Gaussian, and Gaussian squashed by tanh.
+"""Action distributions as pure functions of their parameters: categorical, Gaussian, Gaussian squashed by tanh.
+
+A product of categoricals is one over vectors of choices.
 
 Each offers `sample(key)`, `log_prob(sample)`, `entropy(key)`, `mode()` and `kl(other)`; one key serves a whole batch.
 `action(sample)` is the environment's action. A squashed distribution keeps samples from before tanh: near ±1
@@ -7,7 +9,7 @@ different samples have the same f32 action, from which no probability can be com
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import chex
@@ -131,6 +133,80 @@ def _log_softmax(logits: Array) -> list[Array]:
     shifted = [x - largest for x in columns]
     total = jnp.log(functools.reduce(operator.add, map(jnp.exp, shifted)))
     return [x - total for x in shifted]
+
+
+class Categoricals(NamedTuple):
+    """Independent categorical distributions, one for each of K numbers of an action.
+
+    Attributes:
+        parts: K distributions, with leaves [...].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> policy = distributions.Categoricals.of(jnp.array([[0.0, 2.0, 1.0, 3.0, 0.0]]), (3, 2))
+        >>> print(policy.mode(), policy.log_prob(policy.mode()).shape, policy.sample(jax.random.key(0)).shape)
+        [[1 0]] (1,) (1, 2)
+    """
+
+    parts: tuple[Categorical, ...]
+
+    @classmethod
+    def of(cls, logits: Array, sizes: Sequence[int]) -> "Categoricals":
+        """Splits logits f32 [..., sum of sizes] into those of each number."""
+        chex.assert_axis_dimension(logits, -1, sum(sizes))
+        return cls(tuple(map(Categorical, jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1))))
+
+    @property
+    def squashes(self) -> bool:
+        """Says whether actions differ from samples."""
+        return False
+
+    def sample(self, key: Array) -> Array:
+        """Draws i32 [..., K]."""
+        keys = jax.random.split(key, len(self.parts))
+        return jnp.stack([part.sample(own) for part, own in zip(self.parts, keys, strict=True)], -1)
+
+    def log_prob(self, action: Array) -> Array:
+        """Returns f32 [...] of actions int [..., K], summed over the numbers; −inf if one of them is forbidden."""
+        chex.assert_axis_dimension(action, -1, len(self.parts))
+        return functools.reduce(operator.add, [part.log_prob(action[..., k]) for k, part in enumerate(self.parts)])
+
+    def entropy(self, key: Array) -> Array:
+        """Returns f32 [...], exact; the key is not used."""
+        return functools.reduce(operator.add, [part.entropy(key) for part in self.parts])
+
+    def mode(self) -> Array:
+        """Returns i32 [..., K], the first of the likeliest choices of each number."""
+        return jnp.stack([part.mode() for part in self.parts], -1)
+
+    def action(self, sample: Array) -> Array:
+        """Returns i32 [..., K], the sample as it is."""
+        return sample
+
+    def kl(self, other: "Categoricals") -> Array:
+        """Returns f32 [...], KL(self ‖ other); inf where self allows a choice that other forbids."""
+        pairs = zip(self.parts, other.parts, strict=True)
+        return functools.reduce(operator.add, [mine.kl(theirs) for mine, theirs in pairs])
+
+
+def masked(x: Array, legal: Array) -> Array:
+    """Forbids actions: their logits or values become −inf.
+
+    Args:
+        x: f32 [..., A].
+        legal: bool [..., A]; where none is legal, as after an episode's end, all are.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> print(distributions.masked(jnp.ones((2, 2)), jnp.array([[True, False], [False, False]])))
+        [[  1. -inf]
+         [  1.   1.]]
+    """
+    chex.assert_equal_shape([x, legal])
+    return jnp.where(legal | ~legal.any(-1, keepdims=True), x, -jnp.inf)
 
 
 class Gaussian(NamedTuple):

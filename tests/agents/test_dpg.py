@@ -175,7 +175,7 @@ def test_policy_and_critic_have_paces_of_their_own() -> None:
         (SPEC._replace(action=types.DiscreteSpace(3)), NETWORK, ["discrete"]),
         (SPEC._replace(action=types.BoxSpace((2,), -np.inf, np.inf)), NETWORK, ["bounds"]),
         (SPEC._replace(action=types.BoxSpace((2, 2), -1, 1)), NETWORK, ["[A]", "[2, 2]"]),
-        (SPEC._replace(observation=jax.ShapeDtypeStruct((4, 4, 1), jnp.uint8)), NETWORK, ["observations"]),
+        (SPEC._replace(action=types.MultiDiscreteSpace((3, 2))), NETWORK, ["discrete"]),
         (SPEC, networks.Config(torso="mlp", core="lstm"), ["--network.core=lstm"]),
     ],
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import conftest
 import numpy as np
 import pytest
 
@@ -175,7 +176,7 @@ ELSEWHERE = {
         "network.num_frames",
         "layout.num_devices",
     }
-    | {"network.forget_bias"}
+    | {"network.forget_bias", "network.embedding_size", "network.policy_inputs", "network.value_inputs"}
     | {f"learner.{name}" for name in ("target_period", "target_rate")},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
@@ -247,6 +248,22 @@ def test_no_switch_is_missing_from_the_test_above():
     mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
     assert mixed == {*ALTERED["impala_replay"]}
     assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["ppo", "dqn"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("network.embedding_size", 3), ("network.policy_inputs", ("goal",)), ("network.value_inputs", ("goal",))],
+)
+def test_switches_of_trees_bite(small, system, name, value):
+    reference = small(system, "toy:choice", 1, {}).run(2).params
+    if (system, name) == ("dqn", "network.policy_inputs"):
+        with conftest.refused(f"--{name}=goal"):
+            small(system, "toy:choice", 1, {name: value})
+        return
+    altered = small(system, "toy:choice", 1, {name: value}).run(2).params
+    assert [leaf.shape for leaf in reference] != [leaf.shape for leaf in altered]
 
 
 @pytest.mark.slow

@@ -51,6 +51,9 @@ def all_names() -> list[str]:
 def random_action(spec: types.EnvironmentSpec, key: jax.Array, num_envs: int) -> jax.Array:
     if isinstance(spec.action, types.DiscreteSpace):
         return jax.random.randint(key, (num_envs,), 0, spec.action.num_values)
+    if isinstance(spec.action, types.MultiDiscreteSpace):
+        sizes = jnp.asarray(spec.action.num_values)
+        return jax.random.randint(key, (num_envs, len(sizes)), 0, sizes)
     return jax.random.uniform(key, (num_envs, *spec.action.shape), minval=spec.action.low, maxval=spec.action.high)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         spec: of the environment.
 
     Raises:
-        UnfitError: actions are real-valued.
+        UnfitError: actions are real-valued, or vectors of choices.
 
     Example:
         >>> from jaxrl_dist import envs
@@ -40,12 +40,15 @@ def check_discrete(spec: types.EnvironmentSpec) -> int:
         3
     """
     if not isinstance(spec.action, types.DiscreteSpace):
-        told = errors.given("env", spec.name), ": its actions are real, and this agent needs discrete ones"
+        what = "vectors of choices" if isinstance(spec.action, types.MultiDiscreteSpace) else "real"
+        told = errors.given("env", spec.name), f": its actions are {what}, and this agent needs one choice of few"
         raise errors.UnfitError(*told, actions=spec.action.kind)
     return spec.action.num_values
 
 
-def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.0) -> tuple[networks.Head, ...]:
+def heads(
+    num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.0, inputs: tuple[str, ...] = ()
+) -> tuple[networks.Head, ...]:
     """Returns the heads whose outputs `join` takes.
 
     Args:
@@ -53,6 +56,7 @@ def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.
         dueling: whether value and advantages have a head each.
         num_atoms: atoms of a distribution, whose logits are the outputs; 1 for plain values.
         noise: σ₀ of noisy layers; 0 for plain ones.
+        inputs: of these heads, from `inputs_of`.
 
     Example:
         >>> from jaxrl_dist.agents.shared import action_values
@@ -60,7 +64,22 @@ def heads(num_actions: int, dueling: bool, num_atoms: int = 1, noise: float = 0.
         [('value', 5), ('advantage', 15)]
     """
     sizes = {"value": num_atoms, "advantage": num_actions * num_atoms} if dueling else {"q": num_actions * num_atoms}
-    return tuple(networks.Head(name, size, 1.0, noise=noise) for name, size in sizes.items())
+    return tuple(networks.Head(name, size, 1.0, noise=noise, inputs=inputs) for name, size in sizes.items())
+
+
+def inputs_of(network: networks.Config) -> tuple[str, ...]:
+    """Returns the leaves of the observation that the values of actions see.
+
+    Raises:
+        UsageError: some are given for a policy.
+    """
+    if network.policy_inputs:
+        raise errors.UsageError(
+            errors.given("network.policy_inputs", ",".join(network.policy_inputs)),
+            ": this agent has no policy beside its values of actions; use ",
+            errors.given("network.value_inputs", ",".join(network.policy_inputs)),
+        )
+    return network.value_inputs
 
 
 def join(outputs: dict[str, Array], num_actions: int) -> Array:
@@ -71,7 +90,8 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
         num_actions: A.
 
     Returns:
-        Values f32 [..., A], or logits f32 [..., A, atoms] if heads have more than one atom.
+        Values f32 [..., A], −inf of illegal actions; or logits f32 [..., A, atoms] if heads have more than one atom,
+        whose `means` know illegal actions.
 
     Source: Wang et al. 2016, "Dueling network architectures for deep reinforcement learning", equation 9; over
         distributions: Hessel et al. 2018, section "Rainbow".
@@ -87,7 +107,30 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
     q = first.reshape(*first.shape[:-1], num_actions, -1)
     if "value" in outputs:
         q = outputs["value"][..., None, :] + q - q.mean(-2, keepdims=True)
-    return q[..., 0] if q.shape[-1] == 1 else q
+    return _legal(q[..., 0], outputs) if q.shape[-1] == 1 else q
+
+
+def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
+    """Returns the values f32 [..., A] of actions, −inf of illegal ones.
+
+    Args:
+        q: from `join`.
+        support: atoms f32 [atoms] of q's logits, None of values.
+        outputs: from which q was joined.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> outputs = {"q": jnp.zeros((1, 4)), "mask": jnp.array([[True, False]])}
+        >>> q = action_values.join(outputs, num_actions=2)
+        >>> print(action_values.means(q, jnp.array([1.0, 3.0]), outputs))
+        [[  2. -inf]]
+    """
+    return q if support is None else _legal(jax.nn.softmax(q) @ support, outputs)
+
+
+def _legal(values: Array, outputs: dict[str, Array]) -> Array:
+    return distributions.masked(values, outputs["mask"]) if "mask" in outputs else values
 
 
 def of_action(q: Array, action: Array) -> Array:
@@ -126,13 +169,14 @@ def _summed(q: Array, action: Array) -> Array:
     return functools.reduce(operator.add, [jnp.where(action == i, part, 0.0) for i, part in enumerate(parts)])
 
 
-def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
-    """Returns the best actions, or with probability ε any at random.
+def epsilon_greedy(q: Array, key: Array, epsilon: Array, *, some_illegal: bool = False) -> Array:
+    """Returns the best actions, or with probability ε any legal one at random.
 
     Args:
-        q: values f32 [B, A].
+        q: values f32 [B, A], −inf of illegal actions.
         key: typed key [].
         epsilon: ε f32 [B].
+        some_illegal: whether any action can be illegal.
 
     Returns:
         i32 [B].
@@ -148,7 +192,16 @@ def epsilon_greedy(q: Array, key: Array, epsilon: Array) -> Array:
     greedy = jnp.argmax(q, axis=-1).astype(jnp.int32)
     uniform = jax.random.uniform(key, (2, *greedy.shape))
     random = jnp.minimum((uniform[0] * q.shape[-1]).astype(jnp.int32), q.shape[-1] - 1)
+    if some_illegal:
+        random = _nth_legal(q > -jnp.inf, uniform[0])
     return jnp.where(uniform[1] < epsilon, random, greedy)
+
+
+def _nth_legal(legal: Array, uniform: Array) -> Array:
+    """Returns i32 [B], the action at the share `uniform` f32 [B] of the legal ones, bool [B, A], in their order."""
+    count = legal.sum(-1)
+    nth = jnp.minimum((uniform * count).astype(jnp.int32), count - 1)
+    return jnp.argmax(jnp.cumsum(legal, axis=-1) > nth[:, None], axis=-1).astype(jnp.int32)
 
 
 def epsilon_schedule(

@@ -1,7 +1,7 @@
 """Parts of agents with a policy and a value: heads, acting, advantages of an unroll."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import chex
@@ -38,8 +38,8 @@ class Extras(NamedTuple):
     Attributes:
         log_prob: f32 [B], of the action.
         sample: f32 [B, A], the sample before squashing.
-        observation: [B, ...], normalised by the statistics of the policy that acted, which are older than the learner's
-            if there is a lag.
+        observation: the numbers of the observation, [B, ...], normalised by the statistics of the policy that acted,
+            which are older than the learner's if there is a lag.
     """
 
     log_prob: ArrayTree
@@ -134,7 +134,9 @@ def make_agent(
         'none'
     """
     distribution, heads = policy_head(spec, config.distribution)
-    net = networks.make(network, normalisation.observed(config, spec), (*heads, networks.Head("value", 1, 1.0)))
+    heads = tuple(head._replace(inputs=network.policy_inputs) for head in heads)
+    value = networks.Head("value", 1, 1.0, inputs=network.value_inputs)
+    net = networks.make(network, normalisation.observed(config, spec), (*heads, value))
     parts = Parts(config, net, distribution)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), normalisation.initial(config, spec.observation)),
@@ -182,7 +184,7 @@ def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.Ac
     extras = Extras(
         policy.log_prob(sample),
         sample if policy.squashes else (),
-        seen if parts.config.normalise_observations else (),
+        normalisation.numbers(seen) if parts.config.normalise_observations else (),
     )
     return types.ActOutput(policy.action(sample), extras, carry)
 
@@ -227,7 +229,7 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
     advantage, target = jax.vmap(gae, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     steps = jax.tree.map(lambda x: x[:-1], sequences.steps)
     return Batch(
-        inputs=rows[:-1],
+        inputs=jax.tree.map(lambda x: x[:-1], rows),
         is_first=is_first[:-1],
         carry=sequences.carry.core.memory,
         sample=drawn(steps),
@@ -250,8 +252,12 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
     observation = normalisation.observation(config, params.statistics, timestep.observation)
     if config.normalise_observations:
         acted = agents.taught_rows(timestep.step_type).at[-1].set(0.0) > 0
-        acted = acted.reshape(*acted.shape, *(1,) * (observation.ndim - 2))
-        observation = jnp.where(acted, sequences.steps.extras.observation, observation)
+
+        def as_acted(stored: Array, anew: Array) -> Array:
+            return jnp.where(acted.reshape(*acted.shape, *(1,) * (anew.ndim - 2)), stored, anew)
+
+        seen = jax.tree.map(as_acted, sequences.steps.extras.observation, normalisation.numbers(observation))
+        observation = normalisation.with_numbers(observation, seen)
     is_first = agents.is_first(timestep)
     stacked = parts.net.inputs(sequences.carry.core.frames, observation, is_first)
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
@@ -320,7 +326,8 @@ def policy_head(
     """Chooses the function that makes a distribution over actions from a network's outputs.
 
     Args:
-        spec: its action space decides between a categorical and a real-valued policy.
+        spec: its action space decides between a categorical policy, a product of these, and a real-valued one. Actions
+            that its mask forbids have probability 0.
         kind: kind of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`,
             squashed to [-1, 1] with deviations softplus(x) + 1e-3 from the network, as in Brax (Freeman et al. 2021).
 
@@ -342,7 +349,10 @@ def policy_head(
     """
     action = spec.action
     if isinstance(action, types.DiscreteSpace):
-        return lambda outputs: distributions.Categorical(outputs["policy"]), (_head(action.num_values),)
+        return lambda outputs: distributions.Categorical(_logits(outputs)), (_head(action.num_values),)
+    if isinstance(action, types.MultiDiscreteSpace):
+        sizes = action.num_values
+        return lambda outputs: _categoricals(outputs, sizes), (_head(sum(sizes)),)
     if len(action.shape) != 1:
         raise UsageError(
             given("env", spec.name), f": policies give real actions of shape [A], not {list(action.shape)}"
@@ -364,6 +374,19 @@ def _head(size: int) -> networks.Head:
     return networks.Head("policy", size, 0.01)
 
 
+def _logits(outputs: dict[str, Array]) -> Array:
+    return distributions.masked(outputs["policy"], outputs["mask"]) if "mask" in outputs else outputs["policy"]
+
+
+def _categoricals(outputs: dict[str, Array], sizes: Sequence[int]) -> distributions.Categoricals:
+    policy = distributions.Categoricals.of(outputs["policy"], sizes)
+    if "mask" not in outputs:
+        return policy
+    legal = jnp.split(outputs["mask"], np.cumsum(sizes)[:-1], axis=-1)
+    logits = [distributions.masked(part.logits, mask) for part, mask in zip(policy.parts, legal, strict=True)]
+    return distributions.Categoricals(tuple(map(distributions.Categorical, logits)))
+
+
 def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:
     return distributions.Gaussian(outputs["policy"], outputs["log_std"])
 
@@ -373,7 +396,7 @@ def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
     return distributions.TanhGaussian(mean, jnp.log(jax.nn.softplus(raw) + 1e-3))
 
 
-def _policy(parts: Parts, params: types.Params, inputs: types.ActInputs) -> tuple[Any, Carry, Array]:
+def _policy(parts: Parts, params: types.Params, inputs: types.ActInputs) -> tuple[Any, Carry, ArrayTree]:
     """Returns the distribution of actions, the carry, and the observations as the network got them."""
     config, carry, timestep = parts.config, inputs.carry, inputs.timestep
     observation = normalisation.observation(config, params.statistics, timestep.observation)

@@ -1,5 +1,6 @@
 """Parts of agents with bounded real actions: bounds, a policy, and critics of observations joined with actions."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,9 @@ import numpy as np
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents.shared import transitions
 from jaxrl_dist.types import Array, ArrayTree
+
+# Names of the parts of what a critic sees, where it is a tree.
+_OBSERVATION, _ACTION = "observation", "action"
 
 
 class Range(NamedTuple):
@@ -35,7 +39,7 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
     """
     action = spec.action
     if action.kind != "bounded":
-        what = "are discrete" if action.kind == "discrete" else "have no bounds"
+        what = "have no bounds" if action.kind == "unbounded" else "are discrete"
         told = errors.given("env", spec.name), f": its actions {what}, and this agent needs bounded real ones"
         raise errors.UnfitError(*told, actions=action.kind)
     assert isinstance(action, types.BoxSpace)
@@ -74,25 +78,44 @@ def policy_and_critic(
         per_action: number of outputs of the policy for each of the A components.
 
     Raises:
-        UsageError: observations are no vector, or the network has a memory.
+        UsageError: the torso does not fit the observation, or the network has a memory.
     """
-    observation = spec.observation
-    if not isinstance(observation, jax.ShapeDtypeStruct) or len(observation.shape) != 1:
-        told = errors.given("env", spec.name), ": this agent takes observations that are vectors"
-        raise errors.UnfitError(*told, actions="unbounded")
     if network.core != "identity":
         raise errors.UsageError(
             errors.given("network.core", network.core), ": this agent replays single steps; valid: identity"
         )
-    joined = jax.ShapeDtypeStruct((observation.shape[0] + action_size,), jnp.float32)
-    policy = networks.make(network, spec, (networks.Head("policy", per_action * action_size, 0.01),))
-    critic = networks.make(network, spec._replace(observation=joined), (networks.Head("value", num_atoms, 1.0),))
+    action = jax.ShapeDtypeStruct((action_size,), jnp.float32)
+    joined = jax.eval_shape(joined_with, jax.tree.map(_batched, spec.observation), _batched(action))
+    joined = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), joined)
+    categories = {f"{_OBSERVATION}/{name}".rstrip("/"): numbers for name, numbers in spec.categories.items()}
+    seen = tuple(f"{_OBSERVATION}/{name}" for name in network.value_inputs)
+    with_action = network if not seen else dataclasses.replace(network, value_inputs=(*seen, _ACTION))
+    policy_inputs, value_inputs = network.policy_inputs, with_action.value_inputs
+    policy = networks.make(
+        network, spec, (networks.Head("policy", per_action * action_size, 0.01, inputs=policy_inputs),)
+    )
+    critic = networks.make(
+        dataclasses.replace(with_action, policy_inputs=()),
+        spec._replace(observation=joined, categories=categories),
+        (networks.Head("value", num_atoms, 1.0, inputs=value_inputs),),
+    )
     return policy, critic
 
 
-def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: Array, action: Array) -> Array:
+def joined_with(observation: ArrayTree, action: Array) -> ArrayTree:
+    """Returns what a critic sees: a vector [N, D] and an action [N, A] in one vector, of all else a tree of both."""
+    if getattr(observation, "ndim", 0) == 2:
+        return jnp.concatenate([observation.astype(jnp.float32), action], -1)
+    return {_ACTION: action, _OBSERVATION: observation}
+
+
+def _batched(struct: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, *struct.shape), struct.dtype)
+
+
+def evaluate_critics(critic: networks.Network, params: ArrayTree, observation: ArrayTree, action: Array) -> Array:
     """Returns f32 [C, N, atoms] of all critics; actions f32 [N, A] lie in [-1, 1]."""
-    joined = jnp.concatenate([observation.astype(jnp.float32), action], -1)
+    joined = joined_with(observation, action)
     return jax.vmap(lambda one: networks.of_rows(critic, one, joined)["value"])(params)
 
 

@@ -1,9 +1,11 @@
 """Observations and rewards normalised by running statistics, which are frozen within an update and move after it.
 
+An observation of one array is normalised as it is; of a tree the real numbers are, but no truth values and integers.
+
 Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3 and appendix A.2.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -51,10 +53,28 @@ class Statistics(NamedTuple):
     own: ArrayTree = ()
 
 
-def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statistics:
+def numbers(observation: ArrayTree) -> ArrayTree:
+    """Returns what is normalised of an observation: the array that it is, or the list of a tree's real numbers."""
+    if jax.tree.structure(observation) == _ARRAY:
+        return observation
+    return [leaf for leaf in jax.tree.leaves(observation) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+
+def with_numbers(observation: ArrayTree, changed: ArrayTree) -> ArrayTree:
+    """Returns an observation with others in the place of its `numbers`."""
+    if jax.tree.structure(observation) == _ARRAY:
+        return changed
+    rest = iter(changed)
+    return jax.tree.map(lambda leaf: next(rest) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, observation)
+
+
+_ARRAY: Any = jax.tree.structure(0)
+
+
+def initial(config: Settings, observation_spec: ArrayTree) -> Statistics:
     """Returns the statistics before any row."""
     return Statistics(
-        statistics.initial(observation_spec) if config.normalise_observations else (),
+        statistics.initial(numbers(observation_spec)) if config.normalise_observations else (),
         statistics.initial(jax.ShapeDtypeStruct((), jnp.float32)) if config.scale_rewards else (),
     )
 
@@ -62,7 +82,8 @@ def initial(config: Settings, observation_spec: jax.ShapeDtypeStruct) -> Statist
 def observed(config: Settings, spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
     """Returns the environment's spec with observations as the network gets them."""
     if config.normalise_observations or config.clip_observations:
-        spec = spec._replace(observation=jax.ShapeDtypeStruct(spec.observation.shape, jnp.float32))
+        as_real = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), numbers(spec.observation))
+        spec = spec._replace(observation=with_numbers(spec.observation, as_real))
     return spec
 
 
@@ -78,13 +99,14 @@ def next_return(config: Settings, discounted_return: ArrayTree, timestep: types.
     return jnp.where(agents.is_first(timestep), 0.0, config.discount * discounted_return + timestep.reward)
 
 
-def observation(config: Settings, running: Statistics, observation: Array) -> Array:
-    """Returns observations [..., *shape] as the network gets them."""
+def observation(config: Settings, running: Statistics, observation: ArrayTree) -> ArrayTree:
+    """Returns observations, a tree of [..., *shape], as the network gets them."""
+    seen, bound = numbers(observation), config.clip_observations
     if config.normalise_observations:
-        observation = statistics.normalise(observation, running.observation)
-    if config.clip_observations:
-        observation = jnp.clip(observation.astype(jnp.float32), -config.clip_observations, config.clip_observations)
-    return observation
+        seen = statistics.normalise(seen, running.observation)
+    if bound:
+        seen = jax.tree.map(lambda x: jnp.clip(x.astype(jnp.float32), -bound, bound), seen)
+    return with_numbers(observation, seen)
 
 
 def reward(config: Settings, running: Statistics, reward: Array) -> Array:
@@ -108,7 +130,7 @@ def update(
     """
     taught = agents.taught_rows(timestep.step_type[:-1]).reshape(-1)
     if config.normalise_observations:
-        rows = timestep.observation[:-1].reshape(-1, *timestep.observation.shape[2:])
+        rows = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), numbers(timestep.observation))
         running = running._replace(observation=statistics.update(running.observation, rows, taught, axis))
     if config.scale_rewards:
         _, discounted = jax.lax.scan(

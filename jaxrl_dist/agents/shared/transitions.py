@@ -10,26 +10,26 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import returns, values
-from jaxrl_dist.types import Array
+from jaxrl_dist.types import Array, ArrayTree
 
 
 class Batch(NamedTuple):
     """N transitions of up to n steps.
 
     Attributes:
-        inputs: [N, ...], of the network.
+        inputs: tree of [N, ...], of the network.
         action: [N, ...].
         reward: f32 [N], the discounted sum of k ≤ n rewards.
         discount: f32 [N], γ^k·∏discount, the factor of the bootstrap value.
-        next_inputs: [N, ...], k steps on.
+        next_inputs: tree of [N, ...], k steps on.
         taught: f32 [N], 1 where the transition teaches.
     """
 
-    inputs: Array
+    inputs: ArrayTree
     action: Array
     reward: Array
     discount: Array
-    next_inputs: Array
+    next_inputs: ArrayTree
     taught: Array
 
 
@@ -136,17 +136,20 @@ def prepare(rule: Rule, net: networks.Network, sequences: types.Unroll) -> Batch
     """
     timestep = sequences.steps.timestep
     reward, offset, discount = join(rule, timestep)
-    inputs = net.inputs(sequences.carry.frames, timestep.observation, agents.is_first(timestep))[rule.context :]
-    next_inputs = inputs[1]
-    if rule.n_step > 1:
-        index = offset.reshape(1, -1, *(1,) * (inputs.ndim - 2))
-        next_inputs = jnp.take_along_axis(inputs, index, axis=0)[0]
+    inputs = net.inputs(sequences.carry.frames, timestep.observation, agents.is_first(timestep))
+    inputs = jax.tree.map(lambda x: x[rule.context :], inputs)
+
+    def ahead(x: Array) -> Array:
+        if rule.n_step == 1:
+            return x[1]
+        return jnp.take_along_axis(x, offset.reshape(1, -1, *(1,) * (x.ndim - 2)), axis=0)[0]
+
     return Batch(
-        inputs[0],
+        jax.tree.map(lambda x: x[0], inputs),
         sequences.steps.action[rule.context],
         reward,
         discount,
-        next_inputs,
+        jax.tree.map(ahead, inputs),
         agents.taught_rows(timestep.step_type[rule.context]),
     )
 
