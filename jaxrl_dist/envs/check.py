@@ -113,8 +113,6 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     for fact in report.facts:
         print(f"{'BROKEN' if fact.broken else 'holds':10}{fact.rule}{': ' * bool(fact.broken)}{fact.broken}")
-    if not isinstance(environment.spec.observation, jax.ShapeDtypeStruct):
-        print("note      its observation is a tree, and networks take one array; see FlattenObservation of gymnasium")
     mean = f", mean random return {report.mean_return:.4g}" if report.episodes else ""
     print(f"{report.episodes} episodes{mean}")
     print(f"{report.steps_per_s:,.0f} steps/s")
@@ -178,7 +176,7 @@ def _play(
     row = environment.reset()
     played = [(row, jax.tree.map(np.copy, row))]
     for _ in range(steps):
-        action = _random_action(rng, environment.spec, environment.num_envs)
+        action = _random_action(rng, environment.spec, row.observation, environment.num_envs)
         start = time.perf_counter()
         row = environment.step(action)
         seconds += time.perf_counter() - start
@@ -186,11 +184,21 @@ def _play(
     return played, seconds
 
 
-def _random_action(rng: np.random.Generator, spec: types.EnvironmentSpec, num_envs: int) -> np.ndarray:
-    if isinstance(spec.action, types.DiscreteSpace):
-        return rng.integers(0, spec.action.num_values, num_envs, dtype=np.int32)
-    low, high = (np.clip(bound, -1e3, 1e3) for bound in (spec.action.low, spec.action.high))
-    return rng.uniform(low, high, (num_envs, *spec.action.shape)).astype(np.float32)
+def _random_action(
+    rng: np.random.Generator, spec: types.EnvironmentSpec, observation: Any, num_envs: int
+) -> np.ndarray:
+    """Draws actions uniformly, of choices among the legal ones."""
+    space = spec.action
+    if isinstance(space, types.BoxSpace):
+        low, high = (np.clip(bound, -1e3, 1e3) for bound in (space.low, space.high))
+        return rng.uniform(low, high, (num_envs, *space.shape)).astype(np.float32)
+    sizes = np.ravel(space.num_values)
+    legal = np.ones((num_envs, sizes.sum()), bool)
+    if spec.mask:
+        legal = np.asarray(types.named_leaves(observation)[spec.mask]).reshape(num_envs, -1) != 0
+    parts = (part | ~part.any(1, keepdims=True) for part in np.split(legal, np.cumsum(sizes)[:-1], axis=1))
+    chosen = [np.argmax((1 + rng.random(part.shape)) * part, 1).astype(np.int32) for part in parts]
+    return chosen[0] if isinstance(space, types.DiscreteSpace) else np.stack(chosen, 1)
 
 
 def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
@@ -254,11 +262,13 @@ def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
     action = spec.action
     if isinstance(action, types.DiscreteSpace):
         actions = f"0 to {action.num_values - 1}"
+    elif isinstance(action, types.MultiDiscreteSpace):
+        actions = f"{len(action.num_values)} numbers, each below {', '.join(map(str, action.num_values))}"
     else:
         actions = f"f32{list(action.shape)} in {np.min(action.low):g} to {np.max(action.high):g}"
     lines = {
         "observation": ", ".join(shapes),
-        "action": actions,
+        "action": f"{actions}, those of {spec.mask} are legal" if spec.mask else actions,
         "family": spec.family,
         "reward": f"{spec.reward_range[0]:g} to {spec.reward_range[1]:g}",
         "time limit": f"{spec.time_limit} steps" if spec.time_limit else "none",

@@ -90,6 +90,41 @@ def test_every_kind_of_observation_becomes_an_array_of_the_tree() -> None:
         assert row.observation["pair"][1].tolist() == [[t, -t]] * 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "space", "sent", "received"),
+    [
+        ("from_five", types.DiscreteSpace(3), [2, 0], [[7], [5]]),
+        ("vector", types.MultiDiscreteSpace((3, 2)), [[2, 0], [1, 1]], [[2, -1], [1, 0]]),
+        ("table", types.MultiDiscreteSpace((3, 2, 2, 2)), [[2, 1, 0, 1], [0, 0, 1, 1]], [[2, 1, 0, 1], [0, 0, 1, 1]]),
+        ("switches", types.MultiDiscreteSpace((2, 2, 2, 2)), [[1, 0, 1, 1], [0] * 4], [[1, 0, 1, 1], [0] * 4]),
+    ],
+)
+def test_every_kind_of_choice_reaches_the_environment_as_its_own(
+    kind: str, space: Any, sent: list[Any], received: list[Any]
+) -> None:
+    name = "fakes.registered:Choosing-v0"
+    spec = task(name, kind=kind).spec
+    assert (spec.action, spec.mask, spec.categories) == (space, "action_mask", {"hand": (4, 3)})
+    rows = play(name, np.asarray([sent, sent]), kind=kind)
+    assert rows[1].observation["last"].tolist() == rows[2].observation["last"].tolist() == received
+    assert rows[0].observation["hand"].tolist() == [[3, 2]] * 2
+    with pytest.raises(ValueError, match="valid: 0 to"):
+        play(name, np.asarray([np.add(sent, 3)]), kind=kind)
+
+
+def test_a_flat_observation_is_one_vector_beside_the_mask() -> None:
+    name = "fakes.registered:Choosing-v0"
+    spec = task(name, flatten="true").spec
+    assert spec.observation["observation"] == jax.ShapeDtypeStruct((8,), jnp.float32)
+    assert (spec.mask, spec.categories) == ("action_mask", {})
+    row = play(name, np.asarray([[2, 0]]), flatten="true")[1]
+    # The hand as one-hot vectors of four and of three, and the last action.
+    assert row.observation["observation"].tolist() == [[0, 0, 0, 1, 0, 0, 1, 7], [0, 0, 0, 1, 0, 0, 1, 5]]
+    assert row.observation["action_mask"].tolist() == [[1, 0, 1]] * 2
+    tree = play("fakes.registered:Spaces-v0", np.full((1, 1, 2), 0.5), flatten="true")[1].observation
+    assert tree.shape == (1, 4 + 3 + 60 + 1 + 2) and tree.dtype == np.float32
+
+
 def test_real_actions_are_clipped_into_bounds_of_64_bits() -> None:
     # float32(0.1) and float32(0.7) lie outside of 0.1 and inside of 0.7; the environment asserts its own bounds.
     for action in ([9.0, 9.0], [-9.0, -9.0]):
@@ -138,11 +173,9 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         ("CartPole-v1", {"gravty": "3"}, "gravty: .*max_episode_steps, .*sutton_barto_reward, workers"),
         ("CartPole-v1", {"workers": "two"}, "workers=two: "),
         ("CartPole-v1", {"max_restarts": "-1"}, r"max_restarts=-1: .*\b0\b"),
-        ("fakes.registered:Spaces-v0", {"kind": "multi_action"}, "actions .*MultiDiscrete"),
-        ("fakes.registered:Spaces-v0", {"kind": "from_one"}, r"Discrete .*\b0\b"),
         ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions .*Box"),
         ("fakes.registered:Spaces-v0", {"kind": "text"}, "observation .*Text"),
-        ("fakes.registered:Spaces-v0", {"kind": "multi"}, "observation/x .*MultiDiscrete"),
+        ("fakes.registered:Spaces-v0", {"kind": "table"}, "observation/x .*MultiDiscrete"),
         ("fakes.registered:Spaces-v0", {"kind": "exit"}, "SystemExit: 6"),
         ("fakes.registered:Spaces-v0", {"kind": "bare"}, "spaces: AttributeError"),
     ],

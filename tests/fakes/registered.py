@@ -47,11 +47,9 @@ class Spaces(gymnasium.Env):
                 }
             ),
             "text": spaces.Text(5),
-            "multi": spaces.Dict({"x": spaces.MultiDiscrete([2, 2])}),
+            "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
         }.get(kind, spaces.Discrete(3))
         self.action_space = {
-            "multi_action": spaces.MultiDiscrete([2, 2]),
-            "from_one": spaces.Discrete(2, start=1),
             "integers": spaces.Box(0, 9, (2,), np.int32),
             "discrete": spaces.Discrete(2),
             "outside": spaces.Discrete(2),
@@ -80,6 +78,40 @@ class Spaces(gymnasium.Env):
         }
 
 
+class Choosing(gymnasium.Env):
+    """Shows the last action as it got it, beside a mask of legal ones and a vector of choices."""
+
+    def __init__(self, kind: str = "from_five") -> None:
+        self.action_space = {
+            "from_five": spaces.Discrete(3, start=5),
+            "vector": spaces.MultiDiscrete([3, 2], start=[0, -1]),
+            "table": spaces.MultiDiscrete([[3, 2], [2, 2]]),
+            "switches": spaces.MultiBinary(4),
+        }[kind]
+        count = {"from_five": 3, "vector": 5, "table": 9, "switches": 8}[kind]
+        size = np.size(np.zeros(self.action_space.shape))
+        self.observation_space = spaces.Dict(
+            {
+                "action_mask": spaces.Box(0, 1, (count,), np.int8),
+                "hand": spaces.MultiDiscrete([4, 3], start=[1, 0]),
+                "last": spaces.Box(-9, 9, (size,), np.int64),
+            }
+        )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self._observation(np.zeros(self.action_space.shape, int)), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return self._observation(action), 0.0, False, False, {}
+
+    def _observation(self, action: Any) -> Any:
+        mask = np.zeros(self.observation_space["action_mask"].shape, np.int8)
+        mask[::2] = 1
+        return {"action_mask": mask, "hand": np.array([4, 2]), "last": np.ravel(action).astype(np.int64)}
+
+
 class Slow(gymnasium.Env):
     """Never comes back where it is told to, whatever is thrown at it once."""
 
@@ -105,5 +137,6 @@ gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "
 gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})
 gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})
 gymnasium.register("Spaces-v0", Spaces)
+gymnasium.register("Choosing-v0", Choosing)
 gymnasium.register("Local-v0", lambda: Spaces())
 gymnasium.register("Broken-v0", "nowhere_at_all:Env")

@@ -50,7 +50,7 @@ class _Single(checked.Checked):
         super().__init__(plan.spec, 1, 1)
         self.timeout_s, self.waiting_since = timeout_s, 0.0
         self._environment, self._plan, self._seed = environment, plan, seed
-        self._has_ended, self._sent = True, np.zeros((), plan.action_dtype)
+        self._has_ended, self._sent = True, np.zeros(plan.shape, plan.action_dtype)
 
     @property
     def waiting_for(self) -> np.ndarray:
@@ -61,7 +61,7 @@ class _Single(checked.Checked):
         return self._row(observation, 0.0, False, False, is_first=True)
 
     def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        self._busy[env_ids], self._sent = True, action.astype(self._plan.action_dtype)[0]
+        self._busy[env_ids], self._sent = True, self._plan.sent(action)[0]
 
     def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
         if self._has_ended:

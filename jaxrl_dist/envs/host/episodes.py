@@ -1,6 +1,6 @@
 """Seeds, checks of actions and rows, and bookkeeping of episodes, for all adapters of CPU environments."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from jaxrl_dist import envs, errors, types
 _LARGEST = 3e38
 # Smaller images are too small for the convolutions of the family of Atari.
 _NATURE_CNN_PIXELS = 36
+# Name of the leaf of an observation that says which actions are legal, as PettingZoo's and Gymnasium's tasks have it.
+MASK = "action_mask"
 
 
 def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) -> np.ndarray:
@@ -36,7 +38,7 @@ def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.nd
 
     Args:
         spec: of the environment.
-        action: i32 [N], or f32 [N, ...].
+        action: i32 [N] or [N, K], or f32 [N, ...].
         env_ids: i32 [N], for the message; by default 0 … N − 1.
 
     Raises:
@@ -48,7 +50,9 @@ def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.nd
     if not valid.all():
         row = int((~valid).argmax())
         env = row if env_ids is None else env_ids[row]
-        expected = f"0 to {space.num_values - 1}" if isinstance(space, types.DiscreteSpace) else "finite numbers"
+        expected = "finite numbers"
+        if not isinstance(space, types.BoxSpace):
+            expected = f"0 to {np.subtract(space.num_values, 1).tolist()}"
         raise ValueError(f"{spec.name}: action {action[row]} for environment {env}; valid: {expected}")
     if isinstance(space, types.BoxSpace):
         return np.ascontiguousarray(np.clip(action, space.low, space.high), np.float32)
@@ -74,25 +78,26 @@ def safe_action(spec: types.EnvironmentSpec, action: jax.Array) -> jax.Array:
     """
     _check_kind(spec, action)
     space, valid = spec.action, _valid(spec.action, action)
-    if isinstance(space, types.DiscreteSpace):
-        return jnp.where(valid, action, 0).astype(np.int32)
-    finite = jnp.where(valid.reshape(-1, *(1,) * len(space.shape)), action, 0)
+    finite = jnp.where(valid.reshape(-1, *(1,) * (action.ndim - 1)), action, 0)
+    if not isinstance(space, types.BoxSpace):
+        return finite.astype(np.int32)
     return jnp.clip(finite, space.low, space.high).astype(np.float32)
 
 
 def _check_kind(spec: types.EnvironmentSpec, action: Any) -> None:
-    space = spec.action
-    shape = space.shape if isinstance(space, types.BoxSpace) else ()
+    space, shape = spec.action, spec.action.struct.shape
     if action.shape[1:] != shape or action.ndim == 0:
         raise ValueError(f"{spec.name}: actions of shape {list(action.shape)}, expected [N, {list(shape)}]")
-    if isinstance(space, types.DiscreteSpace) and action.dtype.kind not in "iu":
+    if not isinstance(space, types.BoxSpace) and action.dtype.kind not in "iu":
         raise ValueError(f"{spec.name}: actions of type {action.dtype}, expected integers")
 
 
-def _valid(space: types.DiscreteSpace | types.BoxSpace, action: Any) -> Any:
+def _valid(space: types.ActionSpace, action: Any) -> Any:
     """Returns bool [...], whether an action [...] or [..., *shape] is one of the space, of any finite reals."""
     if isinstance(space, types.DiscreteSpace):
         return (action >= 0) & (action < space.num_values)
+    if isinstance(space, types.MultiDiscreteSpace):
+        return ((action >= 0) & (action < np.asarray(space.num_values))).all(-1)
     numbers: Any = jnp if isinstance(action, jax.Array) else np
     lead = action.ndim - len(space.shape)
     return numbers.isfinite(action).reshape(*action.shape[:lead], -1).all(-1)
@@ -252,34 +257,81 @@ class Episodes:
             )
 
 
-def plain_space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
-    """Converts an action space of Gymnasium's.
+class Actions(NamedTuple):
+    """Actions of a space of Gymnasium's.
+
+    Attributes:
+        space: as agents see it; an array of choices is a vector of them.
+        dtype: of an action for the environment.
+        shape: likewise.
+        start: the environment's action less the agent's: a number, or an array of this shape.
+    """
+
+    space: types.ActionSpace
+    dtype: str
+    shape: tuple[int, ...]
+    start: Any = 0
+
+
+def actions(space: Any, name: str) -> Actions:
+    """Reads an action space of Gymnasium's.
+
+    Args:
+        space: the space.
+        name: full name of the environment, for the message.
 
     Raises:
-        errors.UsageError: it is neither `Discrete` from 0 nor a `Box` of real numbers.
+        errors.UsageError: it is neither of choices, nor a `Box` of real numbers.
     """
     kind = type(space).__name__
-    if kind == "Discrete" and int(getattr(space, "start", 0)) == 0:
-        return types.DiscreteSpace(int(space.n))
+    if kind == "Discrete":
+        return Actions(types.DiscreteSpace(int(space.n)), "int64", (), int(getattr(space, "start", 0)))
+    if kind in ("MultiDiscrete", "MultiBinary"):
+        shape = tuple(space.shape)
+        numbers = np.broadcast_to(space.nvec if kind == "MultiDiscrete" else 2, shape)
+        start = np.asarray(getattr(space, "start", 0)) if kind == "MultiDiscrete" else 0
+        return Actions(types.MultiDiscreteSpace(tuple(numbers.ravel().tolist())), space.dtype.str, shape, start)
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
         low, high = map(_bound, (space.low, space.high))
         # Rounding to f32 must not lead out of the f64 bounds, which some environments check.
         low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
         high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
-        return types.BoxSpace(tuple(space.shape), low, high)
+        return Actions(types.BoxSpace(tuple(space.shape), low, high), space.dtype.str, tuple(space.shape))
     raise errors.UsageError(
         errors.given("env", name),
-        f": its actions are {space}; valid: Discrete from 0, or a Box of real numbers; a module that registers the "
-        "environment within gymnasium's TransformAction makes them of others",
+        f": its actions are {space}; valid: Discrete, MultiDiscrete, MultiBinary, or a Box of real numbers; a module "
+        "that registers the environment within gymnasium's TransformAction makes them of others",
     )
 
 
-def family(observation: Any, action: types.DiscreteSpace | types.BoxSpace) -> str:
+def plain_space(space: Any, name: str) -> types.ActionSpace:
+    """Returns the actions of a space of Gymnasium's whose environment takes them as agents choose them.
+
+    Raises:
+        errors.UsageError: it does not, or they are of another kind.
+    """
+    found = actions(space, name)
+    if np.any(found.start) or found.shape != found.space.struct.shape:
+        raise errors.UsageError(errors.given("env", name), f": its actions are {space}; valid: those that count from 0")
+    return found.space
+
+
+def mask_of(observation: Any, action: types.ActionSpace) -> str:
+    """Returns the name of the leaf of an observation, called action_mask, that says which actions are legal, or ""."""
+    count = getattr(action, "num_values", 0)
+    for name, leaf in types.named_leaves(observation).items():
+        if name.rpartition("/")[2] == MASK and leaf.size == np.sum(count) and leaf.dtype.kind in "bui":
+            return name
+    return ""
+
+
+def family(observation: Any, action: types.ActionSpace) -> str:
     """Returns the family of a task by its observation, a tree of structs, and its actions."""
     if isinstance(action, types.BoxSpace):
         return "continuous"
-    is_image = getattr(observation, "dtype", None) == np.uint8 and len(observation.shape) == 3
-    return "atari" if is_image and min(observation.shape[:2]) >= _NATURE_CNN_PIXELS else "classic"
+    leaves = jax.tree.leaves(observation)
+    images = [leaf for leaf in leaves if leaf.dtype == np.uint8 and len(leaf.shape) == 3]
+    return "atari" if any(min(leaf.shape[:2]) >= _NATURE_CNN_PIXELS for leaf in images) else "classic"
 
 
 def _bound(x: Any) -> np.ndarray:

@@ -46,6 +46,8 @@ class Plan(NamedTuple):
         leaves: arrays of an observation as the environment returns it.
         observation: (list of these arrays, each [N, ...]) -> tree of [N, ...] as in `spec.observation`.
         action_dtype: dtype of actions for the environment.
+        action_shape: their shape there, None for that of the spec.
+        action_start: added to actions of the spec; an array of `action_shape`, or one number.
         workers: largest number of processes; 0 takes as many as there are cores.
         max_restarts: number of workers that may be replaced over the life of the pool; the next fault ends it.
     """
@@ -55,8 +57,20 @@ class Plan(NamedTuple):
     leaves: tuple[worker_process.Leaf, ...]
     observation: Callable[[list[np.ndarray]], Any]
     action_dtype: str
+    action_shape: tuple[int, ...] | None = None
+    action_start: Any = 0
     workers: int = 0
     max_restarts: int = 3
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of one action for the environment."""
+        found: tuple[int, ...] = self.spec.action.struct.shape
+        return found if self.action_shape is None else self.action_shape
+
+    def sent(self, action: np.ndarray) -> np.ndarray:
+        """Returns actions [N, ...] of the spec as the environment takes them."""
+        return (action.reshape(-1, *self.shape) + self.action_start).astype(self.action_dtype)
 
 
 class WorkerPool(checked.Checked):
@@ -102,7 +116,7 @@ class WorkerPool(checked.Checked):
         self._ready: collections.deque[int] = collections.deque()
         self._restarts = 0
         self._next_check = 0.0
-        action = (plan.spec.action.struct.shape, plan.action_dtype)
+        action = (plan.shape, plan.action_dtype)
         self._processes = Processes(
             worker_process.fields(self.num_envs, num_workers, action, plan.leaves),
             self._shares,
@@ -130,7 +144,7 @@ class WorkerPool(checked.Checked):
         """Starts a step of some environments."""
         self._check_started()
         self._busy[env_ids] = True
-        self._block["action"][env_ids] = action
+        self._block["action"][env_ids] = self._plan.sent(action)
         stale = self._stale[env_ids]
         if stale.any():
             renewed = stale & self._ended[env_ids]

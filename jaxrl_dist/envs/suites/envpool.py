@@ -154,9 +154,9 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
     return spec, convert
 
 
-def _bounded(action: types.DiscreteSpace | types.BoxSpace) -> types.DiscreteSpace | types.BoxSpace:
+def _bounded(action: types.ActionSpace) -> types.ActionSpace:
     """Gives actions without declared bounds infinite ones."""
-    if isinstance(action, types.DiscreteSpace):
+    if not isinstance(action, types.BoxSpace):
         return action
     tiny = np.finfo(np.float32).tiny
     low = np.where((abs(action.low) <= tiny) & (action.high >= _UNBOUNDED), -np.inf, action.low)

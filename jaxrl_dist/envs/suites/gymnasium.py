@@ -10,7 +10,7 @@ import importlib
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,8 @@ _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64
 def make(name: str, params: dict[str, str]) -> envs.HostTask:
     """Makes the task `gymnasium:name`; makes and closes one environment in this process, to read its spaces.
 
-    A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree.
+    A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree. A vector of
+    choices is a leaf of categories. A leaf `action_mask`, as long as there are actions, says which are legal.
 
     Args:
         name: name of a registered environment, as `gymnasium.make` takes it.
@@ -66,16 +67,19 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
-    action = episodes.plain_space(action_space, full_name)
+    actions = episodes.actions(action_space, full_name)
+    observation = _tree(observation_space, (), structs)
     is_atari = made.id.startswith("ALE/")
     frames = made.kwargs.get("frameskip", 4) if is_atari else 1
     spec = types.EnvironmentSpec(
         name=full_name,
-        observation=_tree(observation_space, (), structs),
-        action=action,
-        family="atari" if is_atari else "continuous" if isinstance(action, types.BoxSpace) else "classic",
+        observation=observation,
+        action=actions.space,
+        family="atari" if is_atari else "continuous" if isinstance(actions.space, types.BoxSpace) else "classic",
         time_limit=made.max_episode_steps or 0,
         frames_per_step=frames if isinstance(frames, int) else 1,
+        mask=episodes.mask_of(observation, actions.space),
+        categories=_categories(leaves),
     )
     plan = worker_pool.Plan(
         spec=spec,
@@ -84,7 +88,9 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         ),
         leaves=tuple(leaf for leaf, _ in leaves),
         observation=functools.partial(_observe, observation_space, leaves, full_name),
-        action_dtype="int64" if isinstance(action, types.DiscreteSpace) else action_space.dtype.str,
+        action_dtype=actions.dtype,
+        action_shape=actions.shape,
+        action_start=actions.start,
         workers=settings["workers"],
         max_restarts=settings["max_restarts"],
     )
@@ -178,12 +184,12 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
         return [leaf for key, member in members for leaf in _leaves(member, (*path, key), full_name)]
     if kind == "Discrete":
         return [(worker_process.Leaf(path, (), "int64"), space)]
-    if kind in ("Box", "MultiBinary"):
+    if kind in ("Box", "MultiBinary") or (kind == "MultiDiscrete" and len(space.shape) == 1):
         return [(worker_process.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
     raise errors.UsageError(
         errors.given("env", full_name),
-        f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, MultiBinary, and "
-        "Dict or Tuple of these",
+        f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
+        "MultiDiscrete, MultiBinary, and Dict or Tuple of these",
     )
 
 
@@ -205,8 +211,16 @@ def _observe(
             if ((value < 0) | (value >= member.n)).any():
                 raise errors.EnvironmentFault(f"the {leaf.name} of {full_name} is {array.tolist()}, outside {member}")
             array = (value[:, None] == np.arange(member.n)).astype(np.float32)
+        elif type(member).__name__ == "MultiDiscrete":
+            array = array - np.asarray(member.start, array.dtype)
         seen[leaf.path] = array
     return _tree(space, (), seen)
+
+
+def _categories(leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, tuple[int, ...]]:
+    """Returns the numbers of values of the leaves that are vectors of choices, by name."""
+    choices = [(leaf, space.nvec) for leaf, space in leaves if type(space).__name__ == "MultiDiscrete"]
+    return {"/".join(map(str, leaf.path)): tuple(numbers.tolist()) for leaf, numbers in choices}
 
 
 def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]) -> types.ArrayTree:
