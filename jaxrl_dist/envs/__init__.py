@@ -433,8 +433,8 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
 
     Args:
         name: `suite:name`, such as `gymnax:CartPole-v1`.
-        params: texts for the suite's own parameters. `observe=0,2` is handled here for every suite: only these
-            components of a one-dimensional observation are shown to the agent.
+        params: texts for the suite's own parameters. Two are handled here for every suite: by `flatten=true` an
+            observation is one vector, by `observe=0,2` only these components of a vector are shown to the agent.
 
     Returns:
         `Environment` on the device, or `HostTask`.
@@ -453,16 +453,22 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     suite, task = find_suite(name), name.partition(":")[2]
     remaining = dict(params or {})
     parameters.check_trusted(remaining)
-    kept = remaining.pop(parameters.OBSERVE, None)
+    kept, flatten = remaining.pop(parameters.OBSERVE, None), remaining.pop(parameters.FLATTEN, "false")
+    flattens = parameters.parse(parameters.FLATTEN, flatten, False)
     try:
         environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
         raise errors.missing_package(errors.given("env", name), error.name, suite.name) from error
-    if kept is None:
-        return environment
     # These build on this module's records, so they cannot be imported above.
     from jaxrl_dist.envs import wrappers
 
+    if flattens:
+        if isinstance(environment, HostTask):
+            environment = wrappers.flatten_on_host(environment)
+        else:
+            environment = wrappers.flatten(environment)
+    if kept is None:
+        return environment
     indices = tuple(int(parameters.parse(parameters.OBSERVE, index, 0)) for index in kept.split(","))
     if isinstance(environment, HostTask):
         return wrappers.observe_on_host(environment, indices)

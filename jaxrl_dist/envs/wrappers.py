@@ -1,6 +1,7 @@
-"""Turns a bare environment into one with next-step auto-reset, and hides parts of observations."""
+"""Turns a bare environment into one with next-step auto-reset, and changes what is seen of observations."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from jax import custom_batching
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
-from jaxrl_dist.envs.host import checked
+from jaxrl_dist.envs.host import checked, episodes
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -124,20 +125,7 @@ def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Env
         >>> wrappers.observe(envs.make("toy:walk"), indices=(0,)).spec.observation.shape
         (1,)
     """
-    spec = spec_of(environment.spec, indices)
-
-    def shown(timestep: types.TimeStep) -> types.TimeStep:
-        return timestep._replace(observation=timestep.observation[jnp.asarray(indices)])
-
-    def reset(key: Array) -> tuple[ArrayTree, types.TimeStep]:
-        state, timestep = environment.reset(key)
-        return state, shown(timestep)
-
-    def step(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
-        state, timestep = environment.step(state, action)
-        return state, shown(timestep)
-
-    return environment._replace(reset=reset, step=step, spec=spec)
+    return _shown(environment, spec_of(environment.spec, indices), _Components(indices))
 
 
 def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostTask:
@@ -163,14 +151,116 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
         >>> task.make(np.zeros(1, np.uint32), 1, 60.0).reset().observation.shape
         (1, 1)
     """
-    spec = spec_of(task.spec, indices)
+    return _shown_on_host(task, spec_of(task.spec, indices), _Components(indices))
 
+
+def flatten(environment: envs.Environment) -> envs.Environment:
+    """Makes one vector f32 [D] of an observation: all leaves but the mask of actions, categories as one-hot vectors.
+
+    A mask of actions stays a leaf of its own, `action_mask` beside `observation`.
+
+    Args:
+        environment: an environment with any observation.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, types
+        >>> from jaxrl_dist.envs import wrappers
+        >>> def reset(key):
+        ...     return 0, {"pose": jnp.zeros((2, 3)), "time": jnp.int32(0)}  # state, observation
+        >>> def step(key, state, action):
+        ...     return envs.Transition(state, reset(key)[1], 0.0, terminated=False, truncated=True)
+        >>> spec = types.EnvironmentSpec("mine:arm", (), types.DiscreteSpace(2), "classic")
+        >>> bare = envs.BareEnvironment(reset, step, spec)
+        >>> wrappers.flatten(wrappers.auto_reset(bare)).spec
+        EnvironmentSpec(mine:arm: observation float32[7], actions 2, family classic)
+    """
+    return _shown(environment, *_flat(environment.spec))
+
+
+def flatten_on_host(task: envs.HostTask) -> envs.HostTask:
+    """Makes one vector of the observations of a task on the CPU, as `flatten` does on the device.
+
+    Args:
+        task: a task with any observation.
+    """
+    return _shown_on_host(task, *_flat(task.spec))
+
+
+def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"]:
+    leaves = types.named_leaves(spec.observation)
+    show = _Vector({name: len(leaf.shape) for name, leaf in leaves.items()}, spec.categories, spec.mask)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec.observation)
+    observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), show(zeros))
+    mask = episodes.MASK if spec.mask else ""
+    return spec._replace(observation=observation, mask=mask, categories={}), show
+
+
+@dataclasses.dataclass(frozen=True)
+class _Components:
+    """Keeps some components of observations [..., D]."""
+
+    indices: tuple[int, ...]
+
+    def __call__(self, observation: Any) -> Any:
+        return observation[..., np.asarray(self.indices)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vector:
+    """Makes vectors f32 [..., D] of observations, in NumPy or in a program."""
+
+    ranks: Mapping[str, int]
+    categories: Mapping[str, tuple[int, ...]]
+    mask: str
+
+    def __call__(self, observation: Any) -> Any:
+        leaves = types.named_leaves(observation)
+        parts = [self._numbers(name, leaf) for name, leaf in leaves.items() if name != self.mask]
+        numbers: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in leaves.values()) else np
+        joined = numbers.concatenate(parts, -1)
+        if not self.mask:
+            return joined
+        mask = leaves[self.mask]
+        lead = mask.shape[: mask.ndim - self.ranks[self.mask]]
+        return {episodes.MASK: mask.reshape(*lead, -1), "observation": joined}
+
+    def _numbers(self, name: str, leaf: Any) -> Any:
+        lead = leaf.shape[: leaf.ndim - self.ranks[name]]
+        if name in self.categories:
+            # One index of the last axis after the other, each with its own number of values.
+            sizes = self.categories[name]
+            columns = [leaf] if len(sizes) == 1 else [leaf[..., i] for i in range(len(sizes))]
+            pairs = zip(columns, sizes, strict=True)
+            hot = [(column[..., None] == np.arange(size)).reshape(*lead, -1) for column, size in pairs]
+            numbers: Any = jnp if isinstance(leaf, jax.Array) else np
+            return numbers.concatenate(hot, -1).astype(np.float32)
+        return leaf.reshape(*lead, -1).astype(np.float32)
+
+
+def _shown(environment: envs.Environment, spec: types.EnvironmentSpec, show: Callable[[Any], Any]) -> envs.Environment:
+    """Returns an environment whose observations are what `show` makes of them."""
+
+    def shown(result: tuple[ArrayTree, types.TimeStep]) -> tuple[ArrayTree, types.TimeStep]:
+        state, timestep = result
+        return state, timestep._replace(observation=show(timestep.observation))
+
+    def reset(key: Array) -> tuple[ArrayTree, types.TimeStep]:
+        return shown(environment.reset(key))
+
+    def step(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
+        return shown(environment.step(state, action))
+
+    return environment._replace(reset=reset, step=step, spec=spec)
+
+
+def _shown_on_host(task: envs.HostTask, spec: types.EnvironmentSpec, show: Callable[[Any], Any]) -> envs.HostTask:
     def observed(make: envs.MakeHost) -> envs.MakeHost:
-        return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, indices)
+        return lambda seeds, batch_size, timeout_s: _Observed(make(seeds, batch_size, timeout_s), spec, show)
 
     def film(seed: int, timeout_s: float) -> envs.Film:
         made = task.make_film(seed, timeout_s)  # type: ignore[misc]
-        return made._replace(environment=_Observed(made.environment, spec, indices))
+        return made._replace(environment=_Observed(made.environment, spec, show))
 
     make_evaluation = observed(task.make_evaluation or task.make)
     make_film = film if task.make_film is not None else None
@@ -205,14 +295,14 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
 
 
 class _Observed(checked.Checked):
-    """Environments on the CPU that keep only some components of their observations."""
+    """Environments on the CPU whose observations [N, ...] are what `show` makes of them."""
 
     def __init__(
-        self, environment: envs.HostEnvironment, spec: types.EnvironmentSpec, indices: tuple[int, ...]
+        self, environment: envs.HostEnvironment, spec: types.EnvironmentSpec, show: Callable[[Any], Any]
     ) -> None:
         super().__init__(spec, environment.num_envs, environment.batch_size)
         self.timeout_s = environment.timeout_s
-        self._environment, self._indices = environment, np.asarray(indices)
+        self._environment, self._show = environment, show
 
     @property
     def waiting_since(self) -> float:
@@ -239,7 +329,7 @@ class _Observed(checked.Checked):
         self._environment.close()
 
     def _shown(self, raw: envs.RawStep) -> envs.RawStep:
-        return raw._replace(observation=raw.observation[:, self._indices])
+        return raw._replace(observation=self._show(raw.observation))
 
 
 def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., ArrayTree]:
@@ -273,7 +363,7 @@ def _restart_where_ended(fresh: Callable[[Array], ArrayTree]) -> Callable[..., A
     return restart
 
 
-def _within_bounds(space: types.DiscreteSpace | types.BoxSpace, action: Array) -> Array:
+def _within_bounds(space: types.ActionSpace, action: Array) -> Array:
     """Clips a real action, since an agent's distribution may reach beyond the bounds."""
     return jnp.clip(action, space.low, space.high) if isinstance(space, types.BoxSpace) else action
 

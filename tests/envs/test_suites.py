@@ -28,12 +28,14 @@ ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in 
 PLAYED: dict[str, dict[str, str]] = {
     "ale:pong": {"max_episode_steps": "20"},
     "craftax:Craftax-Classic-Symbolic-v1": {"max_timesteps": "20"},
-    "jumanji:Snake-v1": {},
-    "jumanji:Tetris-v0": {},
+    "jumanji:Snake-v1": {"time_limit": "20"},
+    "jumanji:Tetris-v0": {"time_limit": "20"},
     "navix:Navix-Empty-5x5-v0": {"max_steps": "20"},
     "navix:Navix-DoorKey-5x5-v0": {"max_steps": "20", "observation": "symbolic_first_person"},
     "pgx:tic_tac_toe": {},
-    "pgx:kuhn_poker": {"illegal": "lose"},
+    "pgx:kuhn_poker": {},
+    "jumanji:RobotWarehouse-v0": {"time_limit": "20"},
+    "jumanji:Minesweeper-v0": {},
     "pgx:2048": {"max_steps": "20"},
     "playground:CartpoleBalance": {"episode_length": "20"},
 }
@@ -70,7 +72,11 @@ def test_every_environment_can_be_traced(name: str) -> None:
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
     stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
     assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
-    assert timestep.observation.shape == environment.spec.observation.shape != ()
+    observation, spec = timestep.observation, environment.spec
+    assert jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), observation) == spec.observation != ()
+    if spec.mask:
+        mask = types.named_leaves(spec.observation)[spec.mask]
+        assert mask.size == np.sum(spec.action.num_values)
 
 
 def test_environments_are_those_that_the_suites_have() -> None:
@@ -90,19 +96,29 @@ def test_environments_are_those_that_the_suites_have() -> None:
     assert {*MODULES["jumanji"].SUITE.environments, *others, "SearchAndRescue-v0"} == all_of_jumanji
 
 
-@pytest.mark.parametrize("illegal", ["random", "lose"])
-def test_an_illegal_move_is_replaced_or_loses(illegal: str) -> None:
-    environment = made("pgx:tic_tac_toe", illegal=illegal)
-    state, _ = environment.reset(jax.random.key(0))
-    step, legal = jax.jit(environment.step), jnp.argmax(state.environment.game.legal_action_mask)
-    state, _ = step(state, legal)
-    assert state.environment.replaced == 0 and not state.environment.game.legal_action_mask[legal]
+def test_an_illegal_move_loses_and_the_mask_says_which_are() -> None:
+    environment = made("pgx:tic_tac_toe")
+    state, timestep = environment.reset(jax.random.key(0))
+    step, mask = jax.jit(environment.step), timestep.observation["action_mask"]
+    np.testing.assert_array_equal(mask, state.environment.game.legal_action_mask)
+    legal = jnp.argmax(mask)
     state, timestep = step(state, legal)
-    if illegal == "lose":
-        assert (timestep.reward, timestep.discount, timestep.step_type) == (-1, 0, types.LAST)
-    else:
-        board = state.environment.game.observation
-        assert state.environment.replaced == 1 and board[..., 0].sum() == 2 and timestep.step_type == types.MID
+    assert not timestep.observation["action_mask"][legal] and timestep.step_type == types.MID
+    state, timestep = step(state, legal)
+    assert (timestep.reward, timestep.discount, timestep.step_type) == (-1, 0, types.LAST)
+
+
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [
+        ("jumanji:Cleaner-v0", types.MultiDiscreteSpace((4, 4, 4))),
+        ("jumanji:Minesweeper-v0", types.DiscreteSpace(100)),
+        ("jumanji:Game2048-v1", types.DiscreteSpace(4)),
+    ],
+)
+def test_masks_of_jumanji_are_of_joint_choices_or_of_each_number(name: str, space: Any) -> None:
+    spec = made(name).spec
+    assert (spec.action, spec.mask) == (space, "action_mask")
 
 
 def test_cells_of_navix_are_one_kind_one_colour_and_one_state() -> None:
@@ -195,7 +211,6 @@ def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], neares
         ("craftax:Craftax-Symbolic-v1", {"max_timestep": "9"}, "did you mean max_timesteps"),
         ("navix:Navix-Empty-5x5-v0", {"observation": "rgb"}, "expected one of symbolic, symbolic_first_person"),
         ("navix:Navix-Empty-5x5-v0", {"max_steps": "0"}, "at least 1"),
-        ("pgx:tic_tac_toe", {"illegal": "loose"}, "did you mean lose"),
         ("pgx:tic_tac_toe", {"max_steps": "-1"}, "at least 0"),
         ("jumanji:Snake-v1", {"time_limit": "0"}, "at least 1"),
         ("jumanji:Snake-v1", {"rows": "9"}, "did you mean num_rows"),

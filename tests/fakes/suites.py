@@ -129,7 +129,21 @@ def through_pgx(name: str) -> envs.Environment:
             return state.observation
 
     limit = _limit(name) % _NEVER
-    return wrappers.auto_reset(pgx.adapt(Fake(), "fake", replaces_illegal=True, max_steps=limit))
+    return _without_mask(wrappers.auto_reset(pgx.adapt(Fake(), "fake", max_steps=limit)))
+
+
+def _without_mask(environment: envs.Environment) -> envs.Environment:
+    """Shows what an observation has beside the mask."""
+
+    def shown(result: Any) -> Any:
+        state, timestep = result
+        return state, timestep._replace(observation=timestep.observation["observation"])
+
+    spec = environment.spec._replace(observation=environment.spec.observation["observation"], mask="")
+    reset, step = environment.reset, environment.step
+    return environment._replace(
+        reset=lambda key: shown(reset(key)), step=lambda state, action: shown(step(state, action)), spec=spec
+    )
 
 
 def through_jumanji(name: str) -> envs.Environment:
@@ -161,7 +175,7 @@ def through_jumanji(name: str) -> envs.Environment:
             kind = jnp.where(terminated | truncated, types.LAST, types.MID).astype(jnp.int8)
             return steps, Timestep(kind, state / 2 + last, jnp.where(terminated, 0.0, 1.0), Observation(steps, last))
 
-    return wrappers.auto_reset(jumanji.adapt(Fake(), "fake"))
+    return wrappers.flatten(wrappers.auto_reset(jumanji.adapt(Fake(), "fake")))
 
 
 def through_playground(name: str) -> envs.Environment:

@@ -1,8 +1,8 @@
 """The suite jumanji (1.1.2): combinatorial and routing problems, all on the device.
 
-An observation of several arrays becomes one vector of all of them, with the mask of legal actions. Each environment has
-its own rule for an illegal action: in most it ends the episode, in some it does nothing. A time limit counts as a true
-end if Jumanji gives it discount 0, as it does in all of these.
+An observation is a tree. Where its leaf `action_mask` says which actions are legal, agents play no other; elsewhere
+each environment has its own rule for an illegal action: in most it ends the episode, in some it does nothing. A time
+limit counts as a true end if Jumanji gives it discount 0, as it does in all of these.
 """
 
 import importlib
@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.host import episodes
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "jumanji"
@@ -64,32 +65,32 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     """Gives a Jumanji environment with discrete actions the interface of a bare environment.
 
-    An action of several numbers becomes one, counted in row-major order.
+    An action of several numbers is a vector of choices if the mask has as many truth values as the numbers have choices
+    together; else it becomes one number, counted in row-major order.
     """
     sizes = np.asarray(environment.action_spec.num_values)
+    observed = jax.eval_shape(environment.reset, jax.eval_shape(jax.random.key, 0))[1].observation
+    vector = types.MultiDiscreteSpace(tuple(sizes.ravel().tolist()))
+    number = types.DiscreteSpace(math.prod(vector.num_values))
+    # The mask of joint choices first, as for two numbers of two choices both have four truth values.
+    space: types.ActionSpace = number
+    if not (mask := episodes.mask_of(observed, number)) and (mask := episodes.mask_of(observed, vector)):
+        space = vector
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state, timestep = environment.reset(key)
-        return state, _vector(timestep.observation)
+        return state, timestep.observation
 
     def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
-        if sizes.ndim:
+        if sizes.ndim and isinstance(space, types.DiscreteSpace):
             action = jnp.stack(jnp.unravel_index(action, sizes.ravel().tolist())).reshape(sizes.shape)
-        state, timestep = environment.step(state, action)
+        state, timestep = environment.step(state, action.reshape(sizes.shape))
         ended, bootstraps = timestep.step_type == types.LAST, timestep.discount != 0
-        return envs.Transition(
-            state, _vector(timestep.observation), timestep.reward, ended & ~bootstraps, ended & bootstraps
-        )
+        return envs.Transition(state, timestep.observation, timestep.reward, ended & ~bootstraps, ended & bootstraps)
 
-    num_actions = math.prod(sizes.ravel().tolist())
-    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), types.DiscreteSpace(num_actions), "classic")
+    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), space, "classic", mask=mask)
     return envs.BareEnvironment(reset, step, spec)
-
-
-def _vector(observation: ArrayTree) -> Array:
-    """Concatenates all arrays of an observation, in the order of its fields, as f32 [D]."""
-    return jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(observation)])
 
 
 SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

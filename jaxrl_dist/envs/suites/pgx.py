@@ -1,9 +1,8 @@
 """The suite pgx (2.6.0): board and card games and MinAtar, all on the device, played by one agent.
 
 In a game for two, the agent is one player, and the environment plays uniformly random legal moves for the other; each
-game draws who begins. No agent here uses action masks. So either a uniformly random legal action replaces an illegal
-one (`illegal=random`), and the state counts these; or an illegal action loses the game at once, which is PGX's own rule
-(`illegal=lose`).
+game draws who begins. The leaf `action_mask` of an observation says which actions are legal, so agents play no other;
+by PGX's own rule an illegal action loses the game at once.
 """
 
 import importlib
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
+from jaxrl_dist.envs.host import episodes
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "pgx"
@@ -40,8 +40,7 @@ ENVIRONMENTS = (
     "tic_tac_toe",
 )
 
-_RANDOM, _LOSE = _ILLEGAL = ("random", "lose")
-_DEFAULTS = {"illegal": _RANDOM, "max_steps": 0}
+_DEFAULTS = {"max_steps": 0}
 _AGENT = 0
 _WON_OR_LOST = (
     *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19"),
@@ -55,12 +54,10 @@ class State(NamedTuple):
     Attributes:
         game: PGX's own state; it is the agent's turn, or the game is over.
         steps: i32 [], steps of the agent.
-        replaced: i32 [], illegal actions of this episode that random legal ones have replaced.
     """
 
     game: ArrayTree
     steps: Array
-    replaced: Array
 
 
 def make(name: str, params: dict[str, str]) -> envs.Environment:
@@ -68,7 +65,7 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 
     Args:
         name: one of `ENVIRONMENTS`.
-        params: `illegal`, "random" or "lose"; `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
+        params: `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
 
     Raises:
         errors.UsageError: unknown parameter, or a value that does not fit.
@@ -76,39 +73,32 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     """
     library = importlib.import_module("pgx")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
-    illegal, max_steps = values["illegal"], values["max_steps"]
-    parameters.check_choice("illegal", illegal, _ILLEGAL)
     parameters.check_least(values, {"max_steps": 0})
-    return wrappers.auto_reset(adapt(library.make(name), name, illegal == _RANDOM, max_steps))
+    return wrappers.auto_reset(adapt(library.make(name), name, values["max_steps"]))
 
 
-def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> envs.BareEnvironment:
+def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
     """Gives a game of PGX's for one or two players the interface of a bare environment.
 
     Args:
         game: PGX's environment.
         name: name without that of the suite.
-        replaces_illegal: whether a random legal action replaces an illegal one.
         max_steps: time limit, 0 for none.
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         init_key, play_key = jax.random.split(key)
         state, _ = _until_its_turn(game, game.init(init_key), play_key)
-        return State(state, jnp.int32(0), jnp.int32(0)), game._observe(state, _AGENT)
+        return State(state, jnp.int32(0)), _observed(game, state)
 
     def step(key: Array, state: State, action: Array) -> envs.Transition:
-        legal_key, step_key, play_key = jax.random.split(key, 3)
-        before, is_replaced = state.game, jnp.bool_(False)
-        if replaces_illegal:
-            is_replaced = ~before.legal_action_mask[action]
-            action = jnp.where(is_replaced, _random_action(legal_key, before.legal_action_mask), action)
-        after = game.step(before, action, step_key)
+        step_key, play_key = jax.random.split(key)
+        after = game.step(state.game, action, step_key)
         last, reward = _until_its_turn(game, after, play_key)
         steps = state.steps + 1
         return envs.Transition(
-            state=State(last, steps, state.replaced + is_replaced),
-            observation=game._observe(last, _AGENT),
+            state=State(last, steps),
+            observation=_observed(game, last),
             reward=after.rewards[_AGENT] + reward,
             terminated=last.terminated,
             truncated=last.truncated | ((max_steps > 0) & (steps >= max_steps)),
@@ -121,8 +111,13 @@ def adapt(game: Any, name: str, replaces_illegal: bool, max_steps: int = 0) -> e
         family="minatar" if len(game.observation_shape) == 3 else "classic",
         reward_range=(-1.0, 1.0) if name in _WON_OR_LOST else (-float("inf"), float("inf")),
         time_limit=max_steps,
+        mask=episodes.MASK,
     )
     return envs.BareEnvironment(reset, step, spec)
+
+
+def _observed(game: Any, state: Any) -> ArrayTree:
+    return {episodes.MASK: state.legal_action_mask, "observation": game._observe(state, _AGENT)}
 
 
 def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
