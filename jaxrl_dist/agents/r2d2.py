@@ -133,7 +133,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     if not net.recurrent:
         raise UsageError(
             given("network.core", network.core),
-            ": r2d2 needs a memory; valid: lstm, gru, mingru, frame_stack_lstm, module:Class",
+            ": r2d2 needs a memory; valid: lstm, gru, mingru, gtrxl, frame_stack_lstm, module:Class",
         )
     static = _Static(config, net, num_actions)
     return agents.Agent(

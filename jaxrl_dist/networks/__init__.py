@@ -17,14 +17,14 @@ import jax.numpy as jnp
 
 from jaxrl_dist import types
 from jaxrl_dist.errors import UsageError, given
-from jaxrl_dist.networks import cores, custom, encoders, noisy, torsos
+from jaxrl_dist.networks import attention, cores, custom, encoders, noisy, torsos
 from jaxrl_dist.settings import OURS, setting
 
 # Beginning of the names of torsos in a tree of parameters, which Flax takes from `_Model.torsos`.
 _TORSOS = "torsos_"
 STACKED = ("frame_stack", "frame_stack_lstm")
-# Name of a core -> its class, which is made with the number of units and the bias of what it keeps.
-MEMORIES = {"lstm": cores.Lstm, "frame_stack_lstm": cores.Lstm, "gru": cores.Gru, "mingru": cores.MinGru}
+# Names of cores with a memory.
+MEMORIES = ("lstm", "frame_stack_lstm", "gru", "mingru", "gtrxl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +72,10 @@ class Config:
     )
     core: str = setting(
         "identity",
-        "Memory: an lstm, a gru, or a mingru (whose rows are learned in parallel) between torso and heads, a stack of "
-        "the last frames before the torso, that and an lstm, or module:Class for a Flax module of your own.",
-        choices=("identity", "lstm", "gru", "mingru", "frame_stack", "frame_stack_lstm", "module:Class"),
+        "Memory: an lstm, a gru, a mingru (whose rows are learned in parallel), or a gtrxl (which attends to the last "
+        "rows) between torso and heads, a stack of the last frames before the torso, that and an lstm, or module:Class "
+        "for a Flax module of your own.",
+        choices=("identity", "lstm", "gru", "mingru", "gtrxl", "frame_stack", "frame_stack_lstm", "module:Class"),
         source="Mnih et al. 2016",
     )
     core_size: int = setting(256, "Units of the core's memory.", low=1, source="Mnih et al. 2016, section 5")
@@ -82,6 +83,16 @@ class Config:
         1.0,
         "Bias of the gates that keep a memory: an untrained one fades by sigmoid(bias) per step (1: .73, 4: .98).",
         source="Jozefowicz et al. 2015, section 5",
+    )
+    core_layers: int = setting(2, "Layers of a gtrxl.", low=1, source=f"{OURS} (Parisotto et al. 2020, section 4: 12)")
+    core_heads: int = setting(
+        4, "Heads of attention of a gtrxl; they divide core_size.", low=1, source=f"{OURS} (Parisotto et al. 2020: 8)"
+    )
+    core_rows: int = setting(
+        64,
+        "Rows before its own that each row of a gtrxl attends to, in each layer.",
+        low=1,
+        source=f"{OURS} (Parisotto et al. 2020, section 4: 512)",
     )
     num_frames: int = setting(4, "Frames that a frame_stack core stacks.", low=2, source="Mnih et al. 2015, methods")
     compute: str = setting(
@@ -255,7 +266,16 @@ def is_recurrent(core: str) -> bool:
 def _make_core(config: Config) -> Any:
     if ":" in config.core:
         return custom.make_core(config.core, config.core_size)
-    return MEMORIES[config.core](config.core_size, config.forget_bias)
+    if config.core == "gtrxl":
+        if config.core_size % config.core_heads:
+            raise UsageError(
+                given("network.core_heads", config.core_heads),
+                f" do not divide the {config.core_size} units of ",
+                given("network.core_size", config.core_size),
+            )
+        return attention.GTrXL(config.core_size, config.core_layers, config.core_heads, config.core_rows)
+    by_name = {"gru": cores.Gru, "mingru": cores.MinGru}
+    return by_name.get(config.core, cores.Lstm)(config.core_size, config.forget_bias)
 
 
 def of_rows(net: Network, params: Any, inputs: Any, noise: Any = None) -> dict[str, jax.Array]:

@@ -177,6 +177,7 @@ ELSEWHERE = {
         "layout.num_devices",
     }
     | {"network.forget_bias", "network.embedding_size", "network.policy_inputs", "network.value_inputs"}
+    | {f"network.core_{name}" for name in ("layers", "heads", "rows")}
     | {f"learner.{name}" for name in ("target_period", "target_rate")},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
@@ -264,6 +265,19 @@ def test_switches_of_trees_bite(small, system, name, value):
         return
     altered = small(system, "toy:choice", 1, {name: value}).run(2).params
     assert [leaf.shape for leaf in reference] != [leaf.shape for leaf in altered]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"), [("network.core_layers", 1), ("network.core_heads", 2), ("network.core_rows", 3)]
+)
+def test_switches_of_a_transformer_bite(small, name, value):
+    base = {"network.core": "gtrxl", "network.core_size": 8}
+    reference, altered = (
+        small("ppo", CARTPOLE, 1, settings).run(2).params for settings in (base, {**base, name: value})
+    )
+    same_shapes = [leaf.shape for leaf in altered] == [leaf.shape for leaf in reference]
+    assert not (same_shapes and all(map(np.array_equal, altered, reference)))
 
 
 @pytest.mark.slow

@@ -11,10 +11,16 @@ import pytest
 from oracles import differences
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.networks import cores
+from jaxrl_dist.networks import attention, cores
 
 T, B, F, SIZE, BIAS = 11, 3, 4, 5, 1.5
-CORES = {"lstm": cores.Lstm, "gru": cores.Gru, "mingru": cores.MinGru}
+ROWS = 4
+CORES = {
+    "lstm": cores.Lstm,
+    "gru": cores.Gru,
+    "mingru": cores.MinGru,
+    "gtrxl": lambda size, bias: attention.GTrXL(size, layers=2, heads=size, rows=ROWS),
+}
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -49,7 +55,47 @@ def _mingru(p: Any, memory: Any, x: np.ndarray) -> Any:
     return (h,), h
 
 
-LOOPS = {"lstm": _lstm, "gru": _gru, "mingru": _mingru}
+def _normal(p: Any, x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-6) * p["scale"] + p["bias"]
+
+
+def _gate(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Parisotto et al. 2020, section 3.2 (gated recurrent unit)."""
+    of_y, of_x = (p[name]["kernel"].T for name in ("w", "u"))
+    r = _sigmoid(of_y[:SIZE] @ y + of_x[:SIZE] @ x)
+    z = _sigmoid(of_y[SIZE : 2 * SIZE] @ y + of_x[SIZE:] @ x - p["bias"])
+    return (1 - z) * x + z * np.tanh(of_y[2 * SIZE :] @ y + p["u_new"]["kernel"].T @ (r * x))
+
+
+def _gtrxl(p: Any, memory: Any, x: np.ndarray) -> Any:
+    """Parisotto et al. 2020, equations of section 3.1 and 3.2, one head for each number, and of Dai et al. 2019."""
+    *rows, kept = memory
+    x = x @ p["input"]["kernel"] + p["input"]["bias"]
+    after = []
+    for i, own in enumerate(rows):
+        layer, valid = p[f"layer_{i}"], [*kept, 1.0]
+        of = layer["attention"]
+        seen = np.concatenate([own, x[None]])
+        after.append(seen[1:] * np.array(valid[1:])[:, None])
+        normal = np.stack([_normal(layer["norm_attention"], row) for row in seen])
+        query = normal[-1] @ of["query"]["kernel"]
+        found = np.zeros(SIZE)
+        for head in range(SIZE):
+            weights = np.zeros(ROWS + 1)
+            for j in range(ROWS + 1):
+                angle = (ROWS - j) * 10_000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
+                position = np.concatenate([np.sin(angle), np.cos(angle)])[:SIZE] @ of["distance"]["kernel"]
+                key = normal[j] @ of["key"]["kernel"]
+                by_content = (query[head] + of["u"][head, 0]) * key[head]
+                weights[j] = np.exp(by_content + (query[head] + of["v"][head, 0]) * position[head]) * valid[j]
+            found[head] = (weights / weights.sum()) @ (normal @ of["value"]["kernel"])[:, head]
+        y = _gate(layer["gate_attention"], x, np.maximum(found @ of["out"]["kernel"], 0))
+        wide = np.maximum(_normal(layer["norm_mlp"], y) @ layer["wide"]["kernel"] + layer["wide"]["bias"], 0)
+        x = _gate(layer["gate_mlp"], y, np.maximum(wide @ layer["narrow"]["kernel"] + layer["narrow"]["bias"], 0))
+    return (*after, np.array([*kept[1:], 1.0])), x
+
+
+LOOPS = {"lstm": _lstm, "gru": _gru, "mingru": _mingru, "gtrxl": _gtrxl}
 
 
 def _case(name: str) -> Any:
@@ -60,7 +106,12 @@ def _case(name: str) -> Any:
     assert is_first.any() and not is_first[0].all()
     params = core.init(jax.random.key(0), core.initial(B), features, is_first)["params"]
     params = jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape).astype(np.float32), params)
-    memory = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(np.float32), core.initial(B))
+
+    def begun(x: Any) -> Any:
+        # All rows that a memory may hold are of this episode.
+        return x | True if x.dtype == bool else x + rng.normal(size=x.shape).astype(np.float32)
+
+    memory = jax.tree.map(begun, core.initial(B))
     return core, params, memory, features, is_first
 
 
@@ -101,6 +152,39 @@ def test_nothing_before_a_first_row_reaches_it_even_if_it_is_not_finite(name: st
     broken = np.where(np.arange(T)[:, None, None] == 2, np.float32(np.inf), features)
     rows = core.apply({"params": params}, memory, broken, is_first)[1]
     np.testing.assert_allclose(rows[4:], fresh, rtol=1e-5, atol=1e-6)
+
+
+def test_an_untrained_transformer_passes_rows_on_by_its_gates() -> None:
+    core = attention.GTrXL(8, layers=3, heads=2, rows=4)
+    features = np.random.default_rng(0).normal(size=(T, B, F)).astype(np.float32)
+    is_first = np.zeros((T, B), bool)
+    variables = core.init(jax.random.key(0), core.initial(B), features, is_first)
+    rows = core.apply(variables, core.initial(B), features, is_first)[1]
+    plain = features @ np.asarray(variables["params"]["input"]["kernel"])
+    assert np.corrcoef(rows.ravel(), plain.ravel())[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_transformer_remembers_as_many_rows_as_its_layers_reach(layers: int) -> None:
+    core = attention.GTrXL(16, layers, heads=2, rows=3)
+    features, is_first = np.random.default_rng(0).normal(size=(12, 1, F)).astype(np.float32), np.zeros((12, 1), bool)
+    variables = core.init(jax.random.key(0), core.initial(1), features, is_first)
+    variables = jax.tree.map(lambda x: x + 0.5 * jax.random.normal(jax.random.key(1), x.shape), variables)
+
+    def last(changed: int) -> np.ndarray:
+        other = np.where(np.arange(12)[:, None, None] == changed, -features, features)
+        return np.asarray(core.apply(variables, core.initial(1), other, is_first)[1][-1])
+
+    reach = 3 * layers
+    assert not np.array_equal(last(11 - reach), last(-1))
+    np.testing.assert_array_equal(last(10 - reach), last(-1))
+
+
+def test_heads_of_attention_divide_the_units() -> None:
+    spec = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((F,), jnp.float32), types.DiscreteSpace(3), "classic")
+    config = networks.Config(torso="mlp", core="gtrxl", core_size=6, core_heads=4)
+    with conftest.refused("--network.core_heads=4", "--network.core_size=6"):
+        networks.make(config, spec, [networks.Head("value", 1, 1.0)])
 
 
 def test_an_untrained_mingru_fades_by_the_bias() -> None:
@@ -196,7 +280,7 @@ def test_parameters_of_a_memory_have_its_name(core: str, name: str) -> None:
     assert set(params) == {"torsos_0", name, "outputs_policy"}
 
 
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("name", [name for name in CORES if name != "gtrxl"])
 def test_a_gradient_is_that_of_the_paper_s_loop(name: str) -> None:
     """Weighted outputs and last memory, by central differences in float64, to parameters, memory and features."""
     core, params, memory, features, is_first = _case(name)
@@ -226,3 +310,31 @@ def test_a_gradient_is_that_of_the_paper_s_loop(name: str) -> None:
     with jax.enable_x64(True):
         found = jax.grad(by_core)(jax.tree.map(jnp.asarray, inputs))
     differences.assert_same(found, differences.gradient(by_loop, inputs), rtol=1e-6, atol=1e-7)
+
+
+def test_a_gradient_of_a_transformer_is_that_of_the_paper_s_loop_and_stops_at_the_memory() -> None:
+    core, params, memory, features, is_first = _case("gtrxl")
+    of_rows = np.random.default_rng(7).normal(size=(T, B, SIZE))
+    exact = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    inputs = {"features": features.astype(np.float64), "params": exact}
+    began = [np.asarray(x, np.float64) for x in jax.tree.leaves(memory)]
+
+    def by_loop(given: Any) -> float:
+        total = 0.0
+        for b in range(B):
+            one = tuple(x[b] for x in began)
+            for t in range(T):
+                one = tuple(np.zeros_like(x) for x in one) if is_first[t, b] else one
+                one, row = _gtrxl(given["params"], one, given["features"][t, b])
+                total += of_rows[t, b] @ row
+        return float(total)
+
+    def by_core(given: Any, rows: Any) -> jax.Array:
+        carry = (rows, memory[1])
+        return jnp.sum(of_rows * core.apply({"params": given["params"]}, carry, given["features"], is_first)[1])
+
+    with jax.enable_x64(True):
+        rows = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), memory[0])
+        found, of_memory = jax.grad(by_core, argnums=(0, 1))(jax.tree.map(jnp.asarray, inputs), rows)
+    differences.assert_same(found, differences.gradient(by_loop, inputs), rtol=1e-5, atol=1e-6)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(of_memory))

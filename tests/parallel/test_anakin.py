@@ -43,6 +43,8 @@ VARIANTS = {
     "r2d2": ("r2d2", CARTPOLE, BOTH),
     "ppo-gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.core_size": 8}),
     "r2d2-mingru": ("r2d2", CARTPOLE, {"network.core": "mingru"}),
+    "ppo-gtrxl": ("ppo", CARTPOLE, {"network.core": "gtrxl", "network.core_size": 8, "network.core_rows": 6}),
+    "r2d2-gtrxl": ("r2d2", CARTPOLE, {"network.core": "gtrxl", "network.core_size": 8}),
 }
 
 
