@@ -271,6 +271,10 @@ def through_jumanji(name: str) -> list[known_episode.Transition]:
     return known_episode.played_on_device(suites.through_jumanji(name))
 
 
+def through_xminigrid(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(suites.through_xminigrid(name))
+
+
 def through_playground(name: str) -> list[known_episode.Transition]:
     return known_episode.played_on_device(suites.through_playground(name))
 
@@ -303,6 +307,7 @@ ADAPTERS = [
     through_navix,
     through_pgx,
     through_jumanji,
+    through_xminigrid,
     through_playground,
     through_ale,
 ]

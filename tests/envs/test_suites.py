@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import pathlib
 from typing import Any
 
 import conftest
@@ -13,6 +14,7 @@ import pytest
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import check
 from jaxrl_dist.envs.host import as_host
+from jaxrl_dist.settings import user_code
 
 PACKAGES = {
     "ale": "ale_py",
@@ -21,6 +23,7 @@ PACKAGES = {
     "navix": "navix",
     "pgx": "pgx",
     "playground": "mujoco_playground",
+    "xminigrid": "xminigrid",
 }
 MODULES = {suite: importlib.import_module(f"jaxrl_dist.envs.suites.{suite}") for suite in PACKAGES}
 ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in module.SUITE.environments]
@@ -38,6 +41,7 @@ PLAYED: dict[str, dict[str, str]] = {
     "jumanji:Minesweeper-v0": {},
     "pgx:2048": {"max_steps": "20"},
     "playground:CartpoleBalance": {"episode_length": "20"},
+    "xminigrid:MiniGrid-DoorKey-5x5": {"max_steps": "20"},
 }
 
 
@@ -67,8 +71,8 @@ def test_environments_keep_the_rules(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_DEVICE)
-def test_every_environment_can_be_traced(name: str) -> None:
-    environment = made(name)
+def test_every_environment_can_be_traced(name: str, tmp_path: pathlib.Path) -> None:
+    environment = made(name, **({"rulesets": rulesets(tmp_path)} if "XLand" in name else {}))
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
     stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
     assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
@@ -80,13 +84,15 @@ def test_every_environment_can_be_traced(name: str) -> None:
 
 
 def test_environments_are_those_that_the_suites_have() -> None:
-    for suite in ("navix", "pgx", "playground", "jumanji"):
+    for suite in ("navix", "pgx", "playground", "jumanji", "xminigrid"):
         need(suite)
     import jumanji
     import mujoco_playground
     import navix
     import pgx
+    import xminigrid
 
+    assert {*MODULES["xminigrid"].SUITE.environments} == set(xminigrid.registered_environments())
     doors = {name for name in navix.registry() if "GoToDoor" in name}
     assert {*MODULES["navix"].SUITE.environments, *doors} == set(navix.registry())
     assert {*MODULES["pgx"].SUITE.environments, "sparrow_mahjong"} == set(pgx.available_envs())
@@ -119,6 +125,42 @@ def test_an_illegal_move_loses_and_the_mask_says_which_are() -> None:
 def test_masks_of_jumanji_are_of_joint_choices_or_of_each_number(name: str, space: Any) -> None:
     spec = made(name).spec
     assert (spec.action, spec.mask) == (space, "action_mask")
+
+
+def rulesets(folder: pathlib.Path) -> str:
+    """Writes a file of two rulesets, whose goals are to hold a red or a green ball; no rule applies."""
+    from xminigrid.benchmarks import save_bz2_pickle
+    from xminigrid.core.constants import TILES_REGISTRY, Colors, Tiles
+    from xminigrid.core.goals import AgentHoldGoal
+    from xminigrid.core.rules import EmptyRule
+
+    balls = [TILES_REGISTRY[Tiles.BALL, colour] for colour in (Colors.RED, Colors.GREEN)]
+    goals = jnp.stack([AgentHoldGoal(tile=ball).encode() for ball in balls])
+    rules = jnp.broadcast_to(EmptyRule().encode(), (2, 1, *EmptyRule().encode().shape))
+    tiles = jnp.broadcast_to(jnp.stack(balls), (2, 2, 2))
+    path = folder / "rulesets"
+    content = {"goals": goals, "rules": rules, "init_tiles": tiles, "num_rules": jnp.zeros(2, jnp.int32)}
+    save_bz2_pickle(content, str(path))
+    return str(path)
+
+
+def test_every_episode_of_xland_draws_its_rules(tmp_path: pathlib.Path) -> None:
+    need("xminigrid:")
+    with user_code.trusting({rulesets(tmp_path)}):
+        environment = made("xminigrid:XLand-MiniGrid-R1-9x9", rulesets=rulesets(tmp_path), max_steps="3")
+    assert environment.spec.time_limit == 3 and environment.spec.categories == {"cells": (13, 12)}
+
+    def goal(key: Any) -> Any:
+        return environment.reset(key)[0].environment.state.goal_encoding
+
+    goals = np.asarray(jax.vmap(goal)(jax.random.split(jax.random.key(0), 32)))
+    assert len(np.unique(goals, axis=0)) == 2
+    state, _ = environment.reset(jax.random.key(0))
+    seen = []
+    for _ in range(12):
+        state, _ = jax.jit(environment.step)(state, 0)
+        seen.append(np.asarray(state.environment.state.goal_encoding))
+    assert len(np.unique(seen, axis=0)) == 2
 
 
 def test_cells_of_navix_are_one_kind_one_colour_and_one_state() -> None:
@@ -190,6 +232,7 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
         ("navix:Navix-Empty-5x5", {}, " Navix-Empty-5x5-v0?"),
         ("pgx:connect_for", {}, " connect_four?"),
         ("jumanji:Snake", {}, " Snake-v1?"),
+        ("xminigrid:MiniGrid-Empty5x5", {}, " MiniGrid-Empty-5x5?"),
         ("playground:CheetaRun", {}, " CheetahRun?"),
     ],
 )

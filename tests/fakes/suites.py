@@ -10,7 +10,7 @@ from flax import struct
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.envs.host import pooled
-from jaxrl_dist.envs.suites import ale, brax, craftax, jumanji, navix, pgx
+from jaxrl_dist.envs.suites import ale, brax, craftax, jumanji, navix, pgx, xminigrid
 
 LENGTH = 7
 _NEVER = 1000
@@ -176,6 +176,56 @@ def through_jumanji(name: str) -> envs.Environment:
             return steps, Timestep(kind, state / 2 + last, jnp.where(terminated, 0.0, 1.0), Observation(steps, last))
 
     return wrappers.flatten(wrappers.auto_reset(jumanji.adapt(Fake(), "fake")))
+
+
+def through_xminigrid(name: str) -> envs.Environment:
+    """The two numbers are the cells of an observation; the direction is always the first."""
+
+    @struct.dataclass
+    class Agent:
+        direction: Any
+
+    @struct.dataclass
+    class State:
+        agent: Any
+        steps: Any
+
+    class Timestep(NamedTuple):
+        state: Any
+        step_type: Any
+        reward: Any
+        discount: Any
+        observation: Any
+
+    class Settings(NamedTuple):
+        max_steps: int
+
+    class Fake:
+        def num_actions(self, settings: Any) -> int:
+            return 3
+
+        def reset(self, settings: Any, key: Any) -> Any:
+            state = State(Agent(jnp.int32(0)), jnp.int32(0))
+            return Timestep(state, jnp.uint8(0), jnp.float32(0), jnp.float32(1), jnp.zeros(2, jnp.uint8))
+
+        def step(self, settings: Any, timestep: Any, action: Any) -> Any:
+            state = timestep.state.replace(steps=timestep.state.steps + 1)
+            terminated, truncated = (state.steps >= LENGTH) & _ends(name), state.steps == settings.max_steps
+            kind = jnp.where(terminated | truncated, types.LAST, types.MID).astype(jnp.uint8)
+            seen = jnp.stack([state.steps, action]).astype(jnp.uint8)
+            return Timestep(state, kind, timestep.state.steps / 2 + action, jnp.where(terminated, 0.0, 1.0), seen)
+
+    made = wrappers.auto_reset(xminigrid.adapt(Fake(), Settings(_limit(name)), "fake"))
+    spec = made.spec._replace(observation=jax.ShapeDtypeStruct((2,), jnp.float32), categories={})
+
+    def shown(result: Any) -> Any:
+        state, timestep = result
+        assert timestep.observation["direction"].shape == (4,)
+        return state, timestep._replace(observation=timestep.observation["cells"].astype(jnp.float32))
+
+    return made._replace(
+        reset=lambda key: shown(made.reset(key)), step=lambda state, a: shown(made.step(state, a)), spec=spec
+    )
 
 
 def through_playground(name: str) -> envs.Environment:
