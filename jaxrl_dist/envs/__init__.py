@@ -433,8 +433,9 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
 
     Args:
         name: `suite:name`, such as `gymnax:CartPole-v1`.
-        params: texts for the suite's own parameters. Two are handled here for every suite: by `flatten=true` an
-            observation is one vector, by `observe=0,2` only these components of a vector are shown to the agent.
+        params: texts for the suite's own parameters. Three are handled here for every suite: by `flatten=true` an
+            observation is one vector, by `observe=0,2` only these components of a vector are shown to the agent, and by
+            `mask=false` the mask of legal actions forbids none, and is a leaf like others.
 
     Returns:
         `Environment` on the device, or `HostTask`.
@@ -455,10 +456,15 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
     parameters.check_trusted(remaining)
     kept, flatten = remaining.pop(parameters.OBSERVE, None), remaining.pop(parameters.FLATTEN, "false")
     flattens = parameters.parse(parameters.FLATTEN, flatten, False)
+    masks = parameters.parse(parameters.MASK, remaining.pop(parameters.MASK, "true"), True)
     try:
         environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
         raise errors.missing_package(errors.given("env", name), error.name, suite.name) from error
+    if not masks:
+        if not environment.spec.mask:
+            raise parameters.refused(parameters.MASK, "false", f"{name} has no mask of actions")
+        environment = environment._replace(spec=environment.spec._replace(mask=""))
     # These build on this module's records, so they cannot be imported above.
     from jaxrl_dist.envs import wrappers
 

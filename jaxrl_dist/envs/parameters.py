@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxrl_dist import errors
 from jaxrl_dist.settings import fields, user_code
 
-OBSERVE, FLATTEN = "observe", "flatten"
+# Parameters of every suite.
+OBSERVE, FLATTEN, MASK = COMMON = ("observe", "flatten", "mask")
 # A message names all environments up to the first number of them; if there are more, only the second number, namely
 # those most like the given name.
 _MOST_NAMES, _FEW_NAMES = 30, 5
@@ -69,7 +70,7 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
     """
     for name in params:
         if name not in defaults:
-            raise unknown(name, owner, (*sorted(defaults), OBSERVE, FLATTEN))
+            raise unknown(name, owner, (*sorted(defaults), *COMMON))
     return {name: parse(name, text, defaults[name]) for name, text in params.items()}
 
 

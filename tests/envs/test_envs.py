@@ -109,6 +109,26 @@ def test_timesteps_are_consistent(name: str) -> None:
     assert steps.observation.dtype == environment.spec.observation.dtype
 
 
+def test_parameters_of_every_suite_change_what_is_seen() -> None:
+    tree, vector, free = (
+        environments.make("toy:choice", params) for params in ({}, {"flatten": "true"}, {"mask": "false"})
+    )
+    assert (tree.spec.mask, vector.spec.mask, free.spec.mask) == ("action_mask", "action_mask", "")
+    assert free.spec.observation == tree.spec.observation
+    key = jax.random.key(0)
+    seen, flat = (environment.reset(key)[1].observation for environment in (tree, vector))
+    goal = [np.eye(size)[seen["goal"][i]] for i, size in enumerate((3, 2))]
+    wanted = np.concatenate([*goal, seen["seen"]["number"], seen["seen"]["picture"].ravel()])
+    np.testing.assert_array_equal(flat["observation"], wanted)
+    np.testing.assert_array_equal(flat["action_mask"], seen["action_mask"])
+    both = environments.make("toy:choice", {"flatten": "true", "mask": "false"})
+    np.testing.assert_array_equal(both.reset(key)[1].observation, np.concatenate([seen["action_mask"], wanted]))
+    with conftest.refused("--env.params.mask=false", "toy:walk"):
+        environments.make("toy:walk", {"mask": "false"})
+    with conftest.refused("--env.params.flatten=maybe"):
+        environments.make("toy:choice", {"flatten": "maybe"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(all_names()) - set(QUICK)))
 def test_timesteps_are_consistent_everywhere(name: str) -> None:
