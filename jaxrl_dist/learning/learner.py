@@ -14,6 +14,7 @@ import optax
 
 from jaxrl_dist import agents, types
 from jaxrl_dist.errors import UsageError, given
+from jaxrl_dist.learning import optimizers
 from jaxrl_dist.numeric import permutations, vectors
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -32,8 +33,9 @@ class Config:
         "adam",
         "Update rule; radam is adam with rectified first steps (Liu et al. 2020), rmsprop that of Mnih et al. 2016 (ε "
         "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do, adagrad divides by the "
-        "root of all squared gradients (Duchi et al. 2011).",
-        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "adagrad", "sgd"),
+        "root of all squared gradients (Duchi et al. 2011); optax:NAME is any of optax with its own arguments, such as "
+        "'optax:lion(b1=0.9,b2=0.99)', and reads neither epsilon nor decay nor momentum.",
+        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "adagrad", "sgd", "optax:NAME"),
         source="Schulman et al. 2017, table 5",
     )
     learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
@@ -163,7 +165,7 @@ class _Static(NamedTuple):
     config: Config
     agent: agents.Agent
     axis: types.Axis
-    rule: optax.GradientTransformation
+    rule: optimizers.Rule
 
 
 def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
@@ -176,6 +178,9 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
 
     Returns:
         `Learner`, pure functions.
+
+    Raises:
+        UsageError: the optimiser does not fit the agent's network.
 
     Example:
         >>> import jax
@@ -196,7 +201,11 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         >>> int(learned.updates), sorted(metrics)
         (1, ['entropy', 'gradient_norm', 'policy_loss', 'value_loss'])
     """
-    rule = make_direction(config.optimizer, config.momentum, config.decay, config.epsilon)
+    rule = optimizers.make(config.optimizer, config.momentum, config.decay, config.epsilon)
+    if config.optimizer.startswith(optimizers.PREFIX):
+        network = jax.eval_shape(agent.init, jax.random.key(0)).network
+        for trained in [network[name] for name in agent.parts] or [network]:
+            optimizers.check(config.optimizer, trained)
     static = _Static(config, agent, axis, rule)
     return Learner(
         init=functools.partial(_init, static),
@@ -350,8 +359,7 @@ def _moved(
     if limit := static.config.max_grad_norm:
         norm = _norm(grads)
         grads = jax.tree.map(lambda g: jnp.where(norm < limit, g, g / norm * limit), grads)
-    directions, opt_state = static.rule.update(grads, opt_state, network)
-    return jax.tree.map(lambda p, d: p - rate * d, network, directions), opt_state
+    return static.rule.step(grads, opt_state, network, rate)
 
 
 def _norm(grads: ArrayTree) -> Array:
@@ -461,36 +469,3 @@ def check_batch(config: Config, num_items: int, num_devices: int) -> None:
             given("learner.minibatches", config.minibatches),
             f" on {num_devices} device(s) does not divide {num_items} items; {fix}",
         )
-
-
-def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> optax.GradientTransformation:
-    """Returns a rule by its name, `Config.optimizer`.
-
-    Args:
-        name: adam, radam, rmsprop (ε under the root), rmsprop_centred, adagrad (likewise) or sgd.
-        momentum: decay of the mean gradient, for adam and radam.
-        decay: decay of the squared gradient.
-        epsilon: keeps the denominator from 0.
-
-    Returns:
-        A transformation of gradients into directions, without a step size.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxrl_dist.learning import learner
-        >>> rule = learner.make_direction("adagrad", momentum=0.9, decay=0.99, epsilon=0.0)
-        >>> params = jnp.zeros(2)
-        >>> print(rule.update(jnp.array([3.0, -0.5]), rule.init(params), params)[0])
-        [ 1. -1.]
-    """
-    if name == "adam":
-        return optax.scale_by_adam(b1=momentum, b2=decay, eps=epsilon)
-    if name == "radam":
-        return optax.scale_by_radam(b1=momentum, b2=decay, eps=epsilon)
-    if name == "rmsprop":
-        return optax.scale_by_rms(decay=decay, eps=epsilon)
-    if name == "rmsprop_centred":
-        return optax.scale_by_stddev(decay=decay, eps=epsilon)
-    if name == "adagrad":
-        return optax.scale_by_rss(initial_accumulator_value=0.0, eps=epsilon)
-    return optax.identity()

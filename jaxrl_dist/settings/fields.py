@@ -12,10 +12,14 @@ from typing import Any, Literal, NamedTuple
 
 from jaxrl_dist import errors
 
-CUSTOM = "module:Class"
+CUSTOM, OPTAX = "module:Class", "optax:NAME"
 # Source of a value that was not published.
 OURS = "this project"
-_CUSTOM_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# Choices that stand for many values, with the form of these.
+_OPEN = {
+    CUSTOM: re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"),
+    OPTAX: re.compile(r"optax:[A-Za-z_][\w.]*(\(.*\))?"),
+}
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 _KINDS = {
     "int": "a whole number",
@@ -112,7 +116,8 @@ def setting(
         high: largest valid value, inclusive.
         above: exclusive lower bound.
         below: exclusive upper bound.
-        choices: valid values, if they are few; "module:Class" among them admits any class of the user.
+        choices: valid values, if they are few; "module:Class" among them admits any class of the user, "optax:NAME"
+            any optimiser of optax, with arguments.
         tag: "identity" if a resume with another value must be refused, "tunable" if it may change.
         sweep: whether `--sweep` may vary it: a number that enters only arithmetic on arrays, so that no branch, no
             shape and no first parameter depends on it.
@@ -295,7 +300,7 @@ def _is_valid(field: Field, item: Any) -> bool:
     if isinstance(item, float) and math.isinf(item) and item != field.default:
         return False
     if field.choices is not None and item not in field.choices:
-        return CUSTOM in field.choices and bool(_CUSTOM_NAME.fullmatch(str(item)))
+        return any(one in field.choices and form.fullmatch(str(item)) for one, form in _OPEN.items())
     return (
         (field.low is None or item >= field.low)
         and (field.high is None or item <= field.high)

@@ -15,7 +15,7 @@ from oracles import learner as oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
-from jaxrl_dist.learning import learner
+from jaxrl_dist.learning import learner, optimizers
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -395,7 +395,7 @@ def test_the_norm_is_that_of_all_leaves(norm):
 def test_a_gradient_beyond_the_norm_is_cut_to_it(limit, share):
     grads = {"a": jnp.array([[3.0, -4.0]]), "b": jnp.float32(12.0)}
     config = learner.Config(optimizer="sgd", max_grad_norm=limit)
-    rule = learner.make_direction("sgd", 0.0, 0.0, 0.0)
+    rule = optimizers.make("sgd", 0.0, 0.0, 0.0)
     static = learner._Static(config, None, types.LOCAL, rule)
     zeros = jax.tree.map(jnp.zeros_like, grads)
     moved, _ = learner._moved(static, grads, rule.init(zeros), zeros, jnp.float32(1.0))
