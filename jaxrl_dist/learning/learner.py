@@ -40,7 +40,27 @@ class Config:
     )
     learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
     anneal: bool = setting(
-        True, "Let the step size fall linearly to 0 over training.", source="Schulman et al. 2017, table 5 (α)"
+        True, "Let the step size fall over training, by learner.schedule.", source="Schulman et al. 2017, table 5 (α)"
+    )
+    schedule: str = setting(
+        "linear",
+        "Form of the fall of an annealed step size: along a line, or along half a cosine (Loshchilov & Hutter 2017).",
+        choices=("linear", "cosine"),
+        source="Schulman et al. 2017, table 5 (α)",
+    )
+    final_share: float = setting(
+        0.0,
+        "Share of the step size that is left at the end of annealing.",
+        low=0.0,
+        below=1.0,
+        source="Schulman et al. 2017, table 5 (α)",
+    )
+    warmup: float = setting(
+        0.0,
+        "Share of training in which the step size rises linearly from 0, before it is held or falls.",
+        low=0.0,
+        below=1.0,
+        source="Goyal et al. 2017, section 2.2 (gradual warmup)",
     )
     epsilon: float = setting(
         1e-5,
@@ -180,7 +200,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         `Learner`, pure functions.
 
     Raises:
-        UsageError: the optimiser does not fit the agent's network.
+        UsageError: the optimiser does not fit the agent's network, or settings of the step size do not go together.
 
     Example:
         >>> import jax
@@ -201,6 +221,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         >>> int(learned.updates), sorted(metrics)
         (1, ['entropy', 'gradient_norm', 'policy_loss', 'value_loss'])
     """
+    _check_schedule(config)
     rule = optimizers.make(config.optimizer, config.momentum, config.decay, config.epsilon)
     if config.optimizer.startswith(optimizers.PREFIX):
         network = jax.eval_shape(agent.init, jax.random.key(0)).network
@@ -402,6 +423,8 @@ def _num_items(batch: ArrayTree) -> int:
 def learning_rate(config: Config, progress: Array) -> Array:
     """Returns the step size at a share of training.
 
+    It rises over the first `warmup` of training, and falls over the rest if `anneal` is on.
+
     Args:
         config: settings of the optimiser.
         progress: f32 [] in [0, 1].
@@ -409,14 +432,36 @@ def learning_rate(config: Config, progress: Array) -> Array:
     Returns:
         f32 [].
 
+    Source: Loshchilov & Hutter 2017, "SGDR", equation 5 without restarts (cosine); Goyal et al. 2017, section 2.2.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from jaxrl_dist.learning import learner
         >>> print(learner.learning_rate(learner.Config(learning_rate=0.5), jnp.float32(0.75)))
         0.125
     """
-    share = 1.0 - progress if config.anneal else 1.0
+    rise = config.warmup
+    past = jnp.maximum(progress - rise, 0.0) / (1.0 - rise) if rise else progress
+    share = _left(config, past) if config.anneal else 1.0
+    share = jnp.where(progress < rise, progress / rise, share) if rise else share
     return jnp.asarray(config.learning_rate * share, jnp.float32)
+
+
+def _left(config: Config, past: Array) -> Array:
+    """Returns the share f32 [] of the step size that is left after a share of its fall."""
+    left = 1.0 - past if config.schedule == "linear" else 0.5 * (1.0 + jnp.cos(jnp.pi * past))
+    return config.final_share + (1.0 - config.final_share) * left if config.final_share else left
+
+
+def _check_schedule(config: Config) -> None:
+    """Raises a UsageError if the fall of the step size has a form, but the step size does not fall."""
+    for name, value, none in (("schedule", config.schedule, "linear"), ("final_share", config.final_share, 0.0)):
+        if value != none and not config.anneal:
+            raise UsageError(
+                given(f"learner.{name}", value),
+                ": the step size of this run does not fall; add ",
+                given("learner.anneal", "true"),
+            )
 
 
 def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:

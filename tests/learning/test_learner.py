@@ -286,6 +286,25 @@ def test_the_step_size_follows_progress(progress, rate):
     assert float(learner.learning_rate(constant, jnp.float32(progress))) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("anneal", [True, False])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("end", [0.0, 0.2])
+@pytest.mark.parametrize("warmup", [0.0, 0.25])
+def test_a_schedule_is_its_formula(anneal, schedule, end, warmup):
+    settings = {"schedule": schedule, "final_share": end} if anneal else {}
+    config = learner.Config(learning_rate=0.1, anneal=anneal, warmup=warmup, **settings)
+    for progress in (0.0, 0.1, 0.25, 0.26, 0.5, 0.9, 1.0):
+        expected = oracle.rate(0.1, progress, anneal, schedule, end, warmup)
+        assert float(learner.learning_rate(config, jnp.float32(progress))) == pytest.approx(expected, abs=2e-8)
+
+
+@pytest.mark.parametrize("name,value", [("schedule", "cosine"), ("final_share", 0.1)])
+def test_a_form_without_a_fall_is_refused(name, value):
+    agent, _ = _sample("dqn")
+    with conftest.refused(f"--learner.{name}={value}: ", "--learner.anneal=true"):
+        learner.make(learner.Config(anneal=False, **{name: value}), agent, types.LOCAL)
+
+
 @pytest.mark.parametrize(
     "name,oracle",
     [

@@ -12,9 +12,21 @@ def clipped(gradient: list[np.ndarray], largest: float) -> list[np.ndarray]:
     return [part * largest / norm for part in gradient] if largest and norm > largest else gradient
 
 
-def rate(first: float, progress: float, anneal: bool) -> float:
-    """The step size, which falls linearly to 0 (Schulman et al. 2017, table 5, α)."""
-    return first * (1 - progress) if anneal else first
+def rate(
+    first: float, progress: float, anneal: bool, schedule: str = "linear", end: float = 0.0, warmup: float = 0.0
+) -> float:
+    """The step size: a rise from 0, then a fall to a share of it along a line or half a cosine.
+
+    Schulman et al. 2017, table 5 (α); Loshchilov & Hutter 2017, equation 5; Goyal et al. 2017, section 2.2.
+    """
+    if progress < warmup:
+        return first * progress / warmup
+    if not anneal:
+        return first
+    past = (progress - warmup) / (1 - warmup)
+    if schedule == "linear":
+        return first * (1 - past * (1 - end))
+    return first * end + 0.5 * (first - first * end) * (1 + math.cos(math.pi * past))
 
 
 def moved(params: list[np.ndarray], gradient: list[np.ndarray], rate: float) -> list[np.ndarray]:
