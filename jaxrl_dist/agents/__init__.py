@@ -62,6 +62,8 @@ class Agent(NamedTuple):
             optimiser serves all. Keys have no meaning of their own.
         first_error: (`types.Unroll` [L, N] without observations and carry) -> f32 [N], the error of new windows,
             computed from stored extras; None leaves it to the replay.
+        pace: (rate f32 [], metrics) -> rate; moves the step size before each gradient step, by the metrics of the
+            minibatch's loss, means over all devices; None leaves it to the learner's schedule.
         adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; parameters whose
             first value is a setting keep it.
 
@@ -96,6 +98,7 @@ class Agent(NamedTuple):
     target: Callable[[ArrayTree], ArrayTree] = no_target
     parts: Mapping[str, types.Part] = {}
     first_error: Callable[[types.Unroll], Array] | None = None
+    pace: Callable[[Array, Mapping[str, Array]], Array] | None = None
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
 
     def __repr__(self) -> str:

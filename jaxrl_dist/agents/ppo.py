@@ -8,14 +8,18 @@ The loss of a row, with advantages A and targets R of `returns.gae` by the polic
 .. math:: r_t = \frac{\pi(a_t | s_t)}{\mu(a_t | s_t)}
 
 ε is `clip_epsilon`, c_1 `value_cost`, c_2 `entropy_cost`. With `clip_value` the squared error is the larger of this one
-and that of V moved by at most so much from its old prediction; `kl_penalty` adds λ KL(μ ‖ π), whose weight adapts.
+and that of V moved by at most so much from its old prediction; `kl_penalty` adds λ KL(μ ‖ π), whose weight adapts, and
+`adapt_learning_rate` lets the step size follow this divergence.
 
 Source: Schulman et al. 2017, "Proximal policy optimization algorithms", equations 7 and 9; the details as listed by
 Engstrom et al. 2020, "Implementation matters in deep policy gradients"; the penalty that adapts as in Heess et al.
-2017, "Emergence of locomotion behaviours in rich environments" (DPPO).
+2017, "Emergence of locomotion behaviours in rich environments" (DPPO); the step size that adapts as in Rudin et al.
+2022, "Learning to walk in minutes using massively parallel deep reinforcement learning" (rsl_rl).
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -64,9 +68,17 @@ class Config:
         low=0.0,
         source="Heess et al. 2017, algorithms 1 and 2",
     )
+    adapt_learning_rate: bool = setting(
+        False,
+        "Before each gradient step, divide the step size by 1.5 if its minibatch diverges from the policy that acted "
+        "by more than twice kl_target, and multiply it by 1.5 below half of that target, between 1e-5 and 1e-2; the "
+        "learner's schedule comes on top.",
+        source="Rudin et al. 2022, section 3.1; rsl_rl algorithms/ppo.py (schedule adaptive)",
+    )
     kl_target: float = setting(
         0.01,
-        "Target of the divergence: the weight grows above twice as much and falls below half.",
+        "Target of the divergence: above twice as much the penalty's weight grows or the step size falls, below half "
+        "the other way round.",
         above=0.0,
         source="Schulman et al. 2017, section 4 and table 1",
         sweep=True,
@@ -90,6 +102,8 @@ _LARGEST_LOG_RATIO = 20.0
 # Heess et al. 2017, algorithm 2: when the weight changes, and by how much; the hinge's weight and the bounds are ours.
 _HIGH, _LOW, _FACTOR, _HINGE = 2.0, 0.5, 1.5, 50.0
 _SMALLEST, _LARGEST = 1e-4, 1e4
+# rsl_rl algorithms/ppo.py; rl_games common/schedulers.py has 1e-6 for the first.
+_SLOWEST, _FASTEST = 1e-5, 1e-2
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:
@@ -117,6 +131,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     )
     if config.normalise_advantage == "minibatch":
         agent = agent._replace(epoch=_epoch)
+    if config.adapt_learning_rate:
+        agent = agent._replace(pace=functools.partial(_pace, config))
     if not config.kl_penalty:
         return agent
 
@@ -170,6 +186,18 @@ def _adapted(config: Config, weight: Array, divergence: Array) -> Array:
     grown = jnp.where(divergence > _HIGH * config.kl_target, weight * _FACTOR, weight)
     changed = jnp.where(divergence < _LOW * config.kl_target, weight / _FACTOR, grown)
     return jnp.clip(changed, _SMALLEST, _LARGEST)
+
+
+def _pace(config: Config, rate: Array, metrics: Mapping[str, Array]) -> Array:
+    """Returns the step size f32 [] for a minibatch with these means over all devices.
+
+    Source: rsl_rl algorithms/ppo.py and rl_games common/schedulers.py (`AdaptiveScheduler`), whose divergence is that
+    of two Gaussians; ours is estimated from the actions, as for any policy. At a divergence of exactly 0 rsl_rl leaves
+    the step size; here, as in rl_games, it grows, since rounding would decide.
+    """
+    divergence = metrics["approx_kl"]
+    grown = jnp.where(divergence < _LOW * config.kl_target, jnp.minimum(rate * _FACTOR, _FASTEST), rate)
+    return jnp.where(divergence > _HIGH * config.kl_target, jnp.maximum(rate / _FACTOR, _SLOWEST), grown)
 
 
 def _prepare(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInputs) -> actor_critic.Batch:

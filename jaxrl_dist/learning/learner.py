@@ -117,12 +117,14 @@ class LearnerState(NamedTuple):
         target_network: parameters of the target network, () without one.
         opt_state: state of the optimiser; of several parts, name -> state.
         updates: i32 [], calls of `Learner.update` so far.
+        pace: f32 [], the factor that `Agent.pace` has given the step size so far; () for agents without it.
     """
 
     params: types.Params
     target_network: ArrayTree
     opt_state: ArrayTree
     updates: Array
+    pace: ArrayTree = ()
 
 
 class Gradient(NamedTuple):
@@ -222,6 +224,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
         (1, ['entropy', 'gradient_norm', 'policy_loss', 'value_loss'])
     """
     _check_schedule(config)
+    _check_pace(config, agent)
     rule = optimizers.make(config.optimizer, config.momentum, config.decay, config.epsilon)
     if config.optimizer.startswith(optimizers.PREFIX):
         network = jax.eval_shape(agent.init, jax.random.key(0)).network
@@ -241,7 +244,8 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
 def _init(static: _Static, params: types.Params) -> LearnerState:
     network, parts = params.network, static.agent.parts
     opt_state: Any = {name: static.rule.init(network[name]) for name in parts} if parts else static.rule.init(network)
-    return LearnerState(params, static.agent.target(network), opt_state, jnp.zeros((), jnp.int32))
+    pace = jnp.ones(()) if static.agent.pace else ()
+    return LearnerState(params, static.agent.target(network), opt_state, jnp.zeros((), jnp.int32), pace)
 
 
 def _update(
@@ -300,6 +304,7 @@ def _epochs(
         part = jax.tree.map(lambda leaf: leaf[order[0]], batch)
         output = agent.loss(state.params, inputs._replace(batch=part, key=loss_keys[0]))
         metrics = jax.tree.map(jnp.sum, output.metrics) | {"gradient_norm": optax.global_norm(state.params.network)}
+        metrics |= {"learning_rate": state.pace} if agent.pace else {}
         return (output.valid.sum(), metrics), jax.tree.map(jnp.max, output.maxima)
 
     def total(so_far: Array, new: Array, is_maximum: Array) -> Array:
@@ -347,16 +352,22 @@ def _apply(
     valid = jnp.maximum(gradient.valid, 1.0)
     scale = 1 / valid if config.reduction == "mean" else 1.0
     grads, network = jax.tree.map(lambda g: g * scale, gradient.sums), state.params.network
+    metrics = {name: value / valid for name, value in gradient.metrics.items()}
+    rate, pace = learning_rate(config, progress), state.pace
+    if static.agent.pace:
+        pace = static.agent.pace(config.learning_rate * pace, metrics) / config.learning_rate
+        pace = jnp.where(gradient.valid > 0, pace, state.pace)
+        rate = rate * pace
     # A step size of 0 without taught rows, else the optimiser's momentum would still move parameters.
-    rate = learning_rate(config, progress) * (gradient.valid > 0)
+    rate = rate * (gradient.valid > 0)
     if parts:
         moved = {name: _part_moved(static, part, name, grads, state, rate) for name, part in parts.items()}
         network, opt_state = ({name: one[i] for name, one in moved.items()} for i in (0, 1))
     else:
         network, opt_state = _moved(static, grads, state.opt_state, network, rate)
-    metrics = {name: value / valid for name, value in gradient.metrics.items()}
     metrics["gradient_norm"] = _norm(grads)
-    return state._replace(params=state.params._replace(network=network), opt_state=opt_state), metrics
+    metrics |= {"learning_rate": rate} if static.agent.pace else {}
+    return state._replace(params=state.params._replace(network=network), opt_state=opt_state, pace=pace), metrics
 
 
 def _part_moved(
@@ -462,6 +473,23 @@ def _check_schedule(config: Config) -> None:
                 ": the step size of this run does not fall; add ",
                 given("learner.anneal", "true"),
             )
+
+
+def _check_pace(config: Config, agent: agents.Agent) -> None:
+    """Raises a UsageError if the step size follows a divergence that the one step of an update never shows."""
+    if agent.pace and config.epochs * config.minibatches == 1:
+        raise UsageError(
+            given("agent.adapt_learning_rate", "true"),
+            ": with one gradient step per unroll the policy that acted is still the newest; valid: ",
+            given("agent.adapt_learning_rate", "false"),
+            ", or more than one of ",
+            given("learner.epochs"),
+            " and ",
+            given("learner.minibatches"),
+            " (not under ",
+            given("layout", "async_gradient"),
+            ", which takes one)",
+        )
 
 
 def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:

@@ -84,3 +84,13 @@ def adapted(weight: float, divergence: float, target: float) -> float:
     if divergence > 2 * target:
         return weight * 1.5
     return weight / 1.5 if divergence < target / 2 else weight
+
+
+def paced(rate: float, divergence: float, target: float) -> float:
+    """The step size for a minibatch.
+
+    Source: rsl_rl algorithms/ppo.py; rl_games common/schedulers.py, whose lower bound is 1e-6.
+    """
+    if divergence > 2 * target:
+        return max(1e-5, rate / 1.5)
+    return min(1e-2, rate * 1.5) if divergence < target / 2 else rate

@@ -22,7 +22,7 @@ def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> learner.Gra
 
 def parts(**settings: Any) -> Any:
     """Returns the step of a server, and the first states of learner and server."""
-    agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ()), "parts": ()})
+    agent: Any = type("Agent", (), {"target": staticmethod(lambda network: ()), "parts": (), "pace": None})
     rule = learner.Config(optimizer="sgd", learning_rate=1.0, anneal=False, max_grad_norm=0.0)
     built = learner.make(rule, agent, types.LOCAL)
     step = functools.partial(server.step, built, async_gradient.Config(**settings))
