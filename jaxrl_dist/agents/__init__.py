@@ -120,6 +120,11 @@ def taught_rows(step_type: Array) -> Array:
     return (step_type != types.LAST).astype(jnp.float32)
 
 
+def seen_reward(reward: Array, bound: float, scale: float) -> Array:
+    """Returns rewards f32 [...] as an agent learns from them: clipped to ± `bound` unless it is 0, times `scale`."""
+    return scale * clip(reward, bound)
+
+
 def clip(x: Array, bound: float) -> Array:
     """Clips to ± `bound`; a bound of 0 clips nothing."""
     return jnp.clip(x, -bound, bound) if bound else x

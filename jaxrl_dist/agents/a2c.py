@@ -53,6 +53,7 @@ class Config:
     )
     scale_rewards: bool = shared.scale_rewards(False, source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)")
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
+    reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution(
         "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )

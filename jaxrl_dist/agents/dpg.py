@@ -74,6 +74,7 @@ class Config:
     policy_period: int = shared.policy_period(1, source="Fujimoto et al. 2018, section 5.2 (d = 2)")
     actor_errors: bool = shared.actor_errors(False, source="Horgan et al. 2018, section 3 and algorithm 1")
     clip_rewards: float = shared.clip_rewards(0.0)
+    reward_scale: float = shared.reward_scale(1.0)
 
 
 class _Static(NamedTuple):
@@ -111,7 +112,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)
     policy, critic = bounded_actions.policy_and_critic(spec, network, config.num_atoms, size)
-    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
+    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, policy, critic, actions, transitions.support(config, spec), rule)
     return agents.Agent(
         init=functools.partial(_init, static),

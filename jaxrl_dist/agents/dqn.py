@@ -58,6 +58,7 @@ class Config:
         source="Mnih et al. 2015, methods (error term clipped to ±1)",
     )
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
+    reward_scale: float = shared.reward_scale(1.0)
     exploration: str = setting(
         "schedule",
         "ε of the actors: schedule (falling, the same for all) or ladder (constant, different for each environment).",
@@ -119,7 +120,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
             ": dqn replays single steps; use identity or frame_stack, or ",
             given("system", "r2d2"),
         )
-    rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards)
+    rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),

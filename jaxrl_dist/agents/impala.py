@@ -85,6 +85,7 @@ class Config:
     clip_observations: float = shared.clip_observations(0.0)
     scale_rewards: bool = shared.scale_rewards(False)
     clip_rewards: float = shared.clip_rewards(0.0, source="Espeholt et al. 2018, appendix (1 on Atari)")
+    reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution(
         "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )

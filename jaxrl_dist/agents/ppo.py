@@ -93,6 +93,9 @@ class Config:
     clip_observations: float = shared.clip_observations(0.0, source="Engstrom et al. 2020")
     scale_rewards: bool = shared.scale_rewards(False, source="Engstrom et al. 2020, section 3 and appendix A.2")
     clip_rewards: float = shared.clip_rewards(0.0, source="Engstrom et al. 2020, section 3")
+    reward_scale: float = shared.reward_scale(
+        1.0, source="Brax training/agents/ppo, reward_scaling (Freeman et al. 2021)"
+    )
     distribution: str = shared.distribution(
         "gaussian", source="Schulman et al. 2017, section 6.1; Freeman et al. 2021 (Brax)"
     )

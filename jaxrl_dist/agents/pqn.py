@@ -44,13 +44,7 @@ class Config:
         source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (LAMBDA)",
     )
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
-    reward_scale: float = setting(
-        1.0,
-        "Multiply rewards by this, after any clipping, so that values have the size of a network's outputs.",
-        above=0.0,
-        source="Gallici et al. 2024, PureJaxQL pqn_gymnax.py (REW_SCALE)",
-        sweep=True,
-    )
+    reward_scale: float = shared.reward_scale(1.0, source="Gallici et al. 2024, PureJaxQL pqn_gymnax.py (REW_SCALE)")
     epsilon_start: float = shared.epsilon_start(1.0, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_START)")
     epsilon_end: float = shared.epsilon_end(0.001, source="Gallici et al. 2024, PureJaxQL pqn_atari.yaml (EPS_FINISH)")
     epsilon_fraction: float = shared.epsilon_fraction(
@@ -153,7 +147,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     seen = net.inputs(frames, timestep.observation, is_first)
     outputs = net.unroll(params.network, memory, seen, is_first)[0]
     best = action_values.join(outputs, static.num_actions).max(-1)
-    reward = config.reward_scale * agents.clip(timestep.reward, config.clip_rewards)
+    reward = agents.seen_reward(timestep.reward, config.clip_rewards, config.reward_scale)
     peng = functools.partial(returns.lambda_returns, gamma=config.discount, lambda_=config.trace_decay)
     target = jax.vmap(peng, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, best)
     taught = agents.taught_rows(timestep.step_type[:-1])

@@ -59,6 +59,7 @@ class Config:
         source="Kapturowski et al. 2019, section 2.3",
     )
     clip_rewards: float = shared.clip_rewards(0.0, source="Kapturowski et al. 2019, section 2.3 (no clipping)")
+    reward_scale: float = shared.reward_scale(1.0)
     max_error_share: float = setting(
         0.9,
         "Weight of the largest error in a sequence's priority; the rest is the weight of the mean (η).",
@@ -159,8 +160,12 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 def _inputs(static: _Static, timestep: types.TimeStep, last_action: Array) -> ArrayTree:
     """Returns the observation, and the one-hot last action with its reward, which are 0 at FIRST."""
     last = jax.nn.one_hot(last_action, static.num_actions)
-    extra = jnp.concatenate([last, agents.clip(timestep.reward, static.config.clip_rewards)[..., None]], -1)
+    extra = jnp.concatenate([last, _reward(static, timestep)[..., None]], -1)
     return timestep.observation, jnp.where(agents.is_first(timestep)[..., None], 0.0, extra)
+
+
+def _reward(static: _Static, timestep: types.TimeStep) -> Array:
+    return agents.seen_reward(timestep.reward, static.config.clip_rewards, static.config.reward_scale)
 
 
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
@@ -232,7 +237,7 @@ def _targets(static: _Static, timestep: types.TimeStep, value: Array) -> Array:
     if config.rescale_values:
         value = values.signed_parabolic(value)
     n_step = functools.partial(returns.n_step_returns, gamma=config.discount, n=config.n_step)
-    reward = agents.clip(timestep.reward, config.clip_rewards)
+    reward = _reward(static, timestep)
     target = jax.vmap(n_step, in_axes=1, out_axes=1)(reward, timestep.discount, timestep.step_type, value)
     target = target[: config.taught]
     return values.signed_hyperbolic(target) if config.rescale_values else target

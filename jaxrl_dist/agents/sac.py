@@ -57,6 +57,7 @@ class Config:
     policy_learning_rate: float = shared.policy_learning_rate(0.0)
     policy_period: int = shared.policy_period(1)
     clip_rewards: float = shared.clip_rewards(0.0)
+    reward_scale: float = shared.reward_scale(1.0)
 
 
 class _Static(NamedTuple):
@@ -94,7 +95,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     actions = bounded_actions.action_range(spec)
     size = len(actions.centre)
     policy, critic = bounded_actions.policy_and_critic(spec, network, 1, size, per_action=2)
-    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards)
+    rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, policy, critic, size, actions, rule)
     return agents.Agent(
         init=functools.partial(_init, static),

@@ -69,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
     "own": {},
     "traces": {"gae_lambda": 0.7, "real": True},
     "one step": {"gae_lambda": 0.0, "core": "frame_stack"},
-    "rewards": {"clip_rewards": 0.5, "core": "lstm"},
+    "rewards": {"clip_rewards": 0.5, "reward_scale": 0.3, "core": "lstm"},
     "epsilon": {"correction_epsilon": 0.3},
     "squashed": {"real": True, "distribution": "tanh_gaussian"},
 }

@@ -70,7 +70,7 @@ def loss(agent: Any, params: types.Params, target: Any, rows: transitions.Batch)
 
 NOISE = {"target_noise": 0.6, "target_noise_clip": 0.5}
 CASES: dict[str, dict[str, Any]] = {
-    "ddpg": {"clip_rewards": 0.5},
+    "ddpg": {"clip_rewards": 0.5, "reward_scale": 0.3},
     "n-step": {"n_step": 3},
     "td3": {"num_critics": 2, **NOISE},
     "d4pg": {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0, "n_step": 3},

@@ -38,7 +38,7 @@ SETTINGS = {"discount": 0.9, "error_clip": 0.0}
 ATOMS = {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0}
 CASES = {
     "squared": {},
-    "clipped": {"error_clip": 1.0, "clip_rewards": 0.5},
+    "clipped": {"error_clip": 1.0, "clip_rewards": 0.5, "reward_scale": 0.3},
     "n-step double": {"n_step": 3, "double": True},
     "dueling stack": {"dueling": True, "core": "frame_stack", "n_step": 2},
     "atoms": {**ATOMS},
@@ -194,6 +194,7 @@ def test_the_ladder_of_epsilon_is_the_paper_s():
         ((0.0, 1.0), 500, {}, (0.0, 100.0)),
         ((-1.0, 2.0), 0, {}, (-100.0, 200.0)),
         ((-1.0, 2.0), 0, {"clip_rewards": 1.0}, (-100.0, 100.0)),
+        ((-1.0, 2.0), 0, {"clip_rewards": 1.0, "reward_scale": 0.5}, (-50.0, 50.0)),
         ((-16.0, -1.0), 100, {"discount": 1.0}, (-1600.0, 0.0)),
         ((-np.inf, np.inf), 0, {"value_low": -5.0, "value_high": 5.0}, (-5.0, 5.0)),
     ],
@@ -215,7 +216,7 @@ def test_atoms_without_a_range_are_refused(changes):
 def test_what_the_actor_saw_gives_the_error_that_the_learner_finds(core):
     """With the same parameters, a new window's first error is the priority that learning from it would set."""
     network = networks.Config(torso="mlp", hidden_sizes=(8,), core=core, num_frames=3)
-    settings = dqn.Config(n_step=3, actor_errors=True, clip_rewards=0.5, error_clip=0.0)
+    settings = dqn.Config(n_step=3, actor_errors=True, clip_rewards=0.5, reward_scale=0.3, error_clip=0.0)
     agent = dqn.make(settings, SPEC, network)
     played.assert_errors_agree(agent, agent.init(jax.random.key(0)), D)
 

@@ -14,6 +14,7 @@ def test_rewards_and_observations_are_normalised_by_what_came_before(devices: in
         gae_lambda=0.0,
         scale_rewards=True,
         clip_rewards=1.5,
+        reward_scale=0.5,
         normalise_observations=True,
         clip_observations=1.2,
         normalise_advantage="none",
@@ -26,6 +27,6 @@ def test_rewards_and_observations_are_normalised_by_what_came_before(devices: in
     taught = rows["step_type"] != 2
     for i in range(4):
         now = taught[5 * i : 5 * i + 5]
-        np.testing.assert_allclose(found[i].reward[now], rewards[i][now], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found[i].reward[now], 0.5 * rewards[i][now], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[i].observation[now], observations[i][now], rtol=1e-4, atol=1e-5)
     assert scale == pytest.approx(last, rel=1e-5) and not 0.8 < scale < 1.25

@@ -13,7 +13,7 @@ PENALTY = {"kl_penalty": 2.0, "clip_epsilon": 0.0}
 CASES: dict[str, dict[str, Any]] = {
     "clipped": {},
     "unclipped": {"clip_epsilon": 0.0, "clip_value": 0.0},
-    "value not clipped": {"clip_value": 0.0, "clip_rewards": 0.5},
+    "value not clipped": {"clip_value": 0.0, "clip_rewards": 0.5, "reward_scale": 0.3},
     "minibatch": {"normalise_advantage": "minibatch"},
     "batch on two devices": {"normalise_advantage": "batch", "devices": 2},
     "minibatch on two devices": {"normalise_advantage": "minibatch", "devices": 2, "core": "lstm"},

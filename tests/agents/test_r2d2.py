@@ -53,7 +53,7 @@ def _learn(agent, params, target, sequences):
 
 CASES = {
     "own": {},
-    "zero state": {"stored_state": False, "clip_rewards": 0.5},
+    "zero state": {"stored_state": False, "clip_rewards": 0.5, "reward_scale": 0.3},
     "plain": {"double": False, "dueling": False},
     "unscaled": {"rescale_values": False},
     "no burn-in": {"burn_in": 0, "core": "frame_stack_lstm"},

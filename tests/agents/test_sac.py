@@ -30,7 +30,9 @@ def loss(agent: Any, params: types.Params, target: Any, rows: Any) -> types.Loss
     return calls.loss(agent, params, target, rows, jax.random.key(4))
 
 
-@pytest.mark.parametrize("changes", [{}, {"learn_temperature": False, "n_step": 3, "clip_rewards": 0.5}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"learn_temperature": False, "n_step": 3, "clip_rewards": 0.5, "reward_scale": 0.3}]
+)
 def test_loss_and_gradient_are_those_of_the_paper(changes: dict[str, Any]) -> None:
     made = call.make("sac", real=True, discount=0.9, target_entropy=-0.7, **changes)
     s, now, target = made.settings, call.params(made, 1, scale=0.4), call.params(made, 2, scale=0.4)

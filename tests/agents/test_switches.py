@@ -21,6 +21,7 @@ ACTOR_CRITIC = {
     "agent.clip_observations": 0.01,
     "agent.scale_rewards": True,
     "agent.clip_rewards": 0.5,
+    "agent.reward_scale": 0.2,
 }
 ALTERED = {
     "ppo": {
@@ -36,6 +37,7 @@ ALTERED = {
         "agent.clip_observations": 0.01,
         "agent.scale_rewards": True,
         "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
         "learner.optimizer": "sgd",
         "learner.learning_rate": 1e-3,
         "learner.anneal": False,
@@ -101,6 +103,7 @@ ALTERED = {
         "agent.double": True,
         "agent.error_clip": 0.01,
         "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
         "agent.epsilon_start": 0.5,
         "agent.epsilon_end": 0.9,
         "agent.epsilon_fraction": 0.1,
@@ -136,6 +139,7 @@ ALTERED = {
         "agent.exploration_noise": 0.9,
         "agent.target_noise": 0.2,
         "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
         "agent.random_share": 0.5,
         "learner.target_rate": 0.5,
         "agent.policy_learning_rate": 0.1,
@@ -150,6 +154,7 @@ ALTERED = {
         "agent.target_entropy": -5.0,
         "agent.random_share": 0.5,
         "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
         "agent.policy_learning_rate": 0.1,
         "agent.policy_period": 2,
     },
@@ -163,6 +168,7 @@ ALTERED = {
         "agent.dueling": False,
         "agent.rescale_values": False,
         "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
         "agent.max_error_share": 0.1,
         "agent.actor_errors": False,
         "agent.ladder_base": 0.9,

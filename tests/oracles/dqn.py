@@ -84,7 +84,7 @@ def targets(
         step_type = rows["step_type"][:, b]
         if step_type[context] == LAST:
             continue
-        reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+        reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         column = reward, rows["discount"][:, b], step_type
         total, factor, end = returns.n_step(*column, s["discount"], s["n_step"], context)
         x = inputs(rows, b)[end]

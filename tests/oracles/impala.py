@@ -20,7 +20,7 @@ def estimate(params: dict[str, Any], rows: dict[str, Any], s: dict[str, Any]) ->
     found: dict[str, dict[Row, float]] = {"target": {}, "advantage": {}}
     for b in range(rows["step_type"].shape[1]):
         outputs = actor_critic.outputs(params, rows, b)
-        reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+        reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         column = reward, rows["discount"][:, b], rows["step_type"][:, b]
         length, value = len(reward) - 1, actor_critic.values(outputs)
         log_prob = [policy.log_prob_and_entropy(outputs[t], rows["action"][t, b])[0] for t in range(length)]

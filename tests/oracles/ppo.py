@@ -16,7 +16,7 @@ def estimate(params: dict[str, Any], rows: dict[str, Any], s: dict[str, Any]) ->
     found: dict[str, dict[Row, float]] = {"value": {}, "advantage": {}, "target": {}}
     for b in range(rows["step_type"].shape[1]):
         value = actor_critic.values(actor_critic.outputs(params, rows, b))
-        reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+        reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         column = reward, rows["discount"][:, b], rows["step_type"][:, b], value
         advantage = returns.generalised_advantage(*column, s["discount"], s["gae_lambda"])
         for t in range(len(advantage)):

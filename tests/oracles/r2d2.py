@@ -26,7 +26,7 @@ def inputs(rows: dict[str, Any], s: dict[str, Any], b: int) -> np.ndarray:
     """Of each row the (stacked) observation, the action before it, one-hot, and its reward; none of these at FIRST."""
     step_type, frames = rows["step_type"][:, b], rows["frames"][b] if "frames" in rows else None
     seen = network.features({}, None, rows["observation"][:, b], step_type, frames)
-    reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+    reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
     found, last = [], rows["last_action"][b]
     for t, x in enumerate(seen):
         extra = np.zeros(s["num_actions"] + 1)
@@ -56,7 +56,7 @@ def targets(params: dict[str, Any], target: dict[str, Any], rows: dict[str, Any]
     found = {}
     for b in range(rows["step_type"].shape[1]):
         q, ahead = (q_values(one, one, rows, s, b) for one in (params, target))
-        reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+        reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         column = [x[s["burn_in"] :] for x in (reward, rows["discount"][:, b], rows["step_type"][:, b])]
         for t in range(s["taught"]):
             if column[2][t] == LAST:

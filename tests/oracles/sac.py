@@ -33,7 +33,7 @@ def targets(
         step_type = rows["step_type"][:, b]
         if step_type[0] == LAST:
             continue
-        reward = actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
+        reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         total, factor, end = returns.n_step(reward, rows["discount"][:, b], step_type, s["discount"], s["n_step"], 0)
         x = rows["observation"][end, b]
         action, log_prob = act(params, x, draws[b])

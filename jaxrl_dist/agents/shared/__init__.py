@@ -14,7 +14,15 @@ clip_observations = functools.partial(
     setting, help="Clip observations to ± this (after any normalisation); 0 is off.", low=0.0
 )
 scale_rewards = functools.partial(setting, help="Divide rewards by the running deviation of the discounted return.")
-clip_rewards = functools.partial(setting, help="Clip rewards to ± this (after any scaling); 0 is off.", low=0.0)
+clip_rewards = functools.partial(
+    setting, help="Clip rewards to ± this (after any division by a deviation); 0 is off.", low=0.0
+)
+reward_scale = functools.partial(
+    setting,
+    help="Multiply rewards by this, after any clipping, so that values have the size of a network's outputs.",
+    above=0.0,
+    sweep=True,
+)
 distribution = functools.partial(
     setting,
     help="Policy over real actions: gaussian with free deviations, or tanh_gaussian squashed to [-1, 1] with "

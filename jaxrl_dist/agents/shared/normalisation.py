@@ -38,6 +38,10 @@ class Settings(Protocol):
     def clip_rewards(self) -> float:
         """Bound of rewards; 0 is off."""
 
+    @property
+    def reward_scale(self) -> float:
+        """Factor of rewards, after any clipping."""
+
 
 class Statistics(NamedTuple):
     """Running moments of observations and of discounted returns; `()` if they are switched off.
@@ -110,10 +114,10 @@ def observation(config: Settings, running: Statistics, observation: ArrayTree) -
 
 
 def reward(config: Settings, running: Statistics, reward: Array) -> Array:
-    """Returns rewards f32 [...], scaled and clipped, as returns are computed from them."""
+    """Returns rewards f32 [...] as returns are computed from them: normalised, clipped, and scaled."""
     if config.scale_rewards:
         reward = reward / statistics.std(running.discounted_return)
-    return agents.clip(reward, config.clip_rewards)
+    return agents.seen_reward(reward, config.clip_rewards, config.reward_scale)
 
 
 def update(

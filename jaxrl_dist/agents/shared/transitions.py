@@ -45,6 +45,10 @@ class Settings(Protocol):
         """Bound of rewards; 0 is off."""
 
     @property
+    def reward_scale(self) -> float:
+        """Factor of rewards, after any clipping."""
+
+    @property
     def num_atoms(self) -> int:
         """Atoms; 1 is no distribution."""
 
@@ -69,12 +73,14 @@ class Rule(NamedTuple):
         n_step: n.
         discount: γ.
         clip_rewards: bound of rewards; 0 is off.
+        reward_scale: factor of rewards, after any clipping.
     """
 
     context: int
     n_step: int
     discount: float
     clip_rewards: float
+    reward_scale: float = 1.0
 
 
 def join(rule: Rule, timestep: types.TimeStep) -> returns.Transitions:
@@ -98,7 +104,7 @@ def join(rule: Rule, timestep: types.TimeStep) -> returns.Transitions:
         [1.5] [2] [0.25]
     """
     chex.assert_axis_dimension(timestep.reward, 0, rule.context + 1 + rule.n_step)
-    reward = agents.clip(timestep.reward, rule.clip_rewards)
+    reward = agents.seen_reward(timestep.reward, rule.clip_rewards, rule.reward_scale)
     rows = jax.tree.map(lambda x: x[rule.context :], (reward, timestep.discount, timestep.step_type))
 
     def joined(reward: Array, discount: Array, step_type: Array) -> Any:
@@ -224,7 +230,7 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     low, high = config.value_low, config.value_high
     if low == high:
         bound = config.clip_rewards or math.inf
-        rewards = [min(max(reward, -bound), bound) for reward in spec.reward_range]
+        rewards = [config.reward_scale * min(max(reward, -bound), bound) for reward in spec.reward_range]
         # An episode may end at any step, so 0 is always in the range. A truncated episode bootstraps from its last
         # value, so a time limit bounds no return; it is used only if nothing else gives a bound.
         horizon = 1 / (1 - config.discount) if config.discount < 1 else float(spec.time_limit or math.inf)
