@@ -7,12 +7,15 @@ from typing import Any
 
 import conftest
 import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import systems
+from jaxrl_dist import systems, types
+from jaxrl_dist.learning import learner
 from jaxrl_dist.settings import fields, presets, resolve
 from jaxrl_dist.systems import catalogue, training_flags
+from jaxrl_dist.training import assemble
 
 NAMES = catalogue.preset_names()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -135,11 +138,41 @@ def tiny(system: str, settings: resolve.Resolved) -> dict[str, Any]:
     return {k: v for k, v in small.items() if k in settings.fields}
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if re.search("brax_|cheetah_run", name)])
+def test_published_settings_of_robots_fit_together(name: str) -> None:
+    """Sizes, optimiser and agent, without the environment, which is large, or whose package may be missing."""
+    settings = catalogue.resolved({"preset": name}, "physics")
+    observation = jax.ShapeDtypeStruct((17,), jnp.float32)
+    action = types.BoxSpace((6,), -1.0, 1.0)
+    spec = types.EnvironmentSpec(settings["env"], observation, action, "physics", time_limit=1000)
+    agent, config = assemble.make_agent(settings, spec), settings.group("learner", learner.Config)
+    learner.make(config, agent, types.LOCAL)
+    rows = assemble.make_replay(settings, agent, config)
+    numerator, denominator = rows.updates
+    assert (numerator / denominator, rows.min_rows) == PUBLISHED[name]
+    assert settings["agent.reward_scale"] == {"ant": 10, "humanoid": 0.1, "hopper": 30, "walker2d": 5}.get(
+        settings["env"].partition(":")[2], 1
+    )
+
+
+# Updates of the learner per iteration, and rows of each environment before the first.
+PUBLISHED = {
+    "ppo/brax_ant": (1, 0),
+    "ppo/brax_halfcheetah": (1, 0),
+    "ppo/brax_humanoid": (1, 0),
+    "sac/brax_hopper": (64, 64),
+    "sac/brax_walker2d": (32, 64),
+    "td3/cheetah_run": (2, 10),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     system = name.partition("/")[0]
     settings = parsed(f"--preset={name}")
+    if settings["env"].startswith("playground:"):
+        pytest.importorskip("mujoco_playground", reason="needs MuJoCo Playground")
     few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
     if settings["env"].startswith("envpool:"):
         few["env.params.max_episode_steps"] = 16
