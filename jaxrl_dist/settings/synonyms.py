@@ -162,6 +162,8 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("clipping_epsilon", ("agent.clip_epsilon",)),
         Synonym("vf_loss_coefficient", ("agent.value_cost",)),
         Synonym("normalize_advantage", ("agent.normalise_advantage",)),
+        Synonym("learning_rate_schedule", ("agent.adapt_learning_rate",), "true is ADAPTIVE_KL"),
+        Synonym("desired_kl", ("agent.kl_target",)),
         Synonym("num_evals", ("evaluation.interval_steps",), "the steps between two, not their number"),
         Synonym("num_eval_envs", ("evaluation.episodes",)),
         Synonym("min_replay_size", ("replay.min_size",)),
