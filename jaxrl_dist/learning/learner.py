@@ -227,9 +227,7 @@ def make(config: Config, agent: agents.Agent, axis: types.Axis) -> Learner:
     _check_pace(config, agent)
     rule = optimizers.make(config.optimizer, config.momentum, config.decay, config.epsilon)
     if config.optimizer.startswith(optimizers.PREFIX):
-        network = jax.eval_shape(agent.init, jax.random.key(0)).network
-        for trained in [network[name] for name in agent.parts] or [network]:
-            optimizers.check(config.optimizer, trained)
+        optimizers.check(config.optimizer, jax.eval_shape(agent.init, jax.random.key(0)).network)
     static = _Static(config, agent, axis, rule)
     return Learner(
         init=functools.partial(_init, static),
