@@ -45,7 +45,9 @@ autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True
 # A link to a name of this package that the reference lacks is a warning; other projects have pages of their own.
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!jaxrl_dist\.).*|jaxrl_dist\.\w+\.resolve\.ConfigT")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!jaxrl_dist\.).*|jaxrl_dist\.\w+\.resolve\.ConfigT|jaxrl_dist\.training\.predicting\.State")
+]
 autoclass_content = "both"
 # The heading names the module.
 add_module_names = False

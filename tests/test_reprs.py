@@ -7,7 +7,7 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import networks, systems, types
-from jaxrl_dist.training import runner
+from jaxrl_dist.training import predicting, runner
 
 
 def check(record: Any, *words: str) -> None:
@@ -36,9 +36,10 @@ def test_parts_are_a_line_each(system: str, env: str, words: dict[str, str]) -> 
     for name in ("environment", "agent", "replay", "learner"):
         check(getattr(parts, name), "functions ", words.get(name, ""))
     check(parts.environment.spec, env, "float32[")
-    check(
-        jaxrl_dist.Policy(parts.agent, types.Params((), ()), parts.environment, parts.settings, 12_345), "12,345 steps"
-    )
+    predictor = predicting.make(parts.settings, parts.environment.spec)
+    check(predictor, "functions init_carry, greedy, act")
+    params = types.Params((), ())
+    check(jaxrl_dist.Policy(parts.agent, params, parts.environment, parts.settings, 12_345, predictor), "12,345 steps")
 
 
 def test_a_network_names_its_functions() -> None:

@@ -162,8 +162,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    epsilon = jnp.full(inputs.timestep.reward.shape, static.config.evaluation_epsilon)
-    output = _act_by_values(static, params, inputs._replace(exploration=epsilon), None)
+    inputs = inputs._replace(exploration=static.config.evaluation_epsilon)
+    output = _act_by_values(static, params, inputs, None)
     return output._replace(extras=())
 
 

@@ -182,8 +182,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    epsilon = jnp.full(inputs.timestep.reward.shape, static.config.evaluation_epsilon)
-    return _act(static, params, inputs._replace(exploration=epsilon))._replace(extras=())
+    inputs = inputs._replace(exploration=static.config.evaluation_epsilon)
+    return _act(static, params, inputs)._replace(extras=())
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> Batch:

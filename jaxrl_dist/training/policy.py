@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import arguments, assemble, evaluation, guard, records, resume, session
+from jaxrl_dist.training import arguments, assemble, evaluation, guard, predicting, records, resume, session
 
 
 class Policy(NamedTuple):
@@ -26,6 +26,7 @@ class Policy(NamedTuple):
         environment: the environment that it was trained on.
         settings: settings of the run.
         env_steps: environment steps that its parameters were trained for.
+        predictor: how it acts on raw observations, see `predict`.
     """
 
     agent: agents.Agent
@@ -33,6 +34,7 @@ class Policy(NamedTuple):
     environment: envs.Environment | envs.HostTask
     settings: resolve.Resolved
     env_steps: int
+    predictor: predicting.Predictor
 
     def __repr__(self) -> str:
         return f"Policy({self.settings['system']} {self.settings['env']} after {self.env_steps:,} steps)"
@@ -49,6 +51,48 @@ class Policy(NamedTuple):
             `types.ActOutput`.
         """
         return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key))
+
+    def predict(
+        self,
+        observation: Any,
+        state: predicting.State | None = None,
+        deterministic: bool = True,
+        *,
+        reward: Any = None,
+        is_first: Any = None,
+        seed: int | None = None,
+    ) -> tuple[Any, predicting.State]:
+        """Acts on raw observations in NumPy: normalisation, frame stacks and memory are the policy's business.
+
+        Args:
+            observation: one, as `environment.spec.observation` has it, or a tree of [B, ...] of B environments.
+            state: what the last call returned; None where episodes begin.
+            deterministic: without any draw; False draws as the policy did at the end of its training.
+            reward: [] or [B], for arriving here; few policies see it (R2D2's do).
+            is_first: bool [] or [B], where an episode begins; by default everywhere without a state, nowhere with one.
+            seed: of the draws from here on, where there is no state; by default another one each time.
+
+        Returns:
+            The action, as the environment takes it, or actions [B, ...]; and the state for the next call, which a
+            policy without memory and frame stacks can do without.
+
+        Raises:
+            UsageError: an array has the wrong shape or dtype.
+
+        Example:
+            >>> import numpy as np
+            >>> import jaxrl_dist
+            >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=1_024, out="runs/to_predict")
+            >>> policy = jaxrl_dist.load(run.folder)
+            >>> action, state = policy.predict(np.array([0.0, 1.0]))
+            >>> actions, state = policy.predict(np.zeros((5, 2)), deterministic=False)
+            >>> action.shape, actions.shape, actions.dtype
+            ((), (5,), dtype('int32'))
+        """
+        with session.matmul_precision(self.settings):
+            return predicting.predict(
+                *(self.predictor, self.params, observation, state, deterministic, reward, is_first, seed)
+            )
 
 
 def load(
@@ -95,7 +139,12 @@ def load(
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
     one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
     values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
-    return Policy(parts.agent, one, parts.environment, parts.settings.replaced(values), env_steps)
+    settings, spec = parts.settings.replaced(values), parts.environment.spec
+    if values:
+        # The one combination's values are settings like any others here.
+        one = one._replace(statistics=one.statistics.own)
+    agent, predictor = assemble.make_agent(settings, spec), predicting.make(settings, spec)
+    return Policy(agent, one, parts.environment, settings, env_steps, predictor)
 
 
 def evaluate(

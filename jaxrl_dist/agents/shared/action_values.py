@@ -169,13 +169,13 @@ def _summed(q: Array, action: Array) -> Array:
     return functools.reduce(operator.add, [jnp.where(action == i, part, 0.0) for i, part in enumerate(parts)])
 
 
-def epsilon_greedy(q: Array, key: Array, epsilon: Array, *, some_illegal: bool = False) -> Array:
+def epsilon_greedy(q: Array, key: Array, epsilon: Array | float, *, some_illegal: bool = False) -> Array:
     """Returns the best actions, or with probability ε any legal one at random.
 
     Args:
         q: values f32 [B, A], −inf of illegal actions.
         key: typed key [].
-        epsilon: ε f32 [B].
+        epsilon: ε f32 [B], or one number for all, of which 0 draws nothing.
         some_illegal: whether any action can be illegal.
 
     Returns:
@@ -190,6 +190,8 @@ def epsilon_greedy(q: Array, key: Array, epsilon: Array, *, some_illegal: bool =
         [1 0]
     """
     greedy = jnp.argmax(q, axis=-1).astype(jnp.int32)
+    if isinstance(epsilon, float) and epsilon == 0:
+        return greedy
     uniform = jax.random.uniform(key, (2, *greedy.shape))
     random = jnp.minimum((uniform[0] * q.shape[-1]).astype(jnp.int32), q.shape[-1] - 1)
     if some_illegal:
