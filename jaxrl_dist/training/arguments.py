@@ -19,16 +19,13 @@ def check_task(system: Any, env: Any, settings: Any) -> None:
         UsageError: one has the wrong type.
     """
     _expect("system", system, isinstance(system, str | systems.System), 'a name such as "ppo", or a jaxrl_dist.System')
-    if not isinstance(env, str):
-        found = getattr(getattr(env, "spec", None), "id", "")
-        hint = f'; did you mean "gymnasium:{found}"?' if isinstance(found, str) and found else ""
-        _expect(
-            "env",
-            env,
-            False,
-            'a name, as environments are made here, many at a time: "suite:name", or for your own '
-            f'"gymnasium:my_module:MyEnv-v0" or, in JAX, "custom:my_module:make"{hint}',
-        )
+    _expect(
+        "env",
+        env,
+        isinstance(env, str) or callable(env) or hasattr(env, "spec"),
+        'a name such as "suite:name", or an environment of Gymnasium\'s: a class, a function that makes one, or an '
+        "instance that gymnasium.make made",
+    )
     named = isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
     _expect("settings", settings, settings is None or named, 'values by name, such as {"agent.discount": 0.9}')
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxrl_dist import agents, envs, errors, networks, parallel, replay, systems, types
+from jaxrl_dist.envs.suites import gymnasium
 from jaxrl_dist.learning import learner, members, step
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.settings import resolve as resolves
@@ -131,13 +132,13 @@ class Parts(NamedTuple):
 
 
 def make(
-    system: str | systems.System, env: str, *, settings: Mapping[str, Any] | None = None, **run_settings: Any
+    system: str | systems.System, env: Any, *, settings: Mapping[str, Any] | None = None, **run_settings: Any
 ) -> Parts:
     """Makes the parts of a system with the settings that it has for a task.
 
     Args:
         system: name of a system, `module:SYSTEM`, or a `System` of one's own.
-        env: environment as suite:name.
+        env: environment as suite:name, or one of Gymnasium's as `train` takes it.
         settings: by flag name, such as `{"agent.discount": 0.9}`.
         **run_settings: settings without a dot in their name, such as `steps`, as `train` takes them.
 
@@ -160,7 +161,7 @@ def make(
 
 
 def by_flag(
-    system: str | systems.System, env: str, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
+    system: str | systems.System, env: Any, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns all settings of a call by flag name.
 
@@ -168,12 +169,13 @@ def by_flag(
         UsageError: one has the wrong type, or is given twice.
     """
     arguments.check_task(system, env, settings)
-    named = {"system": system, "env": env, **run_settings}
+    made = gymnasium.Named(env, {}) if isinstance(env, str) else gymnasium.named(env)
+    named = {"system": system, "env": made.name, **run_settings}
     for name, value in (settings or {}).items():
         if name in named:
             raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
         named[name] = value
-    return named
+    return {f"{resolves.PARAMS}{name}": value for name, value in made.params.items()} | named
 
 
 class Builder(NamedTuple):

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 def train(
     system: str | systems.System,
-    env: str,
+    env: Any,
     *,
     devices: Sequence[jax.Device] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -62,7 +62,9 @@ def train(
 
     Args:
         system: name of a system, `module:SYSTEM`, or a `System` of one's own.
-        env: environment as suite:name.
+        env: environment as suite:name; or one of Gymnasium's, of which many are made in other processes: a class, a
+            function without arguments that makes one (or a `functools.partial` of either with arguments by name), or
+            an instance that `gymnasium.make` made.
         devices: devices to train on; by default all there are.
         settings: by flag name, such as `{"agent.discount": 0.9}`.
         callbacks: functions of a record, a dict; each is called with every record that is logged. A true result saves

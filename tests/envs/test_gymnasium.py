@@ -1,5 +1,6 @@
 """Tests of the suite Gymnasium: spaces, arguments, names, and steps as the library itself makes them."""
 
+import functools
 import signal
 import subprocess
 import sys
@@ -17,13 +18,13 @@ from jaxrl_dist.envs.host import hangs, worker_process
 gymnasium = pytest.importorskip("gymnasium")
 
 
-def task(name: str, **params: str) -> envs.HostTask:
+def task(name: str, /, **params: str) -> envs.HostTask:
     made = envs.make(f"gymnasium:{name}", {"workers": "1", **params})
     assert isinstance(made, envs.HostTask)
     return made
 
 
-def play(name: str, actions: Any, **params: str) -> list[types.TimeStep]:
+def play(name: str, actions: Any, /, **params: str) -> list[types.TimeStep]:
     actions = np.asarray(actions)
     host = task(name, **params).make(np.arange(7, 7 + actions.shape[1], dtype=np.uint32), actions.shape[1], 30.0)
     try:
@@ -213,3 +214,79 @@ def test_a_process_of_the_suite_imports_no_jax() -> None:
         "assert 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_class_or_a_function_is_an_environment_by_its_module() -> None:
+    (first, *_), (scaled, *rows) = (
+        play("fakes.registered:short_cart", np.zeros((7, 2), int), **params)
+        for params in ({}, {"steps": "3", "scale": "2.0"})
+    )
+    np.testing.assert_array_equal(scaled.observation, 2 * first.observation)
+    assert [int(row.step_type[0]) for row in rows] == [1, 1, 2, 0, 1, 1, 2]
+    assert task("fakes.registered:short_cart", steps="3").spec.time_limit == 3
+    rows = play("fakes.registered:Counting", np.zeros((8, 1), int), name="episode")
+    assert [int(row.step_type[0]) for row in rows] == [0, *[1] * 6, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "words"),
+    [
+        ("fakes.registered:Countin", {}, ("did you mean Counting?",)),
+        ("fakes.registered:short_cart", {"step": "3"}, ("env.params.step", "steps")),
+        ("fakes.registered:Counting", {}, ("gymnasium:fakes.registered:Counting", "name")),
+    ],
+)
+def test_a_function_that_does_not_fit_is_refused_in_one_line(name: str, params: Any, words: Any) -> None:
+    with conftest.refused(*words):
+        envs.make(f"gymnasium:{name}", params)
+
+
+def test_objects_are_named_as_other_processes_find_them() -> None:
+    from fakes import registered
+
+    from jaxrl_dist.envs.suites import gymnasium as suite
+
+    def named(given: Any) -> tuple[str, dict[str, str]]:
+        return tuple(suite.named(given))
+
+    assert named(registered.Spaces) == ("gymnasium:fakes.registered:Spaces", {})
+    partial = functools.partial(registered.short_cart, steps=3, scale=0.5)
+    assert named(partial) == ("gymnasium:fakes.registered:short_cart", {"steps": "3", "scale": "0.5"})
+    assert named(gymnasium.make("CartPole-v1", render_mode="rgb_array")) == ("gymnasium:CartPole-v1", {})
+    made = gymnasium.make("MountainCarContinuous-v0", goal_velocity=0.1, max_episode_steps=9)
+    params = {"goal_velocity": "0.1", "max_episode_steps": "9"}
+    assert named(made) == ("gymnasium:MountainCarContinuous-v0", params)
+    assert envs.make(*named(made)).spec.time_limit == 9
+    made = gymnasium.make("Spaces-v0", kind="discrete", flag=True, sizes=(1, 2), text="a:b")
+    name, params = named(made)
+    assert name == "gymnasium:fakes.registered:Spaces-v0"
+    assert params == {"kind": "discrete", "flag": "True", "sizes": "(1, 2)", "text": "a:b"}
+
+
+class Here:
+    """Holds a class that is not at the top level of its module."""
+
+    class Inner(gymnasium.Env):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda: gymnasium.make("CartPole-v1"), ("env=<lambda>", "import")),
+        (Here.Inner, ("env=<Inner>", "Here.Inner", "top level")),
+        (gymnasium.make("CartPole-v1").unwrapped.__class__(), ("env=<CartPoleEnv>", "instance")),
+        (
+            gymnasium.wrappers.FlattenObservation(gymnasium.make("CartPole-v1")),
+            ("env=<FlattenObservation>", "wrappers"),
+        ),
+        (gymnasium.make_vec("CartPole-v1", 2), ("instance",)),
+        (functools.partial(Here, size=object()), ("size",)),
+        (object(), ("env=<object>",)),
+    ],
+)
+def test_an_object_that_cannot_be_made_again_is_refused_in_one_line(given: Any, words: Any) -> None:
+    from jaxrl_dist.envs.suites import gymnasium as suite
+
+    with conftest.refused("%%writefile", *words):
+        suite.named(given)

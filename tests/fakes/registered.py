@@ -132,6 +132,12 @@ class Slow(gymnasium.Env):
                 time.sleep(3600)
 
 
+def short_cart(steps: int = 5, scale: float = 1.0) -> gymnasium.Env:
+    """A pole whose observations are multiplied, and whose episodes are cut."""
+    made = gymnasium.make("CartPole-v1", max_episode_steps=steps)
+    return gymnasium.wrappers.TransformObservation(made, lambda x: np.float32(scale) * x, made.observation_space)
+
+
 gymnasium.register("Slow-v0", Slow)
 gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "episode"})
 gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})

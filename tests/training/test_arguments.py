@@ -48,13 +48,12 @@ def test_a_system_is_a_name_or_a_record(call: Any) -> None:
 
 
 @pytest.mark.parametrize("call", [jaxrl_dist.train, jaxrl_dist.make])
-def test_an_environment_is_a_name(call: Any) -> None:
+def test_an_environment_is_a_name_or_can_be_made_again(call: Any) -> None:
     gymnasium = pytest.importorskip("gymnasium")
-    made = gymnasium.make("CartPole-v1")
-    with conftest.refused("env=<TimeLimit>", '"custom:my_module:make"', 'did you mean "gymnasium:CartPole-v1"?'):
-        call("ppo", made)
-    with conftest.refused("env=<CartPoleEnv>", '"gymnasium:my_module:MyEnv-v0"'):
-        call("ppo", type("CartPoleEnv", (), {})())
+    with conftest.refused("env=3", '"suite:name"', "Gymnasium"):
+        call("ppo", 3)
+    with conftest.refused("env=<CartPoleEnv>", "instance", "function"):
+        call("ppo", gymnasium.make("CartPole-v1").unwrapped.__class__())
 
 
 def test_load_names_the_argument(tmp_path: pathlib.Path) -> None:

@@ -317,3 +317,20 @@ def test_an_environment_that_fails_in_evaluation_is_one_line(
     monkeypatch.setattr(policy, "evaluate", fail)
     assert commands.run(evaluate_command.main, "evaluate", [f"--run={tmp_path}"]) == 1
     assert capsys.readouterr().err == "evaluate.py: fake:walk gave nothing for 1 s\n"
+
+
+def test_an_environment_of_gymnasium_is_a_class_a_function_or_an_instance(tmp_path: pathlib.Path) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    from fakes import registered
+
+    few = {**conftest.SMALL["ppo"], "env.params.workers": 1, "evaluation.episodes": 2, "steps": 128}
+    given = functools.partial(registered.short_cart, steps=4)
+    run = jaxrl_dist.train("ppo", given, out=str(tmp_path / "function"), settings=few)
+    assert run.summary["env"] == "gymnasium:fakes.registered:short_cart" and run.summary["eval_return_mean"] == 4
+    again = jaxrl_dist.load(run.folder, trust=["fakes.registered"])
+    assert again.environment.spec.time_limit == 4
+    with conftest.refused("fakes.registered", "--trust=fakes.registered"):
+        jaxrl_dist.load(run.folder)
+    made = gymnasium.make("CartPole-v1", max_episode_steps=3)
+    run = jaxrl_dist.train("ppo", made, out=str(tmp_path / "instance"), settings=few)
+    assert run.summary["env"] == "gymnasium:CartPole-v1" and run.summary["eval_return_mean"] == 3

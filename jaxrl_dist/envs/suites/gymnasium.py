@@ -1,6 +1,7 @@
 """The suite Gymnasium (1.3.0): any environment that is registered with it, in a pool of processes on the CPU.
 
-Its names are as in `gymnasium:CartPole-v1`, or `gymnasium:my_module:MyEnv-v0` if importing `my_module` registers it.
+Its names are as in `gymnasium:CartPole-v1`, or `gymnasium:my_module:MyEnv-v0` if importing `my_module` registers it;
+`gymnasium:my_module:MyEnv` is a class there, or a function that makes an environment.
 """
 
 import ast
@@ -10,8 +11,9 @@ import importlib
 import importlib.metadata
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,7 +44,8 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     choices is a leaf of categories. A leaf `action_mask`, as long as there are actions, says which are legal.
 
     Args:
-        name: name of a registered environment, as `gymnasium.make` takes it.
+        name: name of a registered environment, as `gymnasium.make` takes it; or `module:name` of a class, or of a
+            function that makes an environment.
         params: arguments of the environment (numbers, true, false, none and lists are read as such, all else as text);
             and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, the
             number of workers that may be replaced in all, by default 3.
@@ -63,9 +66,10 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
             lambda: (environment.observation_space, environment.action_space), full_name, "its spaces: "
         )
     leaves, made = tuple(_leaves(observation_space, (), full_name)), environment.spec
-    is_drawn = "rgb_array" in environment.metadata.get("render_modes", ())
+    is_drawn = "rgb_array" in environment.metadata.get("render_modes", ()) and _takes(registered, "render_mode")
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
+    again = made if registered.id in library.registry else _with_arguments(registered, kwargs)
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
@@ -84,7 +88,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     plan = worker_pool.Plan(
         spec=spec,
         factory=worker_process.Factory(
-            ("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(made, name)
+            ("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(again, name)
         ),
         leaves=tuple(leaf for leaf, _ in leaves),
         observation=functools.partial(_observe, observation_space, leaves, full_name),
@@ -95,7 +99,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         max_restarts=settings["max_restarts"],
     )
     limit = f", episodes of at most {spec.time_limit} steps" if spec.time_limit else ""
-    make_drawn = functools.partial(library.make, made, render_mode="rgb_array")
+    make_drawn = functools.partial(library.make, again, render_mode="rgb_array")
     return envs.HostTask(
         spec,
         f"{made.id} of Gymnasium {library.__version__}{limit}",
@@ -120,7 +124,11 @@ def _find(library: Any, name: str) -> Any:
     module, _, short = name.rpartition(":")
     if module:
         user_code.imported(errors.given("env", f"{_NAME}:{name}"), module)
-    parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), library.registry, _MORE_NAMES)
+    own = vars(sys.modules[module]) if module else {}
+    if short not in library.registry and callable(own.get(short)):
+        return library.envs.registration.EnvSpec(id=short, entry_point=f"{module}:{short}")
+    classes = [key for key, value in own.items() if isinstance(value, type) and issubclass(value, library.Env)]
+    parameters.check_name(short, f"{_NAME}:{module}".rstrip(":"), [*classes, *library.registry], _MORE_NAMES)
     found = library.spec(short)
     entry = found.entry_point
     if callable(entry):
@@ -135,6 +143,15 @@ def _find(library: Any, name: str) -> Any:
         # A run folder may not name it without trust, even if the program itself has registered it.
         user_code.check_trusted(errors.given("env", f"{_NAME}:{name}"), found.entry_point.partition(":")[0])
     return found
+
+
+def _with_arguments(registered: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Returns the entry of a class or function with its arguments.
+
+    An environment that a function made says itself which wrappers it has; making it again would add them twice.
+    """
+    own = {key: value for key, value in kwargs.items() if key not in _DEFAULTS}
+    return dataclasses.replace(registered, kwargs=own, max_episode_steps=kwargs.get("max_episode_steps"))
 
 
 def _is_installed(entry_point: str) -> bool:
@@ -233,23 +250,101 @@ def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]
     return by_path[path]
 
 
-def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str) -> None:
-    """Refuses arguments that the environment's constructor does not have, unless it takes any."""
+def _arguments(registered: Any) -> Mapping[str, inspect.Parameter]:
+    """Returns the arguments of an environment's constructor; none if it cannot be read, as making it will tell why."""
     point = registered.entry_point
     try:
         if isinstance(point, str):
             module, _, attribute = point.partition(":")
             point = getattr(importlib.import_module(module), attribute, None)
-        accepted = dict(inspect.signature(point).parameters) if callable(point) else {}
+        return inspect.signature(point).parameters if callable(point) else {}
     except Exception:
-        # Making the environment will report the error.
-        return
-    if not accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
-        return
+        return {}
+
+
+def _takes(registered: Any, name: str) -> bool:
+    """Says whether an environment's constructor takes an argument."""
+    accepted = _arguments(registered)
+    return name in accepted or any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+
+
+def _check_arguments(registered: Any, kwargs: Mapping[str, Any], full_name: str) -> None:
+    """Refuses arguments that the environment's constructor does not have, unless it takes any."""
+    accepted = _arguments(registered)
     valid = sorted({*accepted, *_DEFAULTS} - {"self"})
     for key in kwargs:
-        if key not in valid:
+        if accepted and key not in valid and not _takes(registered, key):
             raise parameters.unknown(key, full_name, valid)
+
+
+class Named(NamedTuple):
+    """An environment that a program gave as an object, in words that other processes and later sessions understand.
+
+    Attributes:
+        name: `gymnasium:…`.
+        params: texts of its parameters.
+    """
+
+    name: str
+    params: dict[str, str]
+
+
+def named(given: Any) -> Named:
+    """Names an environment that a program has as an object, so that many of it can be made.
+
+    Args:
+        given: a class, a function that makes an environment, a `functools.partial` of either with arguments by name, or
+            an instance that `gymnasium.make` made.
+
+    Raises:
+        errors.UsageError: other processes could not make it again.
+    """
+    function, kwargs = given, {}
+    if isinstance(given, functools.partial) and not given.args:
+        function, kwargs = given.func, given.keywords
+    if isinstance(function, type) or inspect.isfunction(function):
+        return _named_function(function, kwargs)
+    registered = getattr(given, "spec", None)
+    library = sys.modules.get("gymnasium")
+    if library is None or not isinstance(given, library.Env) or registered is None:
+        raise _unnamed(given, "an instance cannot be made again, and many are made here")
+    if registered.additional_wrappers or registered.id not in library.registry:
+        raise _unnamed(
+            given, "its wrappers are no part of its name" if registered.additional_wrappers else "it is not registered"
+        )
+    original, point = library.registry[registered.id], registered.entry_point
+    module = point.partition(":")[0] if isinstance(point, str) else point.__module__
+    name = registered.id if _is_installed(module) else f"{module}:{registered.id}"
+    changed = {key: value for key, value in registered.kwargs.items() if original.kwargs.get(key) != value}
+    changed.pop("render_mode", None)
+    if registered.max_episode_steps != original.max_episode_steps:
+        changed["max_episode_steps"] = registered.max_episode_steps
+    return Named(f"{_NAME}:{name}", _texts(given, changed))
+
+
+def _named_function(function: Any, kwargs: Mapping[str, Any]) -> Named:
+    module, name = function.__module__, function.__qualname__
+    if module == "__main__" or getattr(sys.modules.get(module), name, None) is not function:
+        raise _unnamed(function, f"its steps run in other processes, which cannot import {module}:{name}")
+    return Named(f"{_NAME}:{module}:{name}", _texts(function, kwargs))
+
+
+def _texts(given: Any, kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Returns arguments as texts, from which `_literal` reads the same values."""
+    texts = {key: value if isinstance(value, str) else repr(value) for key, value in kwargs.items()}
+    for key, value in kwargs.items():
+        read = _literal(texts[key])
+        if type(read) is not type(value) or read != value:
+            raise _unnamed(given, f"its argument {key} is no number, text or list")
+    return texts
+
+
+def _unnamed(given: Any, reason: str) -> errors.UsageError:
+    called = getattr(given, "__name__", type(given).__name__).strip("<>")
+    return errors.UsageError(
+        f"env=<{called}>: {reason}; give a class, or a function without arguments that makes one, from the top level "
+        "of a module (a notebook writes one by %%writefile my_env.py)"
+    )
 
 
 SUITE = envs.Suite(_NAME, "host", make, draws="what has the render mode rgb_array")
