@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxrl_dist import agents, envs, errors, learning, networks, numeric, parallel, replay, systems, types
+    from jaxrl_dist.analysis.live import LiveCurve
     from jaxrl_dist.systems import System
     from jaxrl_dist.training.assemble import Parts, make
     from jaxrl_dist.training.policy import Policy, load, replay_failure
     from jaxrl_dist.training.runner import Run, train
 
 __all__ = [
+    "LiveCurve",
     "Parts",
     "Policy",
     "Run",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LiveCurve": "analysis.live",
     "Parts": "training.assemble",
     "Policy": "training.policy",
     "Run": "training.runner",
