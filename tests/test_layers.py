@@ -16,6 +16,7 @@ ORDER = (
     {"systems"},
     {"analysis"},
     {"training"},
+    {"export"},
     {"commands"},
     {"__init__", "__main__"},
 )

@@ -21,6 +21,7 @@ NAMES = {
     "train": "trains a system on an environment",
     "launch": "starts the processes of one training run on this machine",
     "evaluate": "evaluates, and films, the policies of a run",
+    "export": "writes the policy of a run as StableHLO or ONNX",
     "plot": "draws runs into one picture",
     "report": "writes one HTML page about a set of runs",
     "study": "runs seeds × settings into one table and one page",

@@ -253,19 +253,23 @@ def test_parameters_that_the_command_gives_are_trusted(tmp_path: pathlib.Path, r
     assert ran.exists()
 
 
-@pytest.mark.parametrize("script", ["evaluate", "replay_schedule", "rollback"])
+@pytest.mark.parametrize("script", ["evaluate", "export", "replay_schedule", "rollback"])
 def test_commands_refuse_in_one_line_and_take_trust(
     script: str, run: pathlib.Path, ran: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rename(run, env="custom:theirs:make")
-    given = {"evaluate": [f"--run={run}", "--episodes=1"], "rollback": [str(run), "1"]}.get(script, [str(run)])
+    given = {
+        "evaluate": [f"--run={run}", "--episodes=1"],
+        "export": [f"--run={run}", "--format=stablehlo"],
+        "rollback": [str(run), "1"],
+    }.get(script, [str(run)])
     call = written_runs.script(f"scripts/{script}.py")
     assert call([*given, "--trust=their_games,other"]) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"{script}.py: --env=custom:theirs:make: ") and line.endswith("--trust=theirs\n")
     assert line.count("\n") == 1 and not ran.exists()
     # The two others then find that it is no asynchronous run.
-    assert call([*given, "--trust=other,theirs"]) == (0 if script == "evaluate" else 2)
+    assert call([*given, "--trust=other,theirs"]) == (0 if script in ("evaluate", "export") else 2)
     assert ran.exists() and "--trust" not in capsys.readouterr().err
 
 
@@ -295,6 +299,7 @@ def test_a_run_starts_from_the_parameters_of_another_without_its_code(
         ("study", [], True),
         ("evaluate", ["--run=x"], False),
         ("evaluate", ["--run=x", "--trust=theirs"], True),
+        ("export", ["--run=x"], False),
         ("rollback", ["--trust", "theirs", "x", "1"], True),
         ("replay_schedule", ["--flagfile=x"], True),
         ("plot", ["x"], False),

@@ -1,0 +1,271 @@
+"""Exports: as the policy acts, for any number of rows, and by ONNX's runtime in a process without JAX."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import conftest
+import jax
+import marks
+import numpy as np
+import pytest
+from fakes import written_runs
+
+import jaxrl_dist
+from jaxrl_dist import export, types
+from jaxrl_dist.export import step as steps
+from jaxrl_dist.training import assemble, policy, predicting
+
+CARTPOLE, PENDULUM, BREAKOUT = "gymnax:CartPole-v1", "gymnax:Pendulum-v1", "gymnax:Breakout-MinAtar"
+SMALL = {"network.hidden_sizes": (16,), "network.core_size": 8}
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "ppo": ("ppo", CARTPOLE, {"agent.normalise_observations": True}),
+    "lstm": ("ppo", PENDULUM, {"network.core": "lstm", "agent.normalise_observations": True}),
+    "gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.layer_norm": True}),
+    "mingru": ("a2c", PENDULUM, {"network.core": "mingru"}),
+    "dqn": ("dqn", CARTPOLE, {"agent.dueling": True, "agent.noise": 0.5}),
+    "rainbow": ("rainbow", CARTPOLE, {"agent.num_atoms": 11, "network.head_size": 8}),
+    "sac": ("sac", PENDULUM, {}),
+    "ddpg": ("ddpg", PENDULUM, {}),
+    "pqn": ("pqn", CARTPOLE, {}),
+    "r2d2": ("r2d2", CARTPOLE, {"network.head_size": 8}),
+    "convolutions": ("ppo", BREAKOUT, {"network.torso": "minatar_cnn", "network.core": "frame_stack_lstm"}),
+    "residual": ("impala", BREAKOUT, {"network.torso": "impala_resnet", "network.core": "frame_stack"}),
+}
+# Of the inputs beside the observation, those that each reads.
+READ = {
+    **{"lstm": {"is_first", "carry/core/memory/0", "carry/core/memory/1"}},
+    **dict.fromkeys(("gru", "mingru"), {"is_first", "carry/core/memory"}),
+    "r2d2": {"is_first", "reward", "carry/action", "carry/core/memory/0", "carry/core/memory/1"},
+    "convolutions": {"is_first", "carry/core/frames", "carry/core/memory/0", "carry/core/memory/1"},
+    "residual": {"is_first", "carry/core/frames"},
+}
+
+
+def made(system: str, env: str, settings: dict[str, Any]) -> policy.Policy:
+    """Makes a policy of this system with weights, and moments of observations, that no training has made alike."""
+    resolved, environment = assemble.resolve({"system": system, "env": env, **SMALL, **settings})
+    agent = assemble.make_agent(resolved, environment.spec)
+    rng = np.random.default_rng(0)
+    params = agent.init(jax.random.key(0))
+    network = jax.tree.map(lambda x: (x + 0.1 * rng.normal(size=x.shape)).astype(np.float32), params.network)
+    statistics = jax.tree.map(lambda x: (x + rng.uniform(1, 3, x.shape)).astype(x.dtype), params.statistics)
+    predictor = predicting.make(resolved, environment.spec)
+    return policy.Policy(agent, types.Params(network, statistics), environment, resolved, 123, predictor)
+
+
+class Runner:
+    """An exported step with its carry, run row by row."""
+
+    def __init__(self, step: steps.Step, call: Any, count: int) -> None:
+        self._step, self._call = step, call
+        structs = {name: step.inputs[name] for name in step.carry}
+        self._carry = {name: np.zeros((count, *one.shape[1:]), one.dtype) for name, one in structs.items()}
+
+    def __call__(self, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        every = {**given, **self._carry}
+        outputs = self._call({name: every[name] for name in self._step.inputs})
+        self._carry = {name: outputs[after] for name, after in self._step.carry.items()}
+        return outputs
+
+
+def by_stablehlo(step: steps.Step) -> Any:
+    call = jax.export.deserialize(bytearray(export.stablehlo(step))).call
+    return lambda given: dict(zip(step.outputs, map(np.asarray, call(*given.values())), strict=True))
+
+
+def by_onnx(step: steps.Step) -> Any:
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    session = runtime.InferenceSession(export.onnx(step), providers=["CPUExecutionProvider"])
+    return lambda given: dict(zip(step.outputs, session.run(None, given), strict=True))
+
+
+def rows(spec: types.EnvironmentSpec, rng: np.random.Generator, count: int) -> np.ndarray:
+    struct = spec.observation
+    if struct.dtype == np.float32:
+        return rng.normal(scale=2, size=(count, *struct.shape)).astype(np.float32)
+    return rng.integers(0, 2, (count, *struct.shape)).astype(struct.dtype)
+
+
+@pytest.mark.parametrize("case", marks.some(CASES.keys(), slow={"residual", "rainbow", "pqn", "ddpg", "gru"}))
+@pytest.mark.parametrize("form", export.FORMATS)
+def test_an_export_acts_as_the_policy(form: str, case: str) -> None:
+    """On 1,000 observations, in 20 steps of 50 environments whose episodes begin at different times."""
+    one = made(*CASES[case])
+    step = steps.of_policy(one)
+    assert set(step.inputs) == READ.get(case, set()) | {"observation"}
+    run = Runner(step, (by_onnx if form == "onnx" else by_stablehlo)(step), 50)
+    rng, state, spec, seen = np.random.default_rng(1), None, one.environment.spec, []
+    for t in range(20):
+        given = {"observation": rows(spec, rng, 50), "reward": rng.normal(size=50).astype(np.float32)}
+        given["is_first"] = rng.random(50) < (1.0 if t == 0 else 0.1)
+        action, state = one.predict(state=state, **given)
+        outputs = run(given)
+        assert outputs["action"].dtype == action.dtype and outputs["action"].shape == action.shape
+        if "scores" in outputs:
+            # Two scores may differ by less than the error of either.
+            chosen = np.take_along_axis(outputs["scores"], action[:, None], 1)[:, 0]
+            np.testing.assert_allclose(chosen, outputs["scores"].max(1), rtol=1e-5, atol=1e-5)
+            assert (outputs["action"] == action).mean() > 0.9
+        else:
+            np.testing.assert_allclose(outputs["action"], action, rtol=1e-5, atol=1e-5)
+        for name, leaf in zip(step.carry.values(), carried(step, state), strict=True):
+            np.testing.assert_allclose(outputs[name], leaf, rtol=1e-5, atol=1e-5)
+        seen.append(outputs.get("scores", outputs["action"]))
+    assert np.ptp(np.concatenate(seen), axis=0).min() > 1e-2
+    one_row = {name: value[:1] for name, value in given.items()}
+    assert Runner(step, (by_onnx if form == "onnx" else by_stablehlo)(step), 1)(one_row)["action"].shape[0] == 1
+
+
+def carried(step: steps.Step, state: predicting.State) -> list[np.ndarray]:
+    """Returns the leaves of a state that the export has."""
+    named, _ = jax.tree_util.tree_flatten_with_path({"carry": state.carry})
+    by_name = {"/".join(map(steps._key, path)): np.asarray(leaf) for path, leaf in named}
+    return [by_name[name] for name in step.carry]
+
+
+def test_scores_are_what_the_action_is_the_largest_of() -> None:
+    one = made(*CASES["ppo"])
+    step = steps.of_policy(one)
+    outputs = by_stablehlo(step)({"observation": rows(one.environment.spec, np.random.default_rng(2), 64)})
+    assert step.outputs["scores"].shape[1:] == (2,)
+    np.testing.assert_array_equal(outputs["action"], outputs["scores"].argmax(1))
+    assert "scores" not in steps.of_policy(made(*CASES["sac"])).outputs
+
+
+def test_onnx_computes_in_float32_what_a_network_computes_in_less(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    runtime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    halved, whole = (made("ppo", PENDULUM, {"network.compute": dtype}) for dtype in ("bfloat16", "float32"))
+    export.write(halved, "onnx", tmp_path / "halved.onnx")
+    session = runtime.InferenceSession(tmp_path / "halved.onnx", providers=["CPUExecutionProvider"])
+    given = rows(halved.environment.spec, np.random.default_rng(3), 64)
+    (action,) = session.run(None, {"observation": given})
+    np.testing.assert_allclose(action, whole.predict(given)[0], rtol=1e-5, atol=1e-5)
+    assert np.abs(action - halved.predict(given)[0]).max() > 1e-5
+
+
+PLAYER = """
+import importlib.abc, json, sys
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("jax", "jaxlib", "flax", "jaxrl_dist"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+
+import gymnasium
+import numpy as np
+import onnxruntime
+
+file, described = sys.argv[1], json.load(open(sys.argv[2]))
+session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+environment = gymnasium.make("Pendulum-v1")
+observation, _ = environment.reset(seed=3)
+inputs = {one["name"]: one for one in described["inputs"]}
+carry = {name: np.zeros([1, *inputs[name]["shape"][1:]], inputs[name]["dtype"]) for name in described["carry"]}
+total, is_first, is_over = 0.0, True, False
+while not is_over:
+    given = {"observation": observation[None], "is_first": np.array([is_first])}
+    outputs = dict(zip([one["name"] for one in described["outputs"]], session.run(None, given | carry)))
+    carry = {name: outputs[after] for name, after in described["carry"].items()}
+    observation, reward, terminated, truncated, _ = environment.step(outputs["action"][0])
+    total, is_first, is_over = total + float(reward), False, terminated or truncated
+assert not {"jax", "jaxrl_dist"} & set(sys.modules)
+print(total)
+"""
+
+
+def test_a_process_without_jax_plays_an_episode(tmp_path: pathlib.Path) -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    for package in ("onnx", "onnxruntime"):
+        pytest.importorskip(package, reason="needs the extra onnx")
+    one = made(*CASES["lstm"])
+    export.write(one, "onnx", tmp_path / "policy.onnx")
+    command = [sys.executable, "-c", PLAYER, str(tmp_path / "policy.onnx"), str(tmp_path / "policy.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    environment = gymnasium.make("Pendulum-v1")
+    observation, _ = environment.reset(seed=3)
+    state, total, is_over = None, 0.0, False
+    while not is_over:
+        action, state = one.predict(observation, state)
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total, is_over = total + float(reward), terminated or truncated
+    assert float(done.stdout) == pytest.approx(total, rel=1e-3)
+
+
+def test_the_description_says_what_a_program_needs(tmp_path: pathlib.Path) -> None:
+    described = export.write(made(*CASES["lstm"]), "stablehlo", tmp_path / "new" / "policy.stablehlo")
+    assert json.loads((tmp_path / "new" / "policy.json").read_text()) == described
+    memory = [f"carry/core/memory/{i}" for i in range(2)]
+    shapes = {one["name"]: (one["shape"], one["dtype"]) for one in described["inputs"] + described["outputs"]}
+    assert shapes == {
+        **{name: (["batch", 8], "float32") for leaf in memory for name in (leaf, f"next_{leaf}")},
+        "observation": (["batch", 3], "float32"),
+        "is_first": (["batch"], "bool"),
+        "action": (["batch", 1], "float32"),
+    }
+    assert described["carry"] == {leaf: f"next_{leaf}" for leaf in memory}
+    assert described["action"] == {"kind": "bounded", "shape": [1], "low": [-2.0], "high": [2.0]}
+    assert (described["format"], described["system"], described["env_steps"]) == ("stablehlo", "ppo", 123)
+    unbounded = types.BoxSpace((2,), -np.inf, np.array([1.0, np.inf]))
+    assert export._space(unbounded) == {"kind": "unbounded", "shape": [2], "low": None, "high": [1.0, None]}
+    assert export._space(types.DiscreteSpace(3)) == {"kind": "discrete", "num_values": 3}
+
+
+def test_the_command_exports_a_run(
+    train: conftest.Train, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("ppo", CARTPOLE, num_seeds=2, **{"evaluation.episodes": 2})
+    call = written_runs.script("scripts/export.py")
+    assert call([f"--run={run.folder}", "--format=stablehlo", "--seed_index=1"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    file = pathlib.Path(said["file"])
+    assert file == run.folder / "policy.stablehlo" and file.stat().st_size == said["bytes"]
+    given = np.random.default_rng(4).normal(scale=2, size=(100, 4)).astype(np.float32)
+    action, _ = jax.export.deserialize(bytearray(file.read_bytes())).call(given)
+    np.testing.assert_array_equal(action, jaxrl_dist.load(run.folder, seed_index=1).predict(given)[0])
+    for arguments, word in (
+        ([f"--run={tmp_path / 'nothing'}"], "config.json"),
+        ([f"--run={run.folder}", "--format=onxx"], "did you mean onnx?"),
+        ([f"--run={run.folder}", "--seed_index=2"], "seeds 0 to 1"),
+        ([f"--run={run.folder}", "--format=stablehlo", f"--out={tmp_path / 'a.json'}"], ".json"),
+        ([], "--run=FOLDER"),
+    ):
+        assert call(arguments) == 2
+        line = capsys.readouterr().err
+        assert word in line and line.count("\n") == 1
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with conftest.refused("--format=onnx", "pip install"):
+        export.onnx(steps.of_policy(made(*CASES["ppo"])))
+
+
+def test_what_onnx_cannot_express_is_refused_in_one_line() -> None:
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    one = made(*CASES["ppo"])
+
+    def sorts(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
+        return jax.numpy.sort(observation, axis=1)[:, 0].astype(int), state
+
+    step = steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(sorts))))
+    with conftest.refused("--format=onnx", "sort", "--format=stablehlo"):
+        export.onnx(step)
+
+
+def test_a_policy_of_a_fixed_number_of_rows_is_refused_in_one_line() -> None:
+    one = made(*CASES["ppo"])
+
+    def counts(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
+        return jax.numpy.zeros(int(observation.shape[0]), int), state
+
+    with conftest.refused("number of rows"):
+        steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(counts))))
