@@ -22,6 +22,7 @@ NAMES = {
     "launch": "starts the processes of one training run on this machine",
     "evaluate": "evaluates, and films, the policies of a run",
     "export": "writes the policy of a run as StableHLO or ONNX",
+    "share": "writes a run for others, into a folder or onto the Hugging Face Hub",
     "plot": "draws runs into one picture",
     "report": "writes one HTML page about a set of runs",
     "study": "runs seeds × settings into one table and one page",

@@ -21,6 +21,7 @@ from fakes import written_runs
 import jaxrl_dist
 from jaxrl_dist import commands, envs, errors
 from jaxrl_dist.envs import parameters
+from jaxrl_dist.export import share
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.settings import user_code
 from jaxrl_dist.systems import catalogue
@@ -284,6 +285,17 @@ def test_commands_that_only_draw_import_nothing_that_a_folder_names(
     assert not ran.exists()
 
 
+def test_sharing_imports_nothing_and_what_is_shared_needs_trust_as_before(
+    tmp_path: pathlib.Path, run: pathlib.Path, ran: pathlib.Path
+) -> None:
+    rename(run, env="custom:theirs:make", **{"network.torso": "theirs:Net"})
+    shared = share.share(run, str(tmp_path / "shared"))["to"]
+    with conftest.refused("--env=custom:theirs:make: ", "--trust=theirs"):
+        policy.load(shared)
+    assert not ran.exists()
+    assert policy.load(write(tmp_path / "own", env="custom:theirs:make"), trust=["theirs"]).env_steps == 64
+
+
 def test_a_run_starts_from_the_parameters_of_another_without_its_code(
     run: pathlib.Path, train: conftest.Train, ran: pathlib.Path
 ) -> None:
@@ -300,6 +312,7 @@ def test_a_run_starts_from_the_parameters_of_another_without_its_code(
         ("evaluate", ["--run=x"], False),
         ("evaluate", ["--run=x", "--trust=theirs"], True),
         ("export", ["--run=x"], False),
+        ("share", ["--run=x", "--to=y"], False),
         ("rollback", ["--trust", "theirs", "x", "1"], True),
         ("replay_schedule", ["--flagfile=x"], True),
         ("plot", ["x"], False),
