@@ -25,7 +25,7 @@ from jaxrl_dist.training import runner
 FILE = pathlib.Path(__file__).with_name("messages.txt")
 COMMAND, CALL = "$ ", ">>> "
 # As if they were not installed.
-ABSENT = ("wandb", "mlflow", "optuna")
+ABSENT = ("wandb", "mlflow", "optuna", "ray")
 
 
 class Entry(NamedTuple):

@@ -171,6 +171,8 @@ def test_an_actor_takes_no_version_sooner_than_it_may(small: type[conftest.Small
         ({"layout.ready_envs": 2}, ["--layout.fleet=local", "--layout.ready_envs=2"]),
         ({"layout.actor_devices": "cpu:0"}, ["--layout.fleet=local", "--layout.actor_devices=cpu:0"]),
         ({"layout.fleet": "", "layout.refresh_s": 1.0}, ["--layout.refresh_s=1.0", "--layout.policy_lag=free"]),
+        ({"layout.fleet": "", "layout.fleet_cpus": 2}, ["--layout.fleet_cpus=2", "--layout.fleet=local"]),
+        ({"layout.fleet": "", "layout.fleet_spares": 0}, ["--layout.fleet_spares=0", "--layout.fleet=local"]),
     ],
 )
 def test_what_needs_the_actors_here_is_refused_in_a_line_that_names_both_flags(

@@ -1,5 +1,6 @@
 """The actors of one process in numbers: computed from the settings for these devices, and checked."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -116,6 +117,8 @@ def make(parts: parallel.LayoutParts) -> Actors:
         _check_fleet(parts)
         # Only the parameters pass here on their way to the players.
         devices = local[:1]
+    else:
+        _check_no_fleet(config)
     if config.refresh_s and lag is not None:
         raise UsageError(
             given("layout.refresh_s", config.refresh_s),
@@ -248,6 +251,18 @@ def _check_fleet(parts: parallel.LayoutParts) -> None:
             ": simulators connect to the machine of the learner alone; leave it out with ",
             given("env", parts.environment.spec.name),
         )
+
+
+def _check_no_fleet(config: Any) -> None:
+    """Raises a UsageError for a setting that says something of a fleet's players, where threads play."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name.startswith("fleet_") and value != field.default:
+            raise UsageError(
+                given(f"layout.{field.name}", value),
+                ": threads of this process play; leave it out, or give ",
+                given("layout.fleet", "local"),
+            )
 
 
 def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width: int) -> None:
