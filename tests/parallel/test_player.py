@@ -66,6 +66,22 @@ def test_its_unrolls_are_those_of_a_thread(system: str, env: str) -> None:
     environment.close()
 
 
+def test_rounded_parameters_act_as_the_numbers_that_they_are_rounded_to() -> None:
+    parts = Played("ppo", "toy:walk")
+    plain = parts.unroll(parts.begin(parts.fresh), 0)
+    sent = wire.rounded(parts.published)
+    one = parts.begin(parts.fresh)
+    assert one.warm_up(sent)
+    parts.published = sent
+    rounded = parts.unroll(one, 0)
+    parts.published = wire.whole(sent)
+    for ours, theirs in zip(
+        jax.tree.leaves(rounded.steps), jax.tree.leaves(parts.unroll(parts.begin(parts.fresh), 0).steps), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (rounded.steps.extras.log_prob != plain.steps.extras.log_prob).any()
+
+
 def test_it_goes_on_from_saved_environments() -> None:
     parts = Played("ppo", "toy:walk")
     one = parts.begin(parts.fresh)

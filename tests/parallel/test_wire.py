@@ -149,6 +149,26 @@ def test_a_truth_value_of_two_and_sums_that_the_rows_contradict_are_refused() ->
             found.unpack(found.pack(unroll._replace(episodes=unrolls.host_sums(*sums)), 9), 4, 9)
 
 
+def test_parameters_are_rounded_to_the_nearest_bfloat16_and_statistics_stay() -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.normal(0, 1, (7, 5)).astype(np.float32)
+    # Halfway between two neighbours, of which the even one is taken; and numbers that are none.
+    weights[0, :4] = np.asarray([0x3F808000, 0x3F818000, 0x7F800000, 0x80000000], np.uint32).view(np.float32)
+    network = {"weights": weights, "halves": np.arange(3, dtype=np.uint16), "count": np.int32(70_000)}
+    published = unrolls.Published(types.Params(network, {"mean": weights}), np.int32(3), np.float32(1 / 3))
+    sent = wire.rounded(published)
+    assert sum(x.nbytes for x in jax.tree.leaves(sent.params.network)) == weights.nbytes // 2 + 3 * 2 + 4
+    back = wire.whole(sent)
+    bits = weights.view(np.uint32).astype(np.uint64)
+    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16
+    np.testing.assert_array_equal(back.params.network["weights"].view(np.uint32), nearest.astype(np.uint32))
+    back.params.network["weights"] = weights
+    for ours, theirs in zip(jax.tree.leaves(published), jax.tree.leaves(back), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+    assert jax.tree.leaves(wire.whole(published))[0] is jax.tree.leaves(published)[0]
+
+
 def test_random_bytes_never_do_anything_but_be_refused(line: Any) -> None:
     """A player may send whatever it likes: each of 300 damaged unrolls is read as numbers in range, or refused."""
     found, _, data = line

@@ -68,7 +68,9 @@ def test_shares_are_of_the_last_second_and_counts_of_the_record(small: Any) -> N
         return one | own | {"layout/lag_counts": np.eye(1, 4, 2)}
 
     report = layout.report(sums(0.0, 5.0), sums(3.0, 7.0), 2.0)
+    fleet = layout.report(sums(0.0, 5.0), sums(3.0, 7.0) | {"layout/bytes_from_players": np.full(1, 8.0)}, 2.0)
     layout.close()
+    assert fleet == report | {"bytes_per_second_from_players": 4.0}
     assert (report["share_learning"], report["bottleneck"]) == (0.75, "learning")
     assert (report["dropped_unrolls"], report["policy_lag_p50"]) == (5, 2)
     assert report["bytes_per_second_to_learner"] == 0.5

@@ -89,8 +89,9 @@ def _counts(view: run_view.View) -> dict[str, str]:
     for name, words in (("samples_per_insert", "samples per insert"), ("queue_depth", "unrolls waiting")):
         value = _mean(view, name)
         found |= {words: f"{value:.3g}"} if value is not None else {}
-    for name, words in (("bytes_per_second_to_learner", "to the learner"), ("bytes_per_second_to_actors", "to actors")):
-        value = _mean(view, name)
+    crossed = {"to_learner": "to the learner", "to_actors": "to actors", "from_players": "from players, packed"}
+    for name, words in crossed.items():
+        value = _mean(view, f"bytes_per_second_{name}")
         found |= {words: f"{value / 2**20:.3g} MiB/s"} if value is not None else {}
     counts = (("param_versions_published", "versions published"), ("gradients", "gradients"))
     return found | {words: f"{view.summary[name]:,}" for name, words in counts if name in view.summary}

@@ -19,6 +19,8 @@ from jaxrl_dist.types import Array
 _LARGEST_LAG = 64
 _ADDRESS = re.compile(r"[\w.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _EXTERNAL = "external:"
+# The staleness of agents that learn from rows of the newest policy, and of no other.
+_OWN_ROWS = ("none", "own")
 
 
 class Actors(NamedTuple):
@@ -157,7 +159,7 @@ def _parse_lag(text: str, staleness: str) -> int | None:
         raise UsageError(
             given("layout.policy_lag", text), f": expected a whole number from 0 to {_LARGEST_LAG}, or free"
         )
-    if staleness in ("none", "own") and text != "0":
+    if staleness in _OWN_ROWS and text != "0":
         raise UsageError(given("layout.policy_lag", text), ": this agent learns from its own rows only; valid: 0")
     return None if text == "free" else int(text)
 
@@ -244,6 +246,11 @@ def _check_fleet(parts: parallel.LayoutParts) -> None:
     if config.actor_devices:
         raise UsageError(
             flag, ": its actors act on CPUs; leave out ", given("layout.actor_devices", config.actor_devices)
+        )
+    if config.fleet_parameters != "float32" and parts.agent.staleness in _OWN_ROWS:
+        raise UsageError(
+            given("layout.fleet_parameters", config.fleet_parameters),
+            ": another policy than this agent's own would act, from whose rows alone it learns; valid: float32",
         )
     if parts.environment.spec.name.startswith(_EXTERNAL):
         raise UsageError(

@@ -72,6 +72,7 @@ class Fleet:
         self._plan = player.Plan(parts.rebuild, parts.num_envs, actors.width, config.unroll_length, config.timeout_s)
         self._ahead = min(_MOST_AHEAD, 2 if actors.lag is None else actors.lag + 1)
         self._published: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
+        self._counted = {"bytes_to_actors": 0, "bytes_from_players": 0}
         self._warm: list[Crew] = []
         self._is_open = self._is_ours = self._is_gone = False
         self._head, self._seen_s, self._next_look_s = "", 0.0, 0.0
@@ -95,7 +96,7 @@ class Fleet:
         if self._is_open:
             return
         self._connect()
-        self._warming = self._ray.put(jax.device_get(published))
+        self._warming = self._put(jax.device_get(published))
         with self._lock:
             self._is_open = True
             self._warm += [self._start() for _ in range(self._actors.num_actors + self._config.fleet_spares)]
@@ -126,7 +127,9 @@ class Fleet:
                 asked.append((following, version, updates, remote.play(following, reference)))
                 following += 1
             number, version, updates, answer = asked.popleft()
-            played = self.wire.unpack(remote.answer(actor, answer), number, updates)
+            data = remote.answer(actor, answer)
+            self._count("bytes_from_players", len(data))
+            played = self.wire.unpack(data, number, updates)
             _check_joined(timestep, played.steps.timestep)
             unroll = types.Unroll(played.steps, carry)
             timestep = jax.tree.map(lambda x: x[-1].copy(), played.steps.timestep)
@@ -137,6 +140,15 @@ class Fleet:
                 actor.number, number, version, parts, (), actor.columns, timestep, played.episodes, seconds
             )
             number = asked[0][0] if asked else following
+
+    def counted(self) -> dict[str, int]:
+        """Returns the bytes that crossed since the last call.
+
+        Those of parameters are put into Ray's store once per version, which copies them once to each machine.
+        """
+        with self._lock:
+            grown, self._counted = self._counted, dict.fromkeys(self._counted, 0)
+        return grown
 
     def close(self) -> None:
         """Ends all players that wait, and the cluster if it was started here."""
@@ -302,12 +314,22 @@ class Fleet:
             return crew
         raise NoneLeftError(f"the fleet {self._config.fleet} placed no player for {hangs.MAKE_S:g} s: {reason}")
 
+    def _put(self, host: unrolls.Published) -> Any:
+        """Puts parameters in NumPy into the cluster's store; returns the reference."""
+        sent = wire.rounded(host) if self._config.fleet_parameters == "bfloat16" else host
+        self._counted["bytes_to_actors"] += sum(leaf.nbytes for leaf in jax.tree.leaves(sent))
+        return self._ray.put(sent)
+
+    def _count(self, name: str, num_bytes: int) -> None:
+        with self._lock:
+            self._counted[name] += num_bytes
+
     def _sent(self, version: int, published: unrolls.Published) -> tuple[int, Any]:
         """Returns the updates of a version, and where the cluster has it; it is put there once."""
         with self._lock:
             if version not in self._published:
                 host = jax.device_get(published)
-                self._published[version] = int(host.updates), self._ray.put(host)
+                self._published[version] = int(host.updates), self._put(host)
                 while len(self._published) > self._actors.num_waiting + 1:
                     self._published.popitem(last=False)
             return self._published[version]

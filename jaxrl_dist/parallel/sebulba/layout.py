@@ -4,6 +4,7 @@ Source: Hessel et al. 2021, "Podracer architectures for scalable reinforcement l
 Huang et al. 2023, "Cleanba".
 """
 
+import collections
 import dataclasses
 import functools
 import time
@@ -86,6 +87,13 @@ class Config:
         "",
         "Where the actors play: empty, in threads of this process; local, in processes of this machine, for which Ray "
         "is started; auto or HOST:PORT, on the CPUs of the Ray cluster with this address (docs/fleets.md).",
+        tag="tunable",
+    )
+    fleet_parameters: str = setting(
+        "float32",
+        "How the network travels to the actors of a fleet: float32, as it is; bfloat16, rounded, in half the bytes, so "
+        "that a run has no longer the parameters that threads would give.",
+        choices=("float32", "bfloat16"),
         tag="tunable",
     )
     fleet_cpus: int = setting(1, "CPUs of the cluster that each actor of a fleet reserves.", low=1, tag="tunable")
@@ -272,7 +280,10 @@ class Sebulba(parallel.Layout):
         return learned.learner, parallel.Metrics(unroll.no_episodes(), updates, sums, {})
 
     def _metrics(self, measured: metrics.Measured) -> parallel.Metrics:
-        sums = metrics.over_processes(measured.metrics(self._threads.counted() if self._threads else {}))
+        counts = collections.Counter(self._threads.counted() if self._threads else {})
+        # `update` keeps counts of zero, which a sum of two counters does not.
+        counts.update(self._fleet.counted() if self._fleet is not None else {})
+        sums = metrics.over_processes(measured.metrics(counts))
         return sums._replace(layout=sums.layout | self._tier.report())
 
     @functools.cached_property

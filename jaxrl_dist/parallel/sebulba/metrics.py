@@ -12,6 +12,7 @@ from jaxrl_dist.parallel.sebulba import queue, tiers
 from jaxrl_dist.parallel.sebulba.actors import Actors
 
 LARGEST_LAG = 255
+_PACKED = "bytes_from_players"
 _BUSY = ("environment_s", "inference_s", "transfer_s")
 _SUMS = ("queue_depth", "iterations", "unplayed_steps", "learner_wait_s", "learning_s", *_BUSY)
 
@@ -50,7 +51,8 @@ class Measured:
         """Returns the sums in NumPy.
 
         Args:
-            counts: of these iterations: `bytes_to_learner`, `bytes_to_actors` and `dropped_unrolls`.
+            counts: of these iterations: `bytes_to_learner`, `bytes_to_actors`, `dropped_unrolls`, and of a fleet
+                `bytes_from_players`.
         """
         nothing: Any = np.zeros(1, np.int32), {name: np.zeros(1, np.float32) for name in self._names}
         updates, learned = jax.tree.map(lambda *x: np.sum(x, 0), nothing, *jax.device_get(self._learned))
@@ -92,10 +94,10 @@ def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], sec
         seconds: of wall time that `recent` covers.
 
     Returns:
-        Policy lag in versions; the number of late unrolls; depth of the queue in unrolls; bytes per second; the shares
-        of environment, inference and transfer in the time that actors do not wait; the share of its time in which the
-        learner learns; `bottleneck`, the part that the others wait for; and, if observations are kept on the host, the
-        ratio of their compression.
+        Policy lag in versions; the number of late unrolls; depth of the queue in unrolls; bytes per second, of a fleet
+        those of its packed unrolls, too; the shares of environment, inference and transfer in the time that actors do
+        not wait; the share of its time in which the learner learns; `bottleneck`, the part that the others wait for;
+        and, if observations are kept on the host, the ratio of their compression.
     """
     values = own(recent)
     busy = sum(values[name] for name in _BUSY) or 1.0
@@ -107,6 +109,7 @@ def report(sums: Mapping[str, np.ndarray], recent: Mapping[str, np.ndarray], sec
         "queue_depth": float(values["queue_depth"] / max(values["iterations"], 1.0)),
         "bytes_per_second_to_learner": float(values["bytes_to_learner"] / seconds),
         "bytes_per_second_to_actors": float(values["bytes_to_actors"] / seconds),
+        **({"bytes_per_second_from_players": float(values[_PACKED] / seconds)} if _PACKED in values else {}),
         **{f"share_{name}": share for name, share in acting.items()},
         "share_learning": learning,
         **({"replay_compression": float(values["unpacked_bytes"] / packed)} if packed else {}),

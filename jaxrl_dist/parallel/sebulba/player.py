@@ -93,7 +93,7 @@ class Player:
         """Builds the agent and compiles its programs; returns the versions of the software that its rows depend on.
 
         Args:
-            published: parameters in NumPy.
+            published: parameters in NumPy, as they are or from `wire.rounded`.
 
         Raises:
             errors.UsageError: the environment cannot be made here.
@@ -102,7 +102,7 @@ class Player:
         self._build()
         timestep = unrolls.zero_timestep(self._task.spec, plan.width)
         carry = self._agent.init_carry(plan.width)
-        self._programs.warm_up(jax.device_put(published, device), timestep, carry, device)
+        self._programs.warm_up(jax.device_put(wire.whole(published), device), timestep, carry, device)
         return software.versions()
 
     def begin(self, start: Start) -> None:
@@ -126,14 +126,14 @@ class Player:
 
         Args:
             number: number of the unroll.
-            published: parameters in NumPy.
+            published: parameters in NumPy, as they are or from `wire.rounded`.
 
         Raises:
             errors.EnvironmentFault: an environment died, or returned an invalid value.
         """
         if self._playing is None:
             self._open()
-        played, (_, timestep, carry) = jax.device_put(published, self._device), self._state
+        played, (_, timestep, carry) = jax.device_put(wire.whole(published), self._device), self._state
         arguments = played, self._key, number, self._env_ids, self._playing, timestep, carry
         (unroll,), rows = self._programs.run(*arguments)
         self._state = unrolls.ActorState((), rows.timestep, rows.carry)

@@ -1,13 +1,14 @@
-"""An unroll on the wire between a player and its learner: packed bytes, and back, checked; no pickle.
+"""Between a player and its learner: an unroll as packed bytes, checked, no pickle; and parameters in half their bytes.
 
 Images are blocks of zstd, one for each column, since a frame differs from the one before in few places; all else is
 raw. What the learner knows already does not travel: the version of the rows, and the acting state before the first.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import zstandard
 
@@ -43,6 +44,47 @@ class Played(NamedTuple):
     episodes: unrolls.EpisodeSums
     environment_s: float
     inference_s: float
+
+
+class Rounded(NamedTuple):
+    """An array of f32 that was rounded to bfloat16, whose upper halves are all that is left.
+
+    Attributes:
+        halves: u16 [...], since Ray copies arrays of bfloat16 and shares those of NumPy's own types.
+    """
+
+    halves: np.ndarray
+
+
+def rounded(published: unrolls.Published) -> unrolls.Published:
+    """Rounds the network's f32 arrays to bfloat16, to the nearest, ties to even.
+
+    The statistics stay: they are few, and a mean of eight bits would move every observation.
+
+    Args:
+        published: parameters in NumPy.
+
+    Returns:
+        The same with `Rounded` in the place of arrays.
+    """
+
+    def round_off(x: np.ndarray) -> Any:
+        return Rounded(x.astype(jnp.bfloat16).view(np.uint16)) if x.dtype == np.float32 else x
+
+    params = published.params
+    return published._replace(params=params._replace(network=jax.tree.map(round_off, params.network)))
+
+
+def whole(published: unrolls.Published) -> unrolls.Published:
+    """Makes f32 arrays of what `rounded` left of them; others stay as they are."""
+
+    def is_rounded(x: Any) -> bool:
+        return isinstance(x, Rounded)
+
+    def widen(x: Any) -> Any:
+        return (x.halves.astype(np.uint32) << 16).view(np.float32) if is_rounded(x) else x
+
+    return jax.tree.map(widen, published, is_leaf=is_rounded)  # type: ignore[no-any-return]
 
 
 class Wire:
