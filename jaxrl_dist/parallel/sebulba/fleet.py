@@ -35,6 +35,7 @@ _MOST_AHEAD = 4
 _REACH_WITHIN_S = 10.0
 # Ray ends a process whose head has been gone for 60 s.
 _LOOK_EVERY_S, _GONE_AFTER_S = 2.0, 15.0
+_TOKEN = "if its head has a token, RAY_AUTH_MODE=token and the same one are needed here"
 # A second thread of a player's process, which answers while the first one plays.
 _ASKED = "asked"
 
@@ -231,6 +232,8 @@ class Fleet:
         address = self._config.fleet
         if address == "local" and not ("ray" in sys.modules and sys.modules["ray"].is_initialized()):
             _draw_token()
+        # What Ray prints of lost players stands in our own lines.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         import ray
 
         self._ray = ray
@@ -256,7 +259,8 @@ class Fleet:
                 warnings.simplefilter("ignore")
                 ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            raise errors.UsageError(flag, f": Ray does not answer: {_line(error)}") from None
+            hint = "" if address == "local" or "token" in str(error) else f"; {_TOKEN}"
+            raise errors.UsageError(flag, f": Ray does not answer: {_line(error)}{hint}") from None
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
