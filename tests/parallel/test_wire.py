@@ -25,7 +25,9 @@ def declared(images: bool) -> tuple[types.EnvironmentSpec, types.Unroll]:
     extras = {"log_prob": jnp.zeros(B), "seen": jnp.zeros(B, bool)}
     step = types.Step(timestep, jnp.zeros(B, int), extras, jnp.zeros(B, int))
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((T + 1, *x.shape), x.dtype), step)
-    return spec, types.Unroll(steps, (jax.ShapeDtypeStruct((B, 8), np.float32),))
+    memory = jax.ShapeDtypeStruct((B, 8), np.float32)
+    frames = (jax.ShapeDtypeStruct((B, 3, *IMAGE), np.uint8),) if images else ()
+    return spec, types.Unroll(steps, (memory, *frames))
 
 
 def played(rows: types.Unroll, rng: np.random.Generator) -> wire.Played:
@@ -33,7 +35,10 @@ def played(rows: types.Unroll, rng: np.random.Generator) -> wire.Played:
 
     def numbers(x: Any) -> np.ndarray:
         if x.dtype == np.uint8:
-            return np.broadcast_to(rng.integers(0, 255, x.shape[1:], np.uint8), x.shape).copy()
+            # Each number of a row, and each column, has its own; rows are alike.
+            return np.broadcast_to(rng.integers(0, 255, x.shape[1:], np.uint8), x.shape) + np.uint8(
+                np.arange(x.shape[0]).reshape(-1, *[1] * (len(x.shape) - 1))
+            )
         return rng.uniform(0, 1, x.shape).round().astype(x.dtype)
 
     steps, carry = jax.tree.map(numbers, rows)
@@ -62,23 +67,29 @@ def test_the_same_unroll_comes_back_bit_for_bit(line: Any) -> None:
 
 
 def test_an_unroll_of_frames_that_hardly_change_fits_in_ray_s_reply() -> None:
-    """84 x 84 bytes, 20 rows of 32 environments are 4.7 MB raw; Ray sends replies below 100 kB by themselves."""
+    """84 x 84 bytes, 20 rows of 32 environments and three frames that their acting states keep are 5.4 MB raw.
+
+    Ray sends replies below 100 kB by themselves.
+    """
     spec = types.EnvironmentSpec(
-        "fake:game", jax.ShapeDtypeStruct((84, 84, 1), np.uint8), types.DiscreteSpace(6), "atari", (-1.0, 1.0), 100
+        "fake:game", jax.ShapeDtypeStruct((84, 84), np.uint8), types.DiscreteSpace(6), "atari", (-1.0, 1.0), 100
     )
     timestep = unrolls.zero_timestep(spec, 32)
     step = types.Step(timestep, np.zeros(32, np.int32), np.zeros(32, np.float32), np.zeros(32, np.int32))
     steps = jax.tree.map(lambda x: jax.ShapeDtypeStruct((21, *x.shape), x.dtype), step)
-    frames = np.zeros((21, 32, 84, 84, 1), np.uint8)
-    frames[..., 10:74, 30:50, :] = 87
+    frames = np.zeros((21, 32, 84, 84), np.uint8)
+    frames[..., 10:74, 30:50] = 87
     for t in range(21):
         frames[t, :, 3 * t : 3 * t + 4, 40:42] = 236
     rows = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), steps)
     rows = rows._replace(timestep=rows.timestep._replace(observation=frames))
-    line = wire.Wire(spec, types.Unroll(steps, ()))
-    data = line.pack(wire.Played(0, rows, (), unrolls.host_sums(0, 0.0, 0, 20 * 32), 0.0, 0.0), 0)
-    assert frames.nbytes > 4.7e6 and len(data) < 100_000
-    np.testing.assert_array_equal(line.unpack(data, 0, 0).steps.timestep.observation, frames)
+    kept = np.moveaxis(frames[-4:-1], 1, 0)
+    line = wire.Wire(spec, types.Unroll(steps, jax.ShapeDtypeStruct(kept.shape, np.uint8)))
+    data = line.pack(wire.Played(0, rows, kept, unrolls.host_sums(0, 0.0, 0, 20 * 32), 0.0, 0.0), 0)
+    assert frames.nbytes + kept.nbytes > 5.4e6 and len(data) < 100_000
+    back = line.unpack(data, 0, 0)
+    np.testing.assert_array_equal(back.steps.timestep.observation, frames)
+    np.testing.assert_array_equal(back.carry, kept)
 
 
 def test_bytes_that_are_no_such_unroll_are_refused(line: Any) -> None:
@@ -96,17 +107,18 @@ def test_bytes_that_are_no_such_unroll_are_refused(line: Any) -> None:
 def test_a_block_that_would_grow_is_not_unpacked() -> None:
     spec, rows = declared(True)
     found, unroll = wire.Wire(spec, rows), played(rows, np.random.default_rng(0))
-    # One row more than an unroll has: the header of the block tells its size.
+    # Twice what an unroll has: the header of the block tells its size.
     larger = wire.Wire(spec, jax.tree.map(lambda x: x, rows))
-    larger._images.pack = lambda images: [  # type: ignore[method-assign]
-        block for block in type(larger._images).pack(larger._images, [np.concatenate([x, x]) for x in images])
-    ]
+    pack = larger._blocks.pack
+    larger._blocks.pack = lambda columns: pack(np.concatenate([columns, columns], -1))  # type: ignore[method-assign]
     with pytest.raises(errors.EnvironmentFault, match="expected"):
         found.unpack(larger.pack(unroll, 9), 4, 9)
-    data = bytearray(found.pack(unroll, 9))
-    data[-40:] = bytes(40)
-    with pytest.raises(errors.EnvironmentFault, match="block"):
-        found.unpack(bytes(data), 4, 9)
+    data = found.pack(unroll, 9)
+    # The mark of the last block, and what follows its header.
+    last = data.rindex(b"\x28\xb5\x2f\xfd")
+    for begin, end in ((last, last + 4), (last + 9, len(data))):
+        with pytest.raises(errors.EnvironmentFault, match="block"):
+            found.unpack(data[:begin] + bytes(end - begin) + data[end:], 4, 9)
 
 
 NAN = np.float32(np.nan)

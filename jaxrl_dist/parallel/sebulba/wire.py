@@ -1,7 +1,8 @@
 """Between a player and its learner: an unroll as packed bytes, checked, no pickle; and parameters in half their bytes.
 
-Images are blocks of zstd, one for each column, since a frame differs from the one before in few places; all else is
-raw. What the learner knows already does not travel: the version of the rows, and the acting state before the first.
+The images of a column, with those that its acting state keeps, are a block of zstd, since a frame differs from the one
+before in few places; all else is raw. What the learner knows already does not travel: the version of the rows, and the
+acting state before the first.
 """
 
 import struct
@@ -112,19 +113,19 @@ class Wire:
         self._spec, self._shape = spec, rows.steps.timestep.step_type.shape
         leaves, self._structure = jax.tree.flatten((rows.steps._replace(version=()), rows.carry))
         self._leaves = [(x.shape, np.dtype(x.dtype)) for x in leaves]
-        of_step = len(leaves) - len(jax.tree.leaves(rows.carry))
+        of_step, width = len(leaves) - len(jax.tree.leaves(rows.carry)), self._shape[1]
+        # [T + 1, B, ...] of a step, [B, ...] of the acting state.
+        self._axes = [1 if i < of_step else 0 for i in range(len(leaves))]
         self._is_image = [
-            i < of_step and dtype == np.uint8 and len(shape) >= 2 + _IMAGE_RANK
-            for i, (shape, dtype) in enumerate(self._leaves)
+            dtype == np.uint8 and len(shape) > axis + _IMAGE_RANK
+            for (shape, dtype), axis in zip(self._leaves, self._axes, strict=True)
         ]
-        images = [
-            jax.ShapeDtypeStruct(shape[2:], dtype)
-            for (shape, dtype), image in zip(self._leaves, self._is_image, strict=True)
-            if image
+        image_bytes = [
+            int(np.prod(shape)) for (shape, _), is_image in zip(self._leaves, self._is_image, strict=True) if is_image
         ]
-        self._images = packed_observations.Observations(images, self._shape[0])
-        self._num_blocks = len(images) * self._shape[1]
-        self._block_bytes = [self._shape[0] * int(np.prod(x.shape)) for x in images] * self._shape[1]
+        self._num_blocks = width if image_bytes else 0
+        self._block_bytes = sum(image_bytes) // width
+        self._blocks = packed_observations.Observations(jax.ShapeDtypeStruct((self._block_bytes,), np.uint8), 1)
         self._raw_bytes = sum(
             int(np.prod(shape)) * dtype.itemsize
             for (shape, dtype), image in zip(self._leaves, self._is_image, strict=True)
@@ -147,8 +148,7 @@ class Wire:
             wrong = next(i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1])
             raise ValueError(f"array {wrong} of an unroll is {found[wrong]}, expected {expected[wrong]}")
         chosen = list(zip(leaves, self._is_image, strict=True))
-        images = [x for x, image in chosen if image]
-        blocks = [part for block in (self._images.pack(images) if images else ()) for part in block]
+        blocks = [block for (block,) in self._blocks.pack(self._columns(leaves)[None])] if self._num_blocks else []
         sums = (x.item() for x in played.episodes)
         head = _HEAD.pack(_MARK, played.number, updates, *sums, played.environment_s, played.inference_s)
         sizes = np.asarray([len(block) for block in blocks], _SIZE).tobytes()
@@ -183,42 +183,51 @@ class Wire:
         sums = self._sums(steps.timestep.step_type, numbers[:5])
         return Played(number, steps, carry, sums, *(max(0.0, float(x)) for x in numbers[5:]))
 
+    def _columns(self, leaves: list[np.ndarray]) -> np.ndarray:
+        """Returns u8 [B, bytes], the images of each column one after the other."""
+        columns = np.empty((self._shape[1], self._block_bytes), np.uint8)
+        at = 0
+        for leaf, axis, is_image in zip(leaves, self._axes, self._is_image, strict=True):
+            if is_image:
+                own = np.moveaxis(leaf, axis, 0)
+                count = own[0].size
+                columns[:, at : at + count].reshape(own.shape)[...] = own
+                at += count
+        return columns
+
     def _arrays(self, data: bytes, sizes: list[int]) -> list[np.ndarray]:
         """Returns the arrays of all leaves, of blocks that are as large as their sizes say."""
         at = _HEAD.size + self._num_blocks * _SIZE.itemsize
-        images = iter(self._unpacked(data, at + self._raw_bytes, sizes))
+        columns, of_column = self._unpacked(data, at + self._raw_bytes, sizes), 0
         found = []
-        for (shape, dtype), is_image in zip(self._leaves, self._is_image, strict=True):
-            if is_image:
-                found.append(next(images))
-                continue
+        for (shape, dtype), axis, is_image in zip(self._leaves, self._axes, self._is_image, strict=True):
             count = int(np.prod(shape))
+            if is_image:
+                end = of_column + count // shape[axis]
+                own = shape[:axis] + shape[axis + 1 :]
+                found.append(np.stack([column[of_column:end].reshape(own) for column in columns], axis))
+                of_column = end
+                continue
             found.append(np.frombuffer(data, dtype, count, at).reshape(shape))
             at += count * dtype.itemsize
         return found
 
     def _unpacked(self, data: bytes, at: int, sizes: list[int]) -> list[np.ndarray]:
-        """Returns the images [T + 1, B, ...]; a block that would be larger than its image is not unpacked."""
-        if not sizes:
-            return []
-        blocks = []
-        for size, expected in zip(sizes, self._block_bytes, strict=True):
-            blocks.append(data[at : at + size])
+        """Returns u8 [bytes] of each column's images; a block that would be larger than these is not unpacked."""
+        columns = []
+        for size in sizes:
+            block = data[at : at + size]
             at += size
             try:
-                found = zstandard.frame_content_size(blocks[-1])
-            except zstandard.ZstdError as error:
-                raise errors.EnvironmentFault(f"a block of an unroll is not packed: {error}") from None
-            if found != expected:
-                raise errors.EnvironmentFault(f"a block of an unroll holds {found} bytes, expected {expected}")
-        per_column = len(self._images.leaves)
-        try:
-            columns = [
-                self._images.unpack(tuple(blocks[i : i + per_column])) for i in range(0, len(blocks), per_column)
-            ]
-        except (zstandard.ZstdError, ValueError) as error:
-            raise errors.EnvironmentFault(f"a block of an unroll cannot be unpacked: {error}") from None
-        return [np.stack(leaf, 1) for leaf in zip(*columns, strict=True)]
+                found = zstandard.frame_content_size(block)
+                if found != self._block_bytes:
+                    raise errors.EnvironmentFault(
+                        f"a block of an unroll holds {found} bytes, expected {self._block_bytes}"
+                    )
+                columns.append(self._blocks.unpack((block,))[0][0])
+            except (zstandard.ZstdError, ValueError) as error:
+                raise errors.EnvironmentFault(f"a block of an unroll cannot be unpacked: {error}") from None
+        return columns
 
     def _check(self, steps: types.Step, carry: ArrayTree) -> None:
         """Raises an EnvironmentFault for rows that no environment gives, and for actions that no agent chooses."""
