@@ -1,14 +1,20 @@
 """Actors on other machines: the same parameters as with threads, each fault made to happen, and what is refused."""
 
 import collections
+import contextlib
 import functools
 import importlib.util
 import os
 import pathlib
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import conftest
+import jax
 import numpy as np
 import pytest
 from fakes import fleet as fleet_fakes
@@ -16,9 +22,10 @@ from fakes import host
 from test_sebulba_faults import check_ring
 
 from jaxrl_dist import envs, errors
-from jaxrl_dist.parallel.sebulba import fleet, tiers
+from jaxrl_dist.parallel.sebulba import fleet, tiers, wire
 from jaxrl_dist.parallel.sebulba import layout as layouts
-from jaxrl_dist.training import assemble
+from jaxrl_dist.runs import metrics
+from jaxrl_dist.training import assemble, policy
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs Ray: make test-fleet installs requirements-fleet.lock"
@@ -85,6 +92,8 @@ def test_players_teach_what_threads_teach_and_a_killed_one_is_replaced_without_j
     "system, env, settings",
     [
         ("impala", "toy:walk", {"layout.policy_lag": "3"}),
+        ("apex_dqn", "toy:walk", {}),
+        ("r2d2", "toy:walk", {}),
         ("d4pg", "gymnasium:Pendulum-v1", {"agent.value_low": -100.0, "agent.value_high": 0.0}),
     ],
 )
@@ -128,6 +137,69 @@ def test_players_teach_what_threads_teach(
 
 @needs_ray
 @pytest.mark.slow
+def test_a_run_that_was_cut_goes_on_in_a_fleet_or_without_one(local: dict[str, Any], train: conftest.Train) -> None:
+    def cut(record: dict[str, Any]) -> bool:
+        return bool(record.get("env_steps", 0) >= 512)
+
+    logs = {"log.interval_steps": 128}
+    whole = train("ppo", "toy:walk", folder="whole", **TWO, **logs)
+    for name, first, second in (("there", TWO, local), ("back", local, TWO)):
+        part = train("ppo", "toy:walk", folder=name, callbacks=[cut], **first, **logs)
+        assert part.reason != "finished" and part.summary["env_steps"] < whole.summary["env_steps"]
+        resumed = train("ppo", "toy:walk", folder=name, **second, **logs)
+        assert resumed.summary["params_sha256"] == whole.summary["params_sha256"]
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_quorum_goes_on_without_a_slow_player(
+    local: dict[str, Any], small: type[conftest.Small], walks: Any, tmp_path: pathlib.Path
+) -> None:
+    walks("slow")
+    settings = {"layout.num_actors": 3, "layout.quorum": 2, "env.num_envs": 6}
+    run = small("ppo", "fake:walk", 1, {**local, **settings})
+    run.total = 200
+    run.run(200)
+    threads: Any = run.layout._threads  # type: ignore[attr-defined]
+    assert threads.restarts == 0 and not list(tmp_path.glob("fault-*"))
+    run.layout.close()
+    # Most iterations learned from two unrolls: they waited for the others no longer.
+    assert 2 * 200 <= run.metrics.layout["lag_counts"][0].sum() < 2.4 * 200
+
+
+@needs_ray
+@pytest.mark.slow
+def test_rounded_parameters_cross_in_half_the_bytes_and_all_that_crosses_is_counted(
+    local: dict[str, Any], small: type[conftest.Small], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    puts, put = [0], ray.put
+
+    def counted_put(tree: Any) -> Any:
+        puts[0] += 1
+        return put(tree)
+
+    monkeypatch.setattr(ray, "put", counted_put)
+    each, params = {}, {}
+    for kind in ("float32", "bfloat16"):
+        puts[0] = 0
+        run = small("ppo", "toy:walk", 1, {**local, "layout.fleet_parameters": kind}).run(3)
+        run.layout.close()
+        of_fleet: Any = run.layout._fleet  # type: ignore[attr-defined]
+        rest, sums = of_fleet.counted(), run.metrics.layout
+        each[kind], params[kind] = (sums["bytes_to_actors"][0] + rest["bytes_to_actors"]) / puts[0], run.params
+        unrolls, part = divmod(
+            sums["bytes_from_players"][0] + rest["bytes_from_players"], wire._HEAD.size + of_fleet.wire._raw_bytes
+        )
+        assert part == 0 and unrolls >= 3 * 2
+    network = jax.tree.leaves(run.state.learner.params.network)
+    assert each["float32"] - each["bfloat16"] == sum(x.nbytes for x in network) / 2
+    assert any((ours != theirs).any() for ours, theirs in zip(*params.values(), strict=True))
+
+
+@needs_ray
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault, words",
     [
@@ -152,6 +224,130 @@ def test_a_player_that_fails_costs_one_restart_and_no_sequence_joins_two_lives(
     check_ring(last_state[0].replay, lost=4)
 
 
+@pytest.fixture
+def cluster(local: dict[str, Any]) -> Iterator[Any]:
+    """A head and two machines with a place for one player each, all here."""
+    from ray import cluster_utils
+
+    found = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    for _ in range(2):
+        found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+def playing(folder: pathlib.Path) -> dict[int, int]:
+    """Returns the processes that played last, by that of Ray on their machine, without those that ended."""
+    found = {}
+    for path in folder.glob(f"{fleet_fakes.PLAYING}*"):
+        pid = int(path.name.removeprefix(fleet_fakes.PLAYING))
+        if pathlib.Path(f"/proc/{pid}").exists():
+            found[int(path.read_text())] = pid
+    return found
+
+
+class Losing:
+    """A callback that sends a signal to two machines, 1024 steps apart, which are not the head and have a player.
+
+    Attributes:
+        pids: the processes that got it, by that of Ray on their machine.
+    """
+
+    def __init__(self, cluster: Any, folder: pathlib.Path, sent: signal.Signals) -> None:
+        self._head = cluster.head_node.all_processes["raylet"][0].process.pid
+        self._folder, self._sent, self._next_at = folder, sent, 512
+        self.pids: dict[int, list[int]] = {}
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        there = playing(self._folder).keys() - self.pids - {self._head}
+        if record.get("env_steps", 0) >= self._next_at and len(self.pids) < 2 and there:
+            raylet = there.pop()
+            children = pathlib.Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
+            self.pids[raylet] = [raylet, *map(int, children)]
+            self._next_at = record["env_steps"] + 1024
+            self.send(self._sent, raylet)
+
+    def send(self, sent: signal.Signals, raylet: int) -> None:
+        for pid in self.pids[raylet]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sent)
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_machine_costs_one_restart_and_without_a_machine_the_run_ends_saved(
+    sent: signal.Signals,
+    local: dict[str, Any],
+    cluster: Any,
+    train: conftest.Train,
+    walks: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    last_state: list[tiers.State],
+) -> None:
+    monkeypatch.setattr(fleet.hangs, "MAKE_S", 25.0)
+    lose = Losing(cluster, tmp_path, sent)
+    settings = {
+        "layout.fleet": cluster.address,
+        "layout.max_actor_restarts": 9,
+        "layout.timeout_s": 6.0,
+        "log.interval_steps": 64,
+        "replay.capacity": 65536,
+    }
+    with (
+        pytest.warns(RuntimeWarning, match=r"started anew \(1 of 9\) after .*its player") as told,
+        pytest.raises(errors.EnvironmentFault, match="placed no player for 25 s: ") as error,
+    ):
+        try:
+            train("dqn", "fake:walk", folder="run", steps=1_000_000, callbacks=[lose], **{**local, **settings})
+        finally:
+            for raylet in lose.pids:
+                lose.send(signal.SIGKILL, raylet)
+    assert "\n" not in str(error.value) and len(lose.pids) == 2
+    assert len([one for one in told if "started anew" in str(one.message)]) == 2
+    assert policy.load(tmp_path / "run").env_steps >= 1536
+    check_ring(last_state[0].replay, lost=4)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_without_its_head_the_run_ends_saved(cluster: Any, tmp_path: pathlib.Path) -> None:
+    """In a process of its own, which Ray would abort a minute after it lost the head."""
+    with subprocess.Popen(_command(cluster, tmp_path), stderr=subprocess.PIPE, text=True) as run:
+        until_s = time.monotonic() + 2 * conftest.SOON_S
+        while time.monotonic() < until_s and not any(one["kind"] == "train" for one in _records(tmp_path)):
+            time.sleep(0.2)
+        cluster.head_node.all_processes["gcs_server"][0].process.kill()
+        said = run.communicate(timeout=2 * conftest.SOON_S)[1]
+    assert run.returncode == 1 and f"the head of Ray's cluster at {cluster.address} is gone" in said
+    assert policy.load(tmp_path).env_steps >= 128
+
+
+@needs_ray
+@pytest.mark.slow
+def test_who_has_not_the_token_of_a_cluster_is_refused(cluster: Any, tmp_path: pathlib.Path) -> None:
+    stranger = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    stranger["HOME"] = str(tmp_path)
+    done = subprocess.run(
+        _command(cluster, tmp_path / "run"), env=stranger, capture_output=True, text=True, timeout=2 * conftest.SOON_S
+    )
+    said = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2 and f"--layout.fleet={cluster.address}" in said and "RAY_AUTH_MODE=token" in said
+
+
+def _command(cluster: Any, out: pathlib.Path) -> list[str]:
+    """Returns the command of a long run with players of a cluster."""
+    small = {**conftest.SMALL["ppo"], **TWO, "layout.fleet": cluster.address, "log.interval_steps": 128}
+    named = {**small, "network.hidden_sizes": 16, "steps": 10_000_000, "env": "toy:walk", "out": out}
+    flags = [f"--{name}={value}" for name, value in named.items()]
+    return [sys.executable, str(conftest.PACKAGE.parent / "scripts" / "train.py"), *flags]
+
+
+def _records(folder: pathlib.Path) -> list[dict[str, Any]]:
+    return list(metrics.read(folder)) if (folder / "metrics.jsonl").exists() else []
+
+
 def test_an_actor_takes_no_version_sooner_than_it_may(small: type[conftest.Small]) -> None:
     oldest = {}
     for refresh_s in (0.0, 1000.0):
@@ -172,6 +368,7 @@ def test_an_actor_takes_no_version_sooner_than_it_may(small: type[conftest.Small
         ({"layout.actor_devices": "cpu:0"}, ["--layout.fleet=local", "--layout.actor_devices=cpu:0"]),
         ({"layout.fleet": "", "layout.refresh_s": 1.0}, ["--layout.refresh_s=1.0", "--layout.policy_lag=free"]),
         ({"layout.fleet": "", "layout.fleet_cpus": 2}, ["--layout.fleet_cpus=2", "--layout.fleet=local"]),
+        ({"layout.fleet": "", "layout.fleet_parameters": "bfloat16"}, ["--layout.fleet_parameters=bfloat16"]),
         ({"layout.fleet": "", "layout.fleet_spares": 0}, ["--layout.fleet_spares=0", "--layout.fleet=local"]),
     ],
 )
