@@ -15,6 +15,7 @@ from fakes import host
 from jaxrl_dist import commands, envs, errors, processes
 from jaxrl_dist.commands import train
 from jaxrl_dist.envs.host import as_host
+from jaxrl_dist.processes import group
 
 AT_STEP = 400
 
@@ -40,7 +41,7 @@ OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out
 
 if __name__ == "__main__":
     if HOW == "alone":
-        processes.START_S = 3.0
+        group.START_S = 3.0
     if HOW == "raises_exactly":
         step, calls = as_host.AsHost.raw_recv, itertools.count()
 
