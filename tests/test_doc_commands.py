@@ -34,8 +34,10 @@ def made() -> list[str]:
 
 
 def is_installed(command: list[str]) -> bool:
-    """Says whether the suite that a command names, if it does, is there."""
+    """Says whether the suite that a command names, if it does, is there, and what a fleet needs."""
     suite = next((word[6:].partition(":")[0] for word in command if word.startswith("--env=")), "jax")
+    if any(word.startswith("--layout.fleet=") for word in command) and importlib.util.find_spec("ray") is None:
+        return False
     module = {"ale": "ale_py", "playground": "mujoco_playground"}.get(suite, suite)
     return importlib.util.find_spec(module) is not None
 

@@ -253,6 +253,10 @@ class _Writer:
     def _concatenate(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         return self.node("Concat", values, axis=params["dimension"])
 
+    def _stack(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
+        axis = params["axis"]
+        return self.node("Concat", [self.node("Unsqueeze", [x, np.asarray([axis])]) for x in values], axis=axis)
+
     def _slice(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         strides = params["strides"] or (1,) * len(shape)
         return self._cut(values[0], params["start_indices"], params["limit_indices"], strides)

@@ -51,8 +51,14 @@ def config(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _says_more_than_step_0(path: pathlib.Path) -> bool:
-    """Says whether a file has records after step 0, at which a run has only evaluated its first parameters."""
-    return path.is_file() and any(b'"env_steps": 0,' not in line for line in files.lines(path))
+    """Says whether a file has records after step 0, at which a run has only evaluated its first parameters.
+
+    A summary is one record of several lines, which say its steps once; a run that was stopped before it began has one.
+    """
+    if not path.is_file():
+        return False
+    said = [b'"env_steps": 0,' in line for line in files.lines(path)]
+    return not (any(said) if path.suffix == ".json" else all(said))
 
 
 def held(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from jaxrl_dist import commands, errors
 from jaxrl_dist.commands import train as train_command
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint, view
-from jaxrl_dist.training import guard, runner, session
+from jaxrl_dist.training import guard, runner, session, stop
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -34,6 +34,16 @@ def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once
     assert view.read(tmp_path).state == "finished"
     with conftest.refused(f"--out={tmp_path}", "learner.learning_rate ", " -> 1e+38"):
         train(**{"learner.learning_rate": 1e38})
+
+
+def test_a_run_that_was_stopped_before_its_first_step_begins_anew(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    token = stop.StopToken()
+    token.request()
+    assert train(stop=token).reason == "stopped"
+    assert (tmp_path / "summary.json").exists() and not list((tmp_path / "checkpoints").glob("step_*"))
+    assert train().reason == "finished"
 
 
 def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(

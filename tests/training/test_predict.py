@@ -1,5 +1,6 @@
 """Acting on raw observations: as the agent acts, one by one and many at once, from the start of an episode on."""
 
+import collections
 import pathlib
 import re
 from typing import Any
@@ -153,6 +154,21 @@ def test_a_combination_of_a_sweep_acts_by_its_own_values(tmp_path: pathlib.Path)
     rows = np.random.default_rng(2).normal(size=(4, 3, 2))
     first = np.array([[True] * 3] + [[False] * 3] * 3)
     np.testing.assert_array_equal(np.stack(in_turn(one, rows)), as_in_evaluation(one, rows, first))
+
+
+def test_a_tree_of_observations_with_a_mask_is_taken_by_its_names(tmp_path: pathlib.Path) -> None:
+    """Any mapping will do; actions that the mask forbids are never chosen, greedy or drawn."""
+    one = varied(loaded(tmp_path, "ppo", "toy:choice"))
+    rng, spec = np.random.default_rng(4), one.environment.spec
+    many = jax.tree.map(lambda leaf: rng.integers(0, 2, (64, *leaf.shape)).astype(leaf.dtype), spec.observation)
+    many["action_mask"][:, 0] = True
+    for deterministic in (True, False):
+        actions, _ = one.predict(collections.OrderedDict(reversed(many.items())), None, deterministic, seed=0)
+        assert many["action_mask"][np.arange(64), actions].all() and len(set(actions.tolist())) > 2
+    alone, _ = one.predict(jax.tree.map(lambda leaf: leaf[3], many))
+    assert alone == one.predict(many)[0][3] and alone.shape == ()
+    with conftest.refused("observation/action_mask"):
+        one.predict({name: leaf for name, leaf in many.items() if name != "action_mask"})
 
 
 @pytest.mark.parametrize(
