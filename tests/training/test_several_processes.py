@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from jaxrl_dist.runs import checkpoint, metrics
 from jaxrl_dist.runs import folder as folders
 
 SCRIPT, SOON_S = test_faults.SCRIPT, 90.0
+LOG_STEPS = 1280
 HEARTBEAT_S = 4.0
 ANAKIN = (*test_faults.FLAGS, "--layout=anakin", "--env=toy:walk", "--layout.num_devices=4")
 SEBULBA = (
@@ -33,6 +33,13 @@ DQN = (
     *("--layout.unroll_length=4", "--replay.capacity=1024", "--replay.min_size=64", "--replay.batch_size=32"),
     *("--replay.samples_per_insert=2", "--network.hidden_sizes=16", "--log.interval_steps=320"),
     *("--evaluation.interval_steps=640", "--evaluation.episodes=4"),
+)
+R2D2 = (
+    *("--system=r2d2", "--env=toy:walk", "--layout=anakin", "--layout.num_devices=4", "--env.num_envs=8"),
+    *("--layout.unroll_length=4", "--replay.capacity=1024", "--replay.min_size=64", "--replay.batch_size=8"),
+    *("--replay.samples_per_insert=2", "--network.torso=mlp", "--network.hidden_sizes=16", "--network.core_size=8"),
+    *("--network.head_size=8", "--agent.burn_in=3", "--agent.taught=6", "--agent.n_step=2", "--steps=1280"),
+    *("--log.interval_steps=320", "--evaluation.interval_steps=640", "--evaluation.episodes=4"),
 )
 LSTM = ("--network.core=lstm", "--network.core_size=8")
 LONG = ("--steps=100_000_000",)
@@ -166,6 +173,7 @@ def listens(pid: int) -> list[str]:
             marks=pytest.mark.slow,
         ),
         pytest.param((*ANAKIN, *LSTM), (), id="anakin-lstm", marks=pytest.mark.slow),
+        pytest.param(R2D2, (), id="anakin-r2d2", marks=pytest.mark.slow),
         pytest.param(
             (*SEBULBA, "--system=impala"),
             ("--layout.num_actors=2", "--layout.learner_devices=cpu:0,cpu:1"),
@@ -197,6 +205,9 @@ def test_a_fault_of_one_process_ends_all_with_its_message(how: str, tmp_path: pa
     # Where the environments were lost the run goes on with new ones.
     (newest, *_) = checkpoint.latest(tmp_path / "checkpoints")
     checkpoint.verify(newest)
+    # No chunk begins after the one with the fault, and chunks end at log lines; a lag of one lets actors be ahead.
+    learned = int(newest.name.removeprefix("step_"))
+    assert learned <= -(-int((tmp_path / "misbehaved").read_text()) // LOG_STEPS) * LOG_STEPS
     assert not test_faults.temporary_folders(tmp_path)
 
 
@@ -220,11 +231,9 @@ def test_a_signal_to_any_process_saves_all(index: int, tmp_path: pathlib.Path) -
     # The coordinator asks nobody who he is, so no process listens at every interface, whose address is zeros.
     listening = [address for process in started for address in listens(process.pid)]
     assert listening and not any(set(address) == {"0"} for address in listening), listening
-    began_s = time.monotonic()
     started[index].send_signal(signal.SIGTERM)
     for code, _, error in ends(started):
         assert (code, error) == (143, "")
-    assert time.monotonic() - began_s < 10
     summary = test_faults.summary_of(tmp_path)
     assert summary["reason"] == "stopped"
     assert checkpoint.latest(tmp_path / "checkpoints")[0].name == f"step_{summary['env_steps']:012d}"
@@ -232,26 +241,30 @@ def test_a_signal_to_any_process_saves_all(index: int, tmp_path: pathlib.Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("flags", "index"),
+    ("flags", "index", "number"),
     [
-        pytest.param(ANAKIN, 0, id="anakin-0"),
-        pytest.param(ANAKIN, 1, id="anakin-1"),
-        pytest.param(SEBULBA, 1, id="sebulba-1"),
+        pytest.param(ANAKIN, 0, signal.SIGKILL, id="anakin-0"),
+        pytest.param(ANAKIN, 1, signal.SIGKILL, id="anakin-1"),
+        pytest.param(SEBULBA, 1, signal.SIGKILL, id="sebulba-1"),
+        pytest.param(ANAKIN, 0, signal.SIGSTOP, id="anakin-0-stopped"),
+        pytest.param(SEBULBA, 1, signal.SIGSTOP, id="sebulba-1-stopped"),
     ],
 )
-def test_a_killed_process_ends_the_others_and_the_run_goes_on(
-    flags: tuple[str, ...], index: int, tmp_path: pathlib.Path
+def test_a_lost_process_ends_the_others_and_the_run_goes_on(
+    flags: tuple[str, ...], index: int, number: int, tmp_path: pathlib.Path
 ) -> None:
     flags = (*flags, "--steps=64_000")
     whole = train(tmp_path / "whole", *flags)
     started = start(tmp_path / "cut", *flags)
     test_faults.wait_for_checkpoints(tmp_path / "cut")
-    began_s = time.monotonic()
-    started[index].kill()
-    outputs = ends(started)
-    assert time.monotonic() - began_s < HEARTBEAT_S + 5
-    code, _, error = outputs[1 - index]
+    started[index].send_signal(number)
+    ((code, _, error),) = ends([started[1 - index]])
     assert code == 1 and f"process {index} is gone" in error and error.count("\n") == 1, error
+    # One that stood still, and goes on when the others have ended, ends too.
+    started[index].send_signal(signal.SIGCONT)
+    ((code, _, error),) = ends([started[index]])
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 1), error
+    assert error.count("\n") == (number == signal.SIGSTOP), error
     assert train(tmp_path / "cut", *flags)["params_sha256"] == whole["params_sha256"]
     assert not test_faults.temporary_folders(tmp_path / "cut")
 
