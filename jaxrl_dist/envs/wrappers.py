@@ -183,6 +183,12 @@ def flatten_on_host(task: envs.HostTask) -> envs.HostTask:
 
     Args:
         task: a task with any observation.
+
+    Example:
+        >>> from jaxrl_dist import envs
+        >>> from jaxrl_dist.envs import wrappers
+        >>> wrappers.flatten_on_host(envs.make("gymnasium:Blackjack-v1")).spec.observation.shape
+        (45,)
     """
     return _shown_on_host(task, *_flat(task.spec))
 

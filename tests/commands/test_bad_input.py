@@ -90,7 +90,7 @@ WRONG = [
     ("--env.num_envs=0", "--env.num_envs=0: ", ">= 1"),
     ("--env.params.=3", "--env.params.: "),
     ("--layout.unroll_length=0", "--layout.unroll_length=0: ", ">= 1"),
-    ("--network.core=lstn", "=lstn: ", "identity, lstm, gru, mingru, frame_stack, frame_stack_lstm", " lstm?"),
+    ("--network.core=lstn", "=lstn: ", "identity, lstm, gru, mingru, gtrxl, frame_stack, frame_stack_lstm", " lstm?"),
     ("--network=nature_cn", "--network=nature_cn: ", " nature_cnn?"),
     ("--network=my_module", "--network=my_module: ", "module:Class"),
     ("--network=mlp --network.torso=mlp", "--network ", "--network.torso"),
@@ -332,7 +332,9 @@ def _altered(name: str, field: fields.Field, value: Any) -> Any:
         return value - 1 if value == field.high else value + 1
     if field.kind == "float":
         return value / 2 if value else 0.5
-    return (*value, 3) if isinstance(value, tuple) else f"{value}x"
+    if isinstance(value, tuple):
+        return (*value, "x" if "str" in field.kind else 3)
+    return f"{value}x"
 
 
 @pytest.mark.parametrize("system", ["ppo", "dqn"])

@@ -208,7 +208,7 @@ def test_observe_shows_only_some_components() -> None:
         ("Hoper-v4", {}, 'print(envpool.list_all_envs())" lists all); did you mean Hopper-v4?'),
         ("zzzzzzzz", {}, 'names (python -c "import envpool; print(envpool.list_all_envs())" lists all)'),
         ("TicTacToe-v1", {}, "only one is supported"),
-        ("BinPack-v2", {}, "valid: Discrete from 0"),
+        ("BinPack-v2", {}, "valid: Discrete, MultiDiscrete"),
         ("Maze-v0", {}, "valid: arrays, or a dict of arrays"),
         ("CartPole-v1", {"protocol": "deepmind"}, "takes"),
         ("CartPole-v1", {"max_episode_steps": "0"}, "at least 1"),

@@ -160,8 +160,8 @@ MUTANTS = (
     ),
     Aimed(
         "learning/learner.py",
-        "share = 1.0 - progress if config.anneal else 1.0",
-        "share = 1.0 - progress * progress if config.anneal else 1.0",
+        "share = _left(config, past) if config.anneal else 1.0",
+        "share = _left(config, past * past) if config.anneal else 1.0",
         "the step size falls linearly",
     ),
     Aimed(

@@ -70,8 +70,17 @@ def heads(
 def inputs_of(network: networks.Config) -> tuple[str, ...]:
     """Returns the leaves of the observation that the values of actions see.
 
+    Args:
+        network: settings of the network.
+
     Raises:
         UsageError: some are given for a policy.
+
+    Example:
+        >>> from jaxrl_dist import networks
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> action_values.inputs_of(networks.Config(value_inputs=("goal",)))
+        ('goal',)
     """
     if network.policy_inputs:
         raise errors.UsageError(
@@ -114,9 +123,9 @@ def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
     """Returns the values f32 [..., A] of actions, −inf of illegal ones.
 
     Args:
-        q: from `join`.
+        q: values f32 [..., A] or logits f32 [..., A, atoms], from `join`.
         support: atoms f32 [atoms] of q's logits, None of values.
-        outputs: from which q was joined.
+        outputs: name of a head -> f32 [..., size], from which q was joined.
 
     Example:
         >>> import jax.numpy as jnp
