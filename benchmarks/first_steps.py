@@ -53,13 +53,6 @@ TASKS: dict[str, dict[str, str]] = {
     "xminigrid:MiniGrid-DoorKey-5x5": {},
     "xminigrid:MiniGrid-MemoryS8": {},
 }
-PACKAGES = {
-    "jumanji": "jumanji",
-    "pgx": "pgx",
-    "xminigrid": "xminigrid",
-    "gymnasium": "gymnasium",
-    "envpool": "envpool",
-}
 
 
 def described(spec: types.EnvironmentSpec) -> dict[str, Any]:
@@ -77,12 +70,12 @@ def trained(task: str, steps: int) -> dict[str, Any]:
     """Trains PPO, and returns a row."""
     settings = {f"env.params.{name}": value for name, value in TASKS[task].items()}
     settings |= {"evaluation.interval_steps": steps // 2, "evaluation.episodes": 32}
-    start = time.monotonic()
+    start, records = time.monotonic(), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
-        run = jaxrl_dist.train("ppo", task, steps=steps, out=f"{folder}/run", settings=settings)
-        records = [record for record in run.records if "eval_return_mean" in record]
+        arguments: dict[str, Any] = {"settings": settings, "callbacks": [records.append]}
+        run = jaxrl_dist.train("ppo", task, steps=steps, out=f"{folder}/run", **arguments)
     wall_s = round(time.monotonic() - start, 1)
-    returns = [round(float(record["eval_return_mean"]), 3) for record in records]
+    returns = [round(float(record["eval_return"]), 3) for record in records if record["kind"] == "eval"]
     return {"first": returns[0], "last": returns[-1], "env_steps": run.summary["env_steps"], "wall_s": wall_s}
 
 
@@ -93,7 +86,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     options = parser.parse_args()
     for task in jsonl.chosen(TASKS, options.rows):
-        if task in jsonl.read(TABLE) or importlib.util.find_spec(PACKAGES[task.partition(":")[0]]) is None:
+        if task in jsonl.read(TABLE) or importlib.util.find_spec(task.partition(":")[0]) is None:
             continue
         row = described(envs.make(task, TASKS[task]).spec) | trained(task, options.steps)
         row |= {"commit": software.commit(), "date": datetime.date.today().isoformat()}
