@@ -400,6 +400,11 @@ def _short_struct(struct: jax.ShapeDtypeStruct) -> str:
     return f"{np.dtype(struct.dtype).name}[{','.join(map(str, struct.shape))}]"
 
 
+def is_tree(observation: ArrayTree) -> bool:
+    """Says whether an observation is a tree, and no array by itself."""
+    return not jax.tree_util.treedef_is_leaf(jax.tree.structure(observation))
+
+
 def named_leaves(tree: ArrayTree) -> dict[str, Any]:
     """Names the leaves of an observation by their places in it, in the order of `jax.tree.leaves`.
 

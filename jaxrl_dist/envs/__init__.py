@@ -507,10 +507,8 @@ def out_of_range(spec: types.EnvironmentSpec, timestep: types.TimeStep) -> dict[
         "reward": ~((abs(reward) <= _LARGEST) & (reward >= min(low, 0.0)) & (reward <= max(high, 0.0))),
         "discount": ~((discount >= 0) & (discount <= 1)),
     }
-    for path, leaf in jax.tree_util.tree_flatten_with_path(timestep.observation)[0]:
+    for name, leaf in types.named_leaves(timestep.observation).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             finite = (abs(leaf) <= _LARGEST).reshape(*leaf.shape[:lead], -1).all(-1)
-            wrong[
-                "/".join(["observation", jax.tree_util.keystr(path, simple=True, separator="/")]).rstrip("/")
-            ] = ~finite
+            wrong[f"observation/{name}".rstrip("/")] = ~finite
     return wrong

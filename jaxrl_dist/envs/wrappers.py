@@ -125,7 +125,7 @@ def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Env
         >>> wrappers.observe(envs.make("toy:walk"), indices=(0,)).spec.observation.shape
         (1,)
     """
-    return _shown(environment, spec_of(environment.spec, indices), _Components(indices))
+    return _shown(environment, spec_of(environment.spec, indices), _Components(np.asarray(indices)))
 
 
 def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostTask:
@@ -151,7 +151,7 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
         >>> task.make(np.zeros(1, np.uint32), 1, 60.0).reset().observation.shape
         (1, 1)
     """
-    return _shown_on_host(task, spec_of(task.spec, indices), _Components(indices))
+    return _shown_on_host(task, spec_of(task.spec, indices), _Components(np.asarray(indices)))
 
 
 def flatten(environment: envs.Environment) -> envs.Environment:
@@ -204,12 +204,12 @@ def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"
 
 @dataclasses.dataclass(frozen=True)
 class _Components:
-    """Keeps some components of observations [..., D]."""
+    """Keeps the components i64 [K] of observations [..., D]."""
 
-    indices: tuple[int, ...]
+    indices: np.ndarray
 
     def __call__(self, observation: Any) -> Any:
-        return observation[..., np.asarray(self.indices)]
+        return observation[..., self.indices]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +221,8 @@ class _Vector:
     mask: str
 
     def __call__(self, observation: Any) -> Any:
-        leaves = types.named_leaves(observation)
+        # The names are those of `types.named_leaves`, which would take longer at each step.
+        leaves = dict(zip(self.ranks, jax.tree.leaves(observation), strict=True))
         parts = [self._numbers(name, leaf) for name, leaf in leaves.items() if name != self.mask]
         numbers: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in leaves.values()) else np
         joined = numbers.concatenate(parts, -1)

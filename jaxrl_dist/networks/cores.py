@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_dist import types
+
 
 class Core(Protocol):
     """A core with a memory, a Flax module over time.
@@ -242,7 +244,7 @@ class FrameStack(NamedTuple):
             return tuple(zip(*pairs, strict=True))
 
         rows = self._chosen(observation)
-        before = frames if jax.tree.structure(observation) != _ARRAY else (frames,)
+        before = frames if types.is_tree(observation) else (frames,)
         after, stacked = jax.lax.scan(step, tuple(before), (tuple(rows), is_first))
         return self._kept(observation, after), self._with(observation, stacked)
 
@@ -259,10 +261,7 @@ class FrameStack(NamedTuple):
 
     def _kept(self, observation: Any, frames: Any) -> Any:
         """Returns frames as a carry keeps them: a tuple for a tree."""
-        return tuple(frames) if jax.tree.structure(observation) != _ARRAY else frames[0]
-
-
-_ARRAY: Any = jax.tree.structure(0)
+        return tuple(frames) if types.is_tree(observation) else frames[0]
 
 
 def _stacked(frames: jax.Array, observation: jax.Array, is_first: jax.Array) -> Any:

@@ -71,7 +71,7 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
         if torsos.takes(config.torso, leaf.shape)
     }
     if config.torso != "mlp" and not images:
-        # It says what it takes.
+        # The torso's own message says what it takes.
         torsos.make(config, max((leaf.shape for leaf in leaves.values()), key=len), last_layer=True)
     layers = functools.partial(torsos.make_layers, config, last_layer=last_layer)
     if len(names) == 1 and names[0] not in spec.categories:

@@ -153,10 +153,15 @@ class Categoricals(NamedTuple):
     parts: tuple[Categorical, ...]
 
     @classmethod
-    def of(cls, logits: Array, sizes: Sequence[int]) -> "Categoricals":
-        """Splits logits f32 [..., sum of sizes] into those of each number."""
+    def of(cls, logits: Array, sizes: Sequence[int], legal: Array | None = None) -> "Categoricals":
+        """Splits logits f32 [..., sum of sizes] into those of each number, and masks each by its part of `legal`."""
         chex.assert_axis_dimension(logits, -1, sum(sizes))
-        return cls(tuple(map(Categorical, jnp.split(logits, np.cumsum(sizes)[:-1], axis=-1))))
+
+        def split(x: Array) -> list[Array]:
+            return jnp.split(x, np.cumsum(sizes)[:-1], axis=-1)
+
+        masks = [None] * len(sizes) if legal is None else split(legal)
+        return cls(tuple(Categorical(masked(*pair)) for pair in zip(split(logits), masks, strict=True)))
 
     @property
     def squashes(self) -> bool:
@@ -191,12 +196,12 @@ class Categoricals(NamedTuple):
         return functools.reduce(operator.add, [mine.kl(theirs) for mine, theirs in pairs])
 
 
-def masked(x: Array, legal: Array) -> Array:
+def masked(x: Array, legal: Array | None) -> Array:
     """Forbids actions: their logits or values become −inf.
 
     Args:
         x: f32 [..., A].
-        legal: bool [..., A]; where none is legal, as after an episode's end, all are.
+        legal: bool [..., A]; where none is legal, as after an episode's end, all are. None leaves x as it is.
 
     Example:
         >>> import jax.numpy as jnp
@@ -205,6 +210,8 @@ def masked(x: Array, legal: Array) -> Array:
         [[  1. -inf]
          [  1.   1.]]
     """
+    if legal is None:
+        return x
     chex.assert_equal_shape([x, legal])
     return jnp.where(legal | ~legal.any(-1, keepdims=True), x, -jnp.inf)
 

@@ -57,7 +57,7 @@ def _says_more_than_step_0(path: pathlib.Path) -> bool:
     """
     if not path.is_file():
         return False
-    said = [b'"env_steps": 0,' in line for line in files.lines(path)]
+    said = (b'"env_steps": 0,' in line for line in files.lines(path))
     return not (any(said) if path.suffix == ".json" else all(said))
 
 

@@ -184,7 +184,7 @@ def test_an_error_of_the_pool_is_a_fault_with_its_words() -> None:
 @pytest.mark.parametrize("shown", [False, True])
 def test_another_thread_sees_a_hanging_recv_and_can_close(shown: bool) -> None:
     inner, pool = faked(12, 12, timeout_s=0.2)
-    environment: Any = wrappers._Observed(inner, inner.spec, wrappers._Components((0,))) if shown else inner
+    environment: Any = wrappers._Observed(inner, inner.spec, wrappers._Components(np.array([0]))) if shown else inner
     environment.reset()
     hangs.check_waiting(environment)
     assert environment.waiting_since == 0

@@ -116,7 +116,7 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
     q = first.reshape(*first.shape[:-1], num_actions, -1)
     if "value" in outputs:
         q = outputs["value"][..., None, :] + q - q.mean(-2, keepdims=True)
-    return _legal(q[..., 0], outputs) if q.shape[-1] == 1 else q
+    return distributions.masked(q[..., 0], outputs.get("mask")) if q.shape[-1] == 1 else q
 
 
 def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
@@ -135,11 +135,7 @@ def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
         >>> print(action_values.means(q, jnp.array([1.0, 3.0]), outputs))
         [[  2. -inf]]
     """
-    return q if support is None else _legal(jax.nn.softmax(q) @ support, outputs)
-
-
-def _legal(values: Array, outputs: dict[str, Array]) -> Array:
-    return distributions.masked(values, outputs["mask"]) if "mask" in outputs else values
+    return q if support is None else distributions.masked(jax.nn.softmax(q) @ support, outputs.get("mask"))
 
 
 def of_action(q: Array, action: Array) -> Array:

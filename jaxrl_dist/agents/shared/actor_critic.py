@@ -349,10 +349,9 @@ def policy_head(
     """
     action = spec.action
     if isinstance(action, types.DiscreteSpace):
-        return lambda outputs: distributions.Categorical(_logits(outputs)), (_head(action.num_values),)
+        return _categorical, (_head(action.num_values),)
     if isinstance(action, types.MultiDiscreteSpace):
-        sizes = action.num_values
-        return lambda outputs: _categoricals(outputs, sizes), (_head(sum(sizes)),)
+        return functools.partial(_categoricals, action.num_values), (_head(sum(action.num_values)),)
     if len(action.shape) != 1:
         raise UsageError(
             given("env", spec.name), f": policies give real actions of shape [A], not {list(action.shape)}"
@@ -374,17 +373,12 @@ def _head(size: int) -> networks.Head:
     return networks.Head("policy", size, 0.01)
 
 
-def _logits(outputs: dict[str, Array]) -> Array:
-    return distributions.masked(outputs["policy"], outputs["mask"]) if "mask" in outputs else outputs["policy"]
+def _categorical(outputs: dict[str, Array]) -> distributions.Categorical:
+    return distributions.Categorical(distributions.masked(outputs["policy"], outputs.get("mask")))
 
 
-def _categoricals(outputs: dict[str, Array], sizes: Sequence[int]) -> distributions.Categoricals:
-    policy = distributions.Categoricals.of(outputs["policy"], sizes)
-    if "mask" not in outputs:
-        return policy
-    legal = jnp.split(outputs["mask"], np.cumsum(sizes)[:-1], axis=-1)
-    logits = [distributions.masked(part.logits, mask) for part, mask in zip(policy.parts, legal, strict=True)]
-    return distributions.Categoricals(tuple(map(distributions.Categorical, logits)))
+def _categoricals(sizes: Sequence[int], outputs: dict[str, Array]) -> distributions.Categoricals:
+    return distributions.Categoricals.of(outputs["policy"], sizes, outputs.get("mask"))
 
 
 def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:

@@ -89,17 +89,12 @@ def policy_and_critic(
     joined = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), joined)
     categories = {f"{_OBSERVATION}/{name}".rstrip("/"): numbers for name, numbers in spec.categories.items()}
     seen = tuple(f"{_OBSERVATION}/{name}" for name in network.value_inputs)
-    with_action = network if not seen else dataclasses.replace(network, value_inputs=(*seen, _ACTION))
-    policy_inputs, value_inputs = network.policy_inputs, with_action.value_inputs
-    policy = networks.make(
-        network, spec, (networks.Head("policy", per_action * action_size, 0.01, inputs=policy_inputs),)
-    )
-    critic = networks.make(
-        dataclasses.replace(with_action, policy_inputs=()),
-        spec._replace(observation=joined, categories=categories),
-        (networks.Head("value", num_atoms, 1.0, inputs=value_inputs),),
-    )
-    return policy, critic
+    of_policy = networks.Head("policy", per_action * action_size, 0.01, inputs=network.policy_inputs)
+    of_critic = networks.Head("value", num_atoms, 1.0, inputs=(*seen, _ACTION) if seen else ())
+    policy = networks.make(network, spec, (of_policy,))
+    # The names are those of the environment's leaves, which were checked for the policy.
+    unnamed = dataclasses.replace(network, policy_inputs=(), value_inputs=())
+    return policy, networks.make(unnamed, spec._replace(observation=joined, categories=categories), (of_critic,))
 
 
 def joined_with(observation: ArrayTree, action: Array) -> ArrayTree:

@@ -5,7 +5,7 @@ An observation of one array is normalised as it is; of a tree the real numbers a
 Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3 and appendix A.2.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -59,20 +59,17 @@ class Statistics(NamedTuple):
 
 def numbers(observation: ArrayTree) -> ArrayTree:
     """Returns what is normalised of an observation: the array that it is, or the list of a tree's real numbers."""
-    if jax.tree.structure(observation) == _ARRAY:
+    if not types.is_tree(observation):
         return observation
     return [leaf for leaf in jax.tree.leaves(observation) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
 def with_numbers(observation: ArrayTree, changed: ArrayTree) -> ArrayTree:
     """Returns an observation with others in the place of its `numbers`."""
-    if jax.tree.structure(observation) == _ARRAY:
+    if not types.is_tree(observation):
         return changed
     rest = iter(changed)
     return jax.tree.map(lambda leaf: next(rest) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, observation)
-
-
-_ARRAY: Any = jax.tree.structure(0)
 
 
 def initial(config: Settings, observation_spec: ArrayTree) -> Statistics:

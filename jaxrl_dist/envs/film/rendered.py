@@ -61,7 +61,7 @@ class _Single(checked.Checked):
         return self._row(observation, 0.0, False, False, is_first=True)
 
     def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
-        self._busy[env_ids], self._sent = True, self._plan.sent(action)[0]
+        self._busy[env_ids], self._sent = True, self._plan.sent(action).astype(self._plan.action_dtype)[0]
 
     def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
         if self._has_ended:

@@ -264,13 +264,13 @@ class Actions(NamedTuple):
         space: as agents see it; an array of choices is a vector of them.
         dtype: of an action for the environment.
         shape: likewise.
-        start: the environment's action less the agent's: a number, or an array of this shape.
+        start: the environment's action less the agent's, a number or an array of this shape; None if they are equal.
     """
 
     space: types.ActionSpace
     dtype: str
     shape: tuple[int, ...]
-    start: Any = 0
+    start: Any = None
 
 
 def actions(space: Any, name: str) -> Actions:
@@ -283,13 +283,13 @@ def actions(space: Any, name: str) -> Actions:
     Raises:
         errors.UsageError: it is neither of choices, nor a `Box` of real numbers.
     """
-    kind = type(space).__name__
+    kind, start = type(space).__name__, getattr(space, "start", 0)
+    start = start if np.any(start) else None
     if kind == "Discrete":
-        return Actions(types.DiscreteSpace(int(space.n)), "int64", (), int(getattr(space, "start", 0)))
+        return Actions(types.DiscreteSpace(int(space.n)), "int64", (), start)
     if kind in ("MultiDiscrete", "MultiBinary"):
         shape = tuple(space.shape)
         numbers = np.broadcast_to(space.nvec if kind == "MultiDiscrete" else 2, shape)
-        start = np.asarray(getattr(space, "start", 0)) if kind == "MultiDiscrete" else 0
         return Actions(types.MultiDiscreteSpace(tuple(numbers.ravel().tolist())), space.dtype.str, shape, start)
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
         low, high = map(_bound, (space.low, space.high))
@@ -311,7 +311,7 @@ def plain_space(space: Any, name: str) -> types.ActionSpace:
         errors.UsageError: it does not, or they are of another kind.
     """
     found = actions(space, name)
-    if np.any(found.start) or found.shape != found.space.struct.shape:
+    if found.start is not None or found.shape != found.space.struct.shape:
         raise errors.UsageError(errors.given("env", name), f": its actions are {space}; valid: those that count from 0")
     return found.space
 

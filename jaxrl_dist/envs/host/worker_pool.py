@@ -47,7 +47,7 @@ class Plan(NamedTuple):
         observation: (list of these arrays, each [N, ...]) -> tree of [N, ...] as in `spec.observation`.
         action_dtype: dtype of actions for the environment.
         action_shape: their shape there, None for that of the spec.
-        action_start: added to actions of the spec; an array of `action_shape`, or one number.
+        action_start: added to actions of the spec, an array of `action_shape` or one number; None adds nothing.
         workers: largest number of processes; 0 takes as many as there are cores.
         max_restarts: number of workers that may be replaced over the life of the pool; the next fault ends it.
     """
@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     observation: Callable[[list[np.ndarray]], Any]
     action_dtype: str
     action_shape: tuple[int, ...] | None = None
-    action_start: Any = 0
+    action_start: Any = None
     workers: int = 0
     max_restarts: int = 3
 
@@ -69,8 +69,9 @@ class Plan(NamedTuple):
         return found if self.action_shape is None else self.action_shape
 
     def sent(self, action: np.ndarray) -> np.ndarray:
-        """Returns actions [N, ...] of the spec as the environment takes them."""
-        return (action.reshape(-1, *self.shape) + self.action_start).astype(self.action_dtype)
+        """Returns actions [N, ...] of the spec as the environment takes them, not yet in its dtype."""
+        action = action.reshape(-1, *self.shape)
+        return action if self.action_start is None else action + self.action_start
 
 
 class WorkerPool(checked.Checked):
