@@ -198,4 +198,21 @@ study code_level_details 3 --means=approx_kl,largest_ratio --setting="ppo:" \
   --setting="no clipping: --agent.clip_epsilon=0" --setting="no details: $plain" \
   --setting="neither: --agent.clip_epsilon=0 $plain" -- --system=ppo --env=envpool:Hopper-v4 --steps=1_000_000 \
   --env.num_envs=16 --layout.unroll_length=128 --evaluation.episodes=16
+# A memory of 100 steps; a Transformer's memory is as long as the chain.
+memory="--env.num_envs=32 --layout.unroll_length=128 --network.core_size=64"
+study memory_chain_100 5 --setting="GTrXL: --network.core=gtrxl --network.core_layers=1 --network.core_rows=101" \
+  --setting="LSTM: --network.core=lstm --network.forget_bias=5" --setting="minGRU: --network.core=mingru --network.forget_bias=5" \
+  --setting="feed-forward: --network.core=identity" -- \
+  --system=ppo --env=gymnax:MemoryChain-bsuite --env.params.memory_length=100 --steps=1_000_000 $memory
+# The policy sees one of two numbers, the critic both or the same.
+study critic_sees_more 5 --setting="critic sees the target: --network.value_inputs=state,target" \
+  --setting="critic sees what the policy sees: --network.value_inputs=state" -- --system=ppo --env=toy:reach \
+  --steps=50_000 --network.policy_inputs=state --evaluation.interval_steps=5_000
+# A goal of two categories beside a picture: seen by an encoder for each leaf, or not seen.
+study trees_choice 5 --setting="every leaf:" --setting="one leaf: --network.policy_inputs=seen --network.value_inputs=seen" -- \
+  --system=ppo --env=toy:choices --steps=100_000
+masks=(--setting="mask:" --setting="without: --env.params.mask=false")
+study masks_connect_four 5 "${masks[@]}" -- --system=ppo --env=pgx:connect_four --steps=500_000
+study masks_snake 5 "${masks[@]}" -- --system=ppo --env=jumanji:Snake-v1 --steps=500_000
+study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --steps=300_000
 exit $failed

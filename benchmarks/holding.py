@@ -1,0 +1,192 @@
+"""Does a system keep what it has learned? `python benchmarks/holding.py [--rows=a2c] [--minutes=60] [--figure=FILE]`
+
+Each row trains one system on one small task for twice the steps of its result, with 20 seeds in one program, or with
+five one after the other where the layout trains one seed at a time, and evaluates it 40 times. A task counts as solved
+from its mark on; a seed has fallen where an evaluation after its first solved one is below the floor: nine tenths of
+the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end prints the table of all rows.
+"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import jsonl  # noqa: E402
+
+from jaxrl_dist.analysis import curves, plots  # noqa: E402
+from jaxrl_dist.runs import metrics, software  # noqa: E402
+
+TABLE = HERE / "holding.jsonl"
+SEEDS_TOGETHER, SEEDS_APART, EVALUATIONS = 20, 5, 40
+
+
+class Task(NamedTuple):
+    """A task: the return that solves it, that of random play, and the steps of each system's result."""
+
+    env: str
+    mark: float
+    random: float
+    steps: int
+
+    @property
+    def floor(self) -> float:
+        """The return below which a seed that had solved the task has fallen."""
+        return self.random + 0.9 * (self.mark - self.random)
+
+
+TASKS = {
+    "cartpole": Task("gymnax:CartPole-v1", 475.0, 22.0, 500_000),
+    "catch": Task("gymnax:Catch-bsuite", 0.95, -0.6, 100_000),
+    "pendulum": Task("gymnax:Pendulum-v1", -200.0, -1200.0, 15_000),
+}
+# Longer results than those of the task.
+LONGER = {("r2d2", "cartpole"): 1_000_000, ("r2d2", "catch"): 500_000, ("seed_r2d2", "cartpole"): 1_000_000}
+_ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
+_BY_REPLAY = ("dqn", "apex_dqn", "r2d2", "rainbow")
+TOGETHER = {
+    "cartpole": (*_ON_POLICY, *_BY_REPLAY),
+    "catch": (*_ON_POLICY, *_BY_REPLAY),
+    "pendulum": ("ddpg", "td3", "sac", "d4pg", "apex_dpg"),
+}
+APART = {"cartpole": ("a3c", "ga3c", "gorila", "seed_impala", "seed_r2d2")}
+
+
+class Row(NamedTuple):
+    """A row: its task, the flags of every program, and the seeds of each."""
+
+    task: Task
+    steps: int
+    flags: tuple[str, ...]
+    seeds: tuple[tuple[int, int], ...]
+
+
+def rows() -> dict[str, Row]:
+    """Returns SYSTEM/TASK -> what to run, in the order of the table."""
+    return dict(_rows())
+
+
+def _rows() -> Iterator[tuple[str, Row]]:
+    for name, task in TASKS.items():
+        for system in (*TOGETHER[name], *APART.get(name, ())):
+            steps = 2 * LONGER.get((system, name), task.steps)
+            is_apart = system in APART.get(name, ())
+            flags = (f"--system={system}", f"--env={task.env}", f"--steps={steps}")
+            flags += () if is_apart else ("--layout=anakin",)
+            seeds = tuple((seed, 1) for seed in range(SEEDS_APART)) if is_apart else ((0, SEEDS_TOGETHER),)
+            yield f"{system}/{name}", Row(task, steps, flags, seeds)
+
+
+def train(row: Row) -> dict[str, Any]:
+    """Trains all seeds of a row, and returns what `held` says of their evaluations."""
+    programs, wall_s = [], 0.0
+    for first, number in row.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            own = (f"--seed={first}", f"--num_seeds={number}", f"--out={folder}/run")
+            every = (f"--evaluation.interval_steps={row.steps // EVALUATIONS}",)
+            start = time.monotonic()
+            script = HERE.parent / "scripts" / "train.py"
+            subprocess.run([sys.executable, script, *row.flags, *every, *own], check=True, stdout=subprocess.DEVNULL)
+            wall_s += time.monotonic() - start
+            programs.append(metrics.read(pathlib.Path(folder, "run")))
+    found = curves.curve(programs)
+    return {**held(found, row.task), "steps": row.steps, "wall_s": round(wall_s), "commit": software.commit()}
+
+
+def held(curve: curves.Curve, task: Task) -> dict[str, Any]:
+    """Says when each seed first solved the task, how many later evaluations are below the floor, and where it ends.
+
+    Args:
+        curve: evaluations of all seeds; the first, at step 0, does not count.
+        task: the task.
+
+    Returns:
+        `returns`, the last evaluation of each seed; `solved_at`, the steps of its first solved one, None where there is
+        none; `later` and `below`, the evaluations after it, and those of them below the floor.
+    """
+    ends, solved_at, later, below = [], [], 0, 0
+    for returns in curve.returns.T:
+        known = np.isfinite(returns) & (curve.env_steps > 0)
+        steps, scores = curve.env_steps[known], returns[known]
+        solved = np.flatnonzero(scores >= task.mark)
+        ends.append(round(float(scores[-1]), 3))
+        solved_at.append(int(steps[solved[0]]) if len(solved) else None)
+        after = scores[solved[0] + 1 :] if len(solved) else scores[:0]
+        later, below = later + len(after), below + int((after < task.floor).sum())
+    return {"returns": ends, "solved_at": solved_at, "later": later, "below": below}
+
+
+def share_solved(row: Mapping[str, Any], task: Task) -> float:
+    """Returns the share of seeds that end with the task solved."""
+    return float(np.mean(np.array(row["returns"]) >= task.mark))
+
+
+def print_table(table: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints a line for each row of the table."""
+    print("| system | task | steps | solved at the end | later evaluations below the floor | lowest | s | commit |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, row in rows().items():
+        if name in table:
+            found = table[name]
+            system, _, task = name.partition("/")
+            seeds, below = len(found["returns"]), found["below"] / max(found["later"], 1)
+            solved = round(seeds * share_solved(found, row.task))
+            cells = (system, task, f"{found['steps']:,}", f"{solved} of {seeds}", f"{100 * below:.1f} %")
+            ends = (f"{min(found['returns']):g}", found["wall_s"], found["commit"][:7])
+            print("| " + " | ".join(map(str, (*cells, *ends))) + " |")
+
+
+def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
+    """Draws the last evaluation of every seed, a row for each system, with the marks."""
+    from matplotlib import figure
+    from matplotlib.backends import backend_agg
+
+    names = {task: [name for name in rows() if name in table and name.endswith(f"/{task}")] for task in TASKS}
+    names = {task: own for task, own in names.items() if own}
+    most = max(map(len, names.values()))
+    drawn = figure.Figure(figsize=(4.2 * len(names), 0.9 + 0.27 * most), layout="constrained")
+    backend_agg.FigureCanvasAgg(drawn)
+    for axes, (task, own) in zip(np.atleast_1d(drawn.subplots(1, len(names))), names.items(), strict=True):
+        for i, name in enumerate(own):
+            ends = np.array(table[name]["returns"])
+            colours = [plots.COLOURS[0] if end >= TASKS[task].mark else plots.COLOURS[1] for end in ends]
+            axes.scatter(
+                ends, np.full(len(ends), i) + np.linspace(-0.28, 0.28, len(ends)), s=11, c=colours, linewidth=0
+            )
+        axes.axvline(TASKS[task].mark, color=plots.SOFT, linewidth=0.8, linestyle="--")
+        axes.set(yticks=range(len(own)), yticklabels=[name.partition("/")[0] for name in own], ylim=(most - 0.5, -0.5))
+        axes.set(title=TASKS[task].env, xlabel="last evaluation of each seed; dashed: solved")
+        axes.grid(axis="x", color=plots.RULE, linewidth=0.7)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+    drawn.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Runs what is missing, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
+    parser.add_argument("--figure", type=pathlib.Path, help="picture to write")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
+    for name, row in jsonl.chosen(rows(), options.rows).items():
+        if name not in jsonl.read(TABLE) and time.monotonic() < end:
+            jsonl.put(TABLE, rows(), name, train(row))
+            print(name, jsonl.read(TABLE)[name]["returns"], file=sys.stderr)
+    table = jsonl.read(TABLE)
+    print_table(table)
+    if options.figure:
+        draw(table, options.figure)
+
+
+if __name__ == "__main__":
+    main()
