@@ -12,6 +12,8 @@ COUNT ?= 300
 JOBS ?= 2
 # For `bench` and `compiled`: a folder with clones of PureJaxRL and, for `compiled`, Stoix (`purejaxrl`, `Stoix`).
 PEERS ?=
+# For `holding`: beginnings of the rows to run; all that are missing without it.
+ROWS ?=
 # For `test-newest`: its environment, the command that installs there, and pyproject.toml's packages without bounds.
 NEWEST = .venv-newest
 NEWEST_PIP = $(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --only-binary=:all:
@@ -19,7 +21,7 @@ NEWEST_NAMES = import re, tomllib; project = tomllib.load(open("pyproject.toml",
 	extras = [project["optional-dependencies"][name] for name in ("brax", "envpool", "gymnasium", "video", "dev")]; \
 	print(*sorted({re.split("[<>=]", name)[0] for names in [project["dependencies"], *extras] for name in names}))
 
-.PHONY: setup train test test-all test-fleet test-newest golden mutants lint bench compiled learn docs
+.PHONY: setup train test test-all test-fleet test-newest golden mutants lint bench compiled learn holding docs
 
 setup: $(VENV)/.installed
 
@@ -88,6 +90,10 @@ compiled: .venv-compiled/.installed .venv-peers/compiled/.installed
 
 learn: setup
 	PYTHON=$(RUN) benchmarks/learn.sh
+
+# What is missing in benchmarks/holding.jsonl; ROWS names systems, with commas between.
+holding: setup
+	$(RUN) benchmarks/holding.py --rows=$(ROWS) --figure=docs/figures/holding.png
 
 docs: setup
 	$(RUN) -m sphinx -q -W --keep-going -b html -c docs . site

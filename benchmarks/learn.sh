@@ -202,6 +202,7 @@ study code_level_details 3 --means=approx_kl,largest_ratio --setting="ppo:" \
 memory="--env.num_envs=32 --layout.unroll_length=128 --network.core_size=64"
 study memory_chain_100 5 --setting="GTrXL: --network.core=gtrxl --network.core_layers=1 --network.core_rows=101" \
   --setting="LSTM: --network.core=lstm --network.forget_bias=5" --setting="minGRU: --network.core=mingru --network.forget_bias=5" \
+  --setting="minGRU, larger steps: --network.core=mingru --network.forget_bias=5 --learner.learning_rate=1e-3" \
   --setting="feed-forward: --network.core=identity" -- \
   --system=ppo --env=gymnax:MemoryChain-bsuite --env.params.memory_length=100 --steps=1_000_000 $memory
 # The policy sees one of two numbers, the critic both or the same.
@@ -212,7 +213,7 @@ study critic_sees_more 5 --setting="critic sees the target: --network.value_inpu
 study trees_choice 5 --setting="every leaf:" --setting="one leaf: --network.policy_inputs=seen --network.value_inputs=seen" -- \
   --system=ppo --env=toy:choices --steps=100_000
 masks=(--setting="mask:" --setting="without: --env.params.mask=false")
-study masks_connect_four 5 "${masks[@]}" -- --system=ppo --env=pgx:connect_four --steps=500_000
+study masks_connect_four 5 "${masks[@]}" -- --system=ppo --env=pgx:connect_four --steps=100_000
 study masks_snake 5 "${masks[@]}" -- --system=ppo --env=jumanji:Snake-v1 --steps=500_000
 study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --steps=300_000
 exit $failed

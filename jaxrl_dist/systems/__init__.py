@@ -33,6 +33,7 @@ class System:
         by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> value that only this layout has or
             needs, above `families`.
         summary: one line for `--help`.
+        sequences: whether a minibatch is of whole columns of an unroll even without a memory.
 
     Example:
         >>> from jaxrl_dist import systems
@@ -53,6 +54,7 @@ class System:
     families: Families = dataclasses.field(default_factory=dict)
     by_layout: Mapping[str, Families] = dataclasses.field(default_factory=dict)
     summary: str = ""
+    sequences: bool = False
 
     def __repr__(self) -> str:
         layouts, actions = ", ".join(self.layout_names), ", ".join(self.actions)

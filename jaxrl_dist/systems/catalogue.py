@@ -1,7 +1,7 @@
 """Lists the settings of a system, their values and origins, and writes the texts of `--help` and `--list`.
 
 The value of a setting comes from, in rising order: the default of its Config class, its system's paper, the task
-family, the needs of its layout, a preset, the choices of `--layout=auto`, a flag.
+family, the needs of its layout, a preset, the choices of `--layout=auto`, a flag. Then sizes without a flag are fitted.
 """
 
 import dataclasses
@@ -22,6 +22,7 @@ from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, synonyms, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
+from jaxrl_dist.systems import fitting
 
 # An installed package adds `--system=NAME` by `NAME = "module:SYSTEM"` under this entry point.
 ENTRY_POINTS = "jaxrl_dist.systems"
@@ -319,7 +320,7 @@ def resolved(
     preset: presets.Preset | None = None,
     measured: resolve.Layer = MappingProxyType({}),
 ) -> Resolved:
-    """Gives every setting its value: default < paper < family < layout < preset < measured < flag.
+    """Gives every setting its value: default < paper < family < layout < preset < measured < flag; then fits sizes.
 
     Args:
         flags: flag name -> text or value, as the user gave them; `system`, `layout` and `preset` among them decide
@@ -358,7 +359,7 @@ def resolved(
         measured if is_auto else {},
         {name: (value, FLAG) for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
     )
-    found = dataclasses.replace(resolve.layered(layers, parse, catalogue, family), row=system)
+    found = fitting.fit(dataclasses.replace(resolve.layered(layers, parse, catalogue, family), row=system))
     _check_seeds(found, system.layout(layout).seeds_together)
     _check_rows(found.settings)
     _check_dtypes(found.settings)
@@ -451,6 +452,7 @@ def help_text(
         f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layout_names)}.",
         "A value comes from, in rising order: default, paper, family of the environment, preset, flag.",
+        "Sizes without a flag, such as a replay's capacity, are fitted to the number of environments.",
         *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
     ]

@@ -181,6 +181,7 @@ SYSTEMS = (
         families=IMPALA_FAMILIES,
         by_layout={"async_gradient": async_gradient.IMPALA},
         summary="Actor-critic with V-trace for the lag of its actors (Espeholt et al. 2018).",
+        sequences=True,
     ),
     System(
         name="impala_replay",
@@ -197,6 +198,7 @@ SYSTEMS = (
         families=IMPALA_REPLAY_FAMILIES,
         by_layout={"async_gradient": async_gradient.IMPALA_REPLAY},
         summary="IMPALA whose batches are half new, half of a replay (Espeholt et al. 2018, section 5.2.2).",
+        sequences=True,
     ),
     System(
         name="seed_impala",
@@ -209,5 +211,6 @@ SYSTEMS = (
         families=SEED_FAMILIES,
         by_layout={"sebulba": SEED_IN_SEBULBA},
         summary="IMPALA with inference on the learner's device (Espeholt et al. 2020, SEED RL).",
+        sequences=True,
     ),
 )

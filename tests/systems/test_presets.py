@@ -68,7 +68,7 @@ def test_a_preset_is_above_the_family_and_below_flags() -> None:
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
     assert catalogue.resolved({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
     made = presets.Preset("x/y", (), {n: fields.Cited(v, "s") for n, v in OTHER.items()})
-    assert catalogue.resolved({}, preset=made)["layout.num_actors"] == 3
+    assert catalogue.resolved({}, preset=made)["layout.num_actors"] == 4
     other = catalogue.resolved({"layout": "anakin"}, preset=made)
     assert "layout.num_actors" not in other.settings and other["layout.unroll_length"] == 7
     by_workers = catalogue.resolved({"preset": "impala/breakout", "layout": "async_gradient"}, "minatar")
@@ -80,7 +80,7 @@ OTHER = {
     "system": "impala",
     "env": "gymnax:CartPole-v1",
     "layout": "sebulba",
-    "layout.num_actors": "3",
+    "layout.num_actors": "4",
     "layout.unroll_length": "7",
 }
 
