@@ -14,6 +14,7 @@ from typing import Any
 
 import conftest
 import pytest
+import system_pages
 from mdit_py_plugins.anchors import index
 
 import jaxrl_dist
@@ -26,15 +27,16 @@ from jaxrl_dist.training import search
 from jaxrl_dist.training import study as studies
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted(system_pages.FOLDER.glob("*.md"))
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *PAGES]
 _API = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
 # Modules that the reference lists whole, and names that it lists of others.
 REFERENCE = re.findall(r"automodule:: (\S+)", _API)
 LISTED = re.findall(r"auto(?:function|class):: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
-START, END = "<!-- {}: written by `python tests/test_docs.py` -->", "<!-- end of {} -->"
 COMING_FROM = ROOT / "docs" / "coming_from.md"
-WITH_SYSTEMS = [ROOT / "README.md", ROOT / "docs" / "systems.md"]
+# Each document that has the table of systems, and the form of a system's name in it.
+WITH_SYSTEMS = {ROOT / "README.md": "`{0}`", ROOT / "docs" / "systems.md": "[`{0}`](systems/{0}.md)"}
 
 
 def public(module: str) -> dict[str, Any]:
@@ -46,8 +48,8 @@ def public(module: str) -> dict[str, Any]:
     }
 
 
-def table() -> str:
-    """Returns the table of systems × layouts in Markdown."""
+def table(named: str) -> str:
+    """Returns the table of systems × layouts in Markdown; `named` is the form of their names."""
     rows = systems.SYSTEMS.values()
     layouts = list(dict.fromkeys(layout for row in rows for layout in row.layout_names))
     lines = [["system", "agent", "replay", *layouts, "what it is"]]
@@ -56,7 +58,7 @@ def table() -> str:
         own, *others = row.layout_names
         marks = ["own" if name == own else "yes" if name in others else "–" for name in layouts]
         agent = row.agent.__module__.rpartition(".")[2]
-        lines.append([f"`{row.name}`", agent, row.replay.name, *marks, row.summary])
+        lines.append([named.format(row.name), agent, row.replay.name, *marks, row.summary])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -74,17 +76,10 @@ def names_of(library: str) -> str:
     return "\n".join(lines)
 
 
-def with_table(text: str, name: str, written: str) -> str:
-    """Puts a table between its markers."""
-    start, end = START.format(name), END.format(name)
-    before, rest = text.split(start)
-    return f"{before}{start}\n{written}\n{end}{rest.split(end)[1]}"
-
-
 def with_names(text: str) -> str:
     """Puts the table of each library between its markers."""
     for library in synonyms.LIBRARIES:
-        text = with_table(text, library, names_of(library))
+        text = system_pages.with_part(text, library, names_of(library))
     return text
 
 
@@ -191,7 +186,37 @@ def check_study(arguments: list[str]) -> None:
 @pytest.mark.parametrize("document", WITH_SYSTEMS, ids=lambda path: path.name)
 def test_the_table_of_systems_is_current(document: pathlib.Path) -> None:
     text = document.read_text(encoding="utf-8")
-    assert with_table(text, "systems", table()) == text, "python tests/test_docs.py rewrites it"
+    written = table(WITH_SYSTEMS[document])
+    assert system_pages.with_part(text, "systems", written) == text, "python tests/test_docs.py rewrites it"
+
+
+def test_each_system_has_a_page_and_each_page_a_system() -> None:
+    assert {page.stem for page in PAGES} == set(systems.SYSTEMS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_page_of_a_system_is_current_and_whole(page: pathlib.Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert system_pages.with_parts(text, page.stem) == text, "python tests/test_docs.py rewrites it"
+    assert re.match(r"# \S.*\n", text)
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == system_pages.SECTIONS
+    beside = system_pages.BESIDE.get(page.stem)
+    # A system of another's agent and loss does not repeat its equations.
+    assert f"({beside}.md)" in text if beside else "\n$$" in text
+
+
+def test_each_row_of_the_studies_is_on_a_page() -> None:
+    told = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for study, what, _, steps, _, scored, *_ in system_pages.rows("Studies"):
+        is_there = re.search(rf"\| {steps} \| .*{re.escape(scored)}.*{re.escape(study)}", told)
+        assert is_there or study.startswith(system_pages.PEERS), what
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_the_functions_that_a_page_names_exist(page: pathlib.Path) -> None:
+    code = page.read_text(encoding="utf-8").partition("\n## Code\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`((?:\w+\.)+\w+)`", code))
+    assert named and not [name for name in named if not system_pages.is_defined(name)]
 
 
 def test_the_page_of_flags_is_current() -> None:
@@ -316,7 +341,7 @@ def test_paths_of_the_design_exist(page: str) -> None:
 
 def test_every_page_and_notebook_is_in_the_site_and_its_search(site: pathlib.Path) -> None:
     searched = (site / "searchindex.js").read_text(encoding="utf-8")
-    pages = [f"docs/{page.stem}" for page in DOCUMENTS[1:]]
+    pages = [page.relative_to(ROOT).with_suffix("").as_posix() for page in DOCUMENTS[1:]]
     for name in (*pages, *(f"notebooks/{path.stem}" for path in (ROOT / "notebooks").glob("*.ipynb"))):
         assert (site / f"{name}.html").exists() and f'"{name}"' in searched
 
@@ -366,7 +391,10 @@ def test_docstrings_do_not_open_with_a_question() -> None:
 
 
 if __name__ == "__main__":
-    for document in WITH_SYSTEMS:
-        document.write_text(with_table(document.read_text(encoding="utf-8"), "systems", table()), encoding="utf-8")
+    for document, form in WITH_SYSTEMS.items():
+        written = system_pages.with_part(document.read_text(encoding="utf-8"), "systems", table(form))
+        document.write_text(written, encoding="utf-8")
+    for page in PAGES:
+        page.write_text(system_pages.with_parts(page.read_text(encoding="utf-8"), page.stem), encoding="utf-8")
     COMING_FROM.write_text(with_names(COMING_FROM.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "docs" / "flags.md").write_text(flags_page(), encoding="utf-8")

@@ -8,7 +8,7 @@ from browser import checks
 
 pytestmark = pytest.mark.slow
 
-_SOURCES = ("docs/*.md", "docs/api/*.md", "notebooks/*.ipynb", "benchmarks/reference/README.md")
+_SOURCES = ("docs/*.md", "docs/api/*.md", "docs/systems/*.md", "notebooks/*.ipynb", "benchmarks/reference/README.md")
 _GENERATED = ("genindex", "py-modindex", "search", "_modules/index", "_modules/jaxrl_dist/types")
 _FILES = [path.relative_to(checks.ROOT).with_suffix("") for glob in _SOURCES for path in checks.ROOT.glob(glob)]
 PAGES = [*sorted(map(str, _FILES)), *_GENERATED]
