@@ -92,7 +92,7 @@ def facts(name: str) -> str:
         "network": "jaxrl_dist.networks",
         **{layout.name: layout.config.__module__ for layout in row.layouts},
     }
-    code = [f"{about} [{_path(module)}](../../jaxrl_dist/{_path(module)})" for about, module in files.items()]
+    code = [f"{about} [`{_path(module)}`](../../jaxrl_dist/{_path(module)})" for about, module in files.items()]
     told = {
         "Actions": ", ".join(row.actions).replace("_", " "),
         "Layouts": ", ".join([f"{own} (its own)", *others]),
@@ -206,10 +206,10 @@ def results(name: str) -> str:
     if not found:
         return "Nothing was measured yet."
     lines = [_SCORED, ""]
-    names = ["task", "steps", "seeds", "return, IQM [95 %]", "lowest seed", "remarks", "minutes", "study"]
+    names = ["task", "steps", "seeds", "return, IQM [95 %]", "lowest seed", "study", "minutes", "remarks"]
     lines += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
     for one in found:
-        cells = one.task, one.steps, one.seeds, one.scored, one.lowest, one.remark, one.minutes, one.study
+        cells = one.task, one.steps, one.seeds, one.scored, one.lowest, one.study, one.minutes, one.remark
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

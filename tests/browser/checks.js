@@ -75,9 +75,11 @@ window.checks = (() => {
   addEventListener("keydown", (event) => event.key === "Tab" && note(), true);
 
   // Tab goes on behind what was clicked last, comes to the end of the page, and on from its top.
-  function start() {
+  async function start() {
     document.activeElement.blur();
     scrollTo(0, 0);
+    // What a page shows or hides as it scrolls comes with the next frames.
+    for (let i = 0; i < 3; i += 1) await new Promise(requestAnimationFrame);
     stops.clear();
     idle = 0;
     const labelled = all("label").filter((label) => shown(label) && label.control).map((label) => label.control);
