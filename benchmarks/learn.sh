@@ -215,5 +215,6 @@ study trees_choice 5 --setting="every leaf:" --setting="one leaf: --network.poli
 masks=(--setting="mask:" --setting="without: --env.params.mask=false")
 study masks_connect_four 5 "${masks[@]}" -- --system=ppo --env=pgx:connect_four --steps=100_000
 study masks_snake 5 "${masks[@]}" -- --system=ppo --env=jumanji:Snake-v1 --steps=500_000
+study masks_minesweeper 5 "${masks[@]}" -- --system=ppo --env=jumanji:Minesweeper-v0 --steps=300_000
 study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --steps=300_000
 exit $failed
