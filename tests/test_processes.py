@@ -6,6 +6,7 @@ import conftest
 import pytest
 
 from jaxrl_dist import processes
+from jaxrl_dist.processes import group
 from jaxrl_dist.training import stop
 
 
@@ -44,3 +45,28 @@ def test_devices_are_grouped_by_process() -> None:
 def test_processes_that_cannot_be_are_refused(given: dict[str, str], words: tuple[str, ...]) -> None:
     with conftest.refused(*words):
         processes.Group(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, [3]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,8(x11)"}, [3]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, [3]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, None),
+        ({}, [3]),
+    ],
+)
+def test_a_process_that_is_alone_on_its_machine_has_all_its_accelerators(
+    given: dict[str, str], devices: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "16", "SLURM_STEP_NODELIST": "node[3-4]"}
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "JAX_COORDINATOR_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**job, "SLURM_PROCID": "11", "SLURM_LOCALID": "3", **given}.items():
+        monkeypatch.setenv(name, value)
+    place = group._place(processes.Group(processes.AUTO))
+    assert (place.count, place.index, place.local_devices) == (16, 11, devices)
+    assert place.address.startswith("node3:")

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import re
 import socket
 import threading
 import time
@@ -17,6 +18,8 @@ AUTO = "auto"
 START_S = 300.0
 # Longest wait of process 0 for the others to leave the service: threads that hang are given up after 5 s.
 _LEAVE_S = 10.0
+# Processes on each machine: "8" in Open MPI, which SLURM may have started; "8(x4)" in SLURM, of four machines.
+_PER_MACHINE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +120,9 @@ def _place(group: Group) -> Place:
     ]
     if None in wanted[:3]:
         wanted = list(detect(*wanted, None, round(START_S)))
+        if _is_alone_on_its_machine():
+            # JAX takes for granted that launchers which count processes start one for each accelerator.
+            wanted[3] = None
     names = ("coordinator", "processes", "process_index")
     for name, value in zip(names, wanted, strict=False):
         if value is None:
@@ -131,6 +137,12 @@ def _place(group: Group) -> Place:
                 errors.given("coordinator", "HOST:PORT"),
             )
     return Place(*wanted)
+
+
+def _is_alone_on_its_machine() -> bool:
+    """Says whether a launcher tells that it started one process on each machine."""
+    said = next((os.environ[name] for name in _PER_MACHINE if name in os.environ), "")
+    return re.fullmatch(r"1(\(x\d+\))?", said) is not None
 
 
 def _connect(place: Place, heartbeat_s: float) -> None:
