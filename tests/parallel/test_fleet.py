@@ -275,7 +275,7 @@ class Losing:
 
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGKILL], ids=["killed"])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_a_lost_machine_costs_one_restart_and_without_a_machine_the_run_ends_saved(
     sent: signal.Signals,
     local: dict[str, Any],
