@@ -37,6 +37,8 @@ ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 COMING_FROM = ROOT / "docs" / "coming_from.md"
 # Each document that has the table of systems, and the form of a system's name in it.
 WITH_SYSTEMS = {ROOT / "README.md": "`{0}`", ROOT / "docs" / "systems.md": "[`{0}`](systems/{0}.md)"}
+# Variables that launchers set, with a value that they could have.
+IN_CLUSTER = {"$SKYPILOT_NUM_NODES": "4", "$SKYPILOT_NODE_RANK": "3", "$JOB_COMPLETION_INDEX": "3", "HEAD": "10.0.0.1"}
 
 
 def public(module: str) -> dict[str, Any]:
@@ -144,6 +146,21 @@ def commands_in_text() -> Iterator[list[str]]:
         for quoted in re.findall(r"`([^`]+)`", text):
             if re.match(r"(\S+/)?(python|make|bash|[\w/]+\.sh)( |$)", quoted):
                 yield shlex.split(quoted)
+
+
+def launched(document: pathlib.Path) -> list[list[str]]:
+    """Returns the flags of each training that any block of a document starts, be it a script, a manifest or a shell's.
+
+    What a cluster would put into a command is put there.
+    """
+    found = []
+    for block in re.findall(r"```\w+\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
+        filled = re.sub(r"\$\(.*?\)", "10.0.0.1", block.replace("\\\n", " "))
+        for name, value in IN_CLUSTER.items():
+            filled = filled.replace(name, value)
+        for flags in re.findall(r"(?:scripts/train\.py|-- train)((?:\s+--[\w.]+(?:=[^\s\"]+)?)+)", filled):
+            found.append(flags.split())
+    return found
 
 
 def check_make(arguments: Sequence[str]) -> None:
@@ -261,6 +278,19 @@ def test_commands_are_accepted(command: str, tmp_path: pathlib.Path, monkeypatch
     assert {name for name in used if not name.startswith(resolve.PARAMS)} <= script_options(script)
     if script == "scripts/study.py":
         check_study(arguments)
+
+
+@pytest.mark.parametrize("name", ["launching.md", "processes.md", "fleets.md"])
+def test_what_launchers_start_is_accepted(name: str) -> None:
+    document = ROOT / "docs" / name
+    started = launched(document)
+    blocks = "".join(re.findall(r"```.*?```", document.read_text(encoding="utf-8"), re.DOTALL))
+    assert len(started) == blocks.count("scripts/train.py ") + blocks.count("-- train ") > 0
+    for flags in started:
+        command = training_flags.parse(flags)
+        assert command.settings is not None
+        if not command.in_processes.is_one and not command.dry_run:
+            training_flags.check_processes(command.flags, command.settings, command.in_processes.processes)
 
 
 @pytest.mark.parametrize("command", sorted({shlex.join(command) for command in commands_in_text()}))
