@@ -69,6 +69,18 @@ class Observations:
             for data, leaf in zip(block, self.leaves, strict=True)
         ]
 
+    def unpack_into(self, block: Block, rows: Sequence[np.ndarray]) -> None:
+        """Writes the leaves [T, ...] of a block into contiguous arrays, where `unpack` would make new ones.
+
+        Raises:
+            ValueError: the block ends too early.
+        """
+        decompressor = _codecs()[1]
+        for data, own in zip(block, rows, strict=True):
+            # zstd writes a whole frame to its place at once if it has room for it there.
+            if decompressor.stream_reader(data).readinto(own) != own.nbytes:
+                raise ValueError(f"a block holds less than {own.nbytes} bytes")
+
 
 class Blocks:
     """Rings of blocks, one for each column of each of this process's devices; for JAX a tree without leaves.

@@ -1,6 +1,7 @@
 """An unroll on the wire: the same arrays come back, images are small, and what no player sends is refused."""
 
 import struct
+import threading
 from typing import Any
 
 import jax
@@ -119,6 +120,35 @@ def test_a_block_that_would_grow_is_not_unpacked() -> None:
     for begin, end in ((last, last + 4), (last + 9, len(data))):
         with pytest.raises(errors.EnvironmentFault, match="block"):
             found.unpack(data[:begin] + bytes(end - begin) + data[end:], 4, 9)
+    # A block that ends too early, of which the sizes know.
+    at = wire._HEAD.size + (B - 1) * wire._SIZE.itemsize
+    size = np.frombuffer(data, wire._SIZE, 1, at)[0]
+    with pytest.raises(errors.EnvironmentFault, match="holds less than"):
+        found.unpack(data[:at] + np.asarray(size - 1, wire._SIZE).tobytes() + data[at + 4 : -1], 4, 9)
+
+
+def test_threads_that_unpack_at_once_do_not_mix_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, rows = declared(True)
+    found = wire.Wire(spec, rows)
+    ours, others = (played(rows, np.random.default_rng(seed)) for seed in (0, 1))
+    data, other = found.pack(ours, 9), found.pack(others, 9)
+    unpack_into, calls = found._blocks.unpack_into, [0]
+
+    def late(block: Any, columns: Any) -> None:
+        calls[0] += 1
+        unpack_into(block, columns)
+        if calls[0] == B:
+            thread = threading.Thread(target=found.unpack, args=(other, 4, 9))
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(found._blocks, "unpack_into", late)
+    back = found.unpack(data, 4, 9)
+    assert calls[0] == 2 * B
+    pixels = ours.steps.timestep.observation["pixels"]
+    assert (pixels != others.steps.timestep.observation["pixels"]).any()
+    np.testing.assert_array_equal(back.steps.timestep.observation["pixels"], pixels)
+    np.testing.assert_array_equal(back.carry[1], ours.carry[1])
 
 
 NAN = np.float32(np.nan)

@@ -6,6 +6,7 @@ acting state before the first.
 """
 
 import struct
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ _MARK = b"unr1"
 _SIZE = np.dtype("<u4")
 # A vector of real numbers gains little from zstd at level 1, an image of few values a factor of 100.
 _IMAGE_RANK = 2
+_OF_THREAD = threading.local()
 
 
 class Played(NamedTuple):
@@ -183,10 +185,17 @@ class Wire:
         sums = self._sums(steps.timestep.step_type, numbers[:5])
         return Played(number, steps, carry, sums, *(max(0.0, float(x)) for x in numbers[5:]))
 
+    def _scratch(self) -> np.ndarray:
+        """Returns u8 [B, bytes], which this thread writes anew for each unroll: fresh memory costs more than zstd."""
+        shape = self._num_blocks, self._block_bytes
+        if getattr(_OF_THREAD, "scratch", np.empty(0)).shape != shape:
+            _OF_THREAD.scratch = np.empty(shape, np.uint8)
+        scratch: np.ndarray = _OF_THREAD.scratch
+        return scratch
+
     def _columns(self, leaves: list[np.ndarray]) -> np.ndarray:
-        """Returns u8 [B, bytes], the images of each column one after the other."""
-        columns = np.empty((self._shape[1], self._block_bytes), np.uint8)
-        at = 0
+        """Returns the images of each column one after the other in `_scratch`."""
+        columns, at = self._scratch(), 0
         for leaf, axis, is_image in zip(leaves, self._axes, self._is_image, strict=True):
             if is_image:
                 own = np.moveaxis(leaf, axis, 0)
@@ -203,19 +212,21 @@ class Wire:
         for (shape, dtype), axis, is_image in zip(self._leaves, self._axes, self._is_image, strict=True):
             count = int(np.prod(shape))
             if is_image:
-                end = of_column + count // shape[axis]
-                own = shape[:axis] + shape[axis + 1 :]
-                found.append(np.stack([column[of_column:end].reshape(own) for column in columns], axis))
+                image = np.empty(shape, np.uint8)
+                own = np.moveaxis(image, axis, 0)
+                end = of_column + own[0].size
+                own[...] = columns[:, of_column:end].reshape(own.shape)
+                found.append(image)
                 of_column = end
                 continue
             found.append(np.frombuffer(data, dtype, count, at).reshape(shape))
             at += count * dtype.itemsize
         return found
 
-    def _unpacked(self, data: bytes, at: int, sizes: list[int]) -> list[np.ndarray]:
-        """Returns u8 [bytes] of each column's images; a block that would be larger than these is not unpacked."""
-        columns = []
-        for size in sizes:
+    def _unpacked(self, data: bytes, at: int, sizes: list[int]) -> np.ndarray:
+        """Returns the images of each column in `_scratch`; a block that would be larger than these is not unpacked."""
+        columns = self._scratch()
+        for column, size in zip(columns, sizes, strict=True):
             block = data[at : at + size]
             at += size
             try:
@@ -224,7 +235,7 @@ class Wire:
                     raise errors.EnvironmentFault(
                         f"a block of an unroll holds {found} bytes, expected {self._block_bytes}"
                     )
-                columns.append(self._blocks.unpack((block,))[0][0])
+                self._blocks.unpack_into((block,), (column,))
             except (zstandard.ZstdError, ValueError) as error:
                 raise errors.EnvironmentFault(f"a block of an unroll cannot be unpacked: {error}") from None
         return columns
