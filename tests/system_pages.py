@@ -215,7 +215,7 @@ def results(name: str) -> str:
 
 
 _SCORED = """\
-Interquartile means over seeds at the end of training, on two CPU cores; `benchmarks/learn.sh STUDY` repeats a row.
+Interquartile means over seeds at the end of training, on two CPU cores; `benchmarks/learn.sh NAME` repeats a study.
 [The results](../results.md) say at which commit, and what else ran on the cores."""
 
 
