@@ -1,10 +1,10 @@
 """Sizes of exported policies, and how far they are from the policies themselves, on 1,000 observations of play.
 
-`python benchmarks/exports.py [--steps=20_000]` trains five policies for so many steps, exports each as ONNX and
+`python benchmarks/exports.py [--steps=20_000]` trains six policies for so many steps, exports each as ONNX and
 StableHLO, and plays 200 steps of 5 environments with the policy; both exports get the same observations, and keep their
 own memory. It prints a table: bytes, the largest difference (of real actions from the policy's own; of scores from
-StableHLO's, as the policy gives none), how many actions are the policy's own, and the time of one step of one
-environment. It needs the extra onnx.
+StableHLO's, as the policy gives none, and relative where they are above 1), how many actions are the policy's own, and
+the time of one step of one environment. It needs the extra onnx.
 """
 
 import argparse
@@ -25,6 +25,11 @@ ENVS, STEPS, TIMED = 5, 200, 1_000
 POLICIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "PPO, CartPole": ("ppo", "gymnax:CartPole-v1", {"agent.normalise_observations": True}),
     "PPO with LSTM, Pendulum": ("ppo", "gymnax:Pendulum-v1", {"network.core": "lstm", "learner.minibatches": 4}),
+    "PPO with GTrXL, Pendulum": (
+        "ppo",
+        "gymnax:Pendulum-v1",
+        {"network.core": "gtrxl", "network.core_rows": 16, "network.core_size": 64, "learner.minibatches": 4},
+    ),
     "DQN, dueling, noisy, CartPole": ("dqn", "gymnax:CartPole-v1", {"agent.dueling": True, "agent.noise": 0.5}),
     "SAC, Pendulum": ("sac", "gymnax:Pendulum-v1", {}),
     "PPO, convolutions, MinAtar Breakout": ("ppo", "gymnax:Breakout-MinAtar", {}),
@@ -91,7 +96,8 @@ def compared(policy: Any, step: Any, calls: dict[str, Callable[..., Any]]) -> tu
         key = "scores" if "scores" in step.outputs else "action"
         reference = action if key == "action" else results["StableHLO"][key]
         for form, result in results.items():
-            difference[form] = max(difference[form], float(np.abs(result[key] - reference).max()))
+            apart = np.abs(result[key] - reference) / np.maximum(np.abs(reference), 1)
+            difference[form] = max(difference[form], float(apart.max()))
         environments, timestep = columns[1](environments, action)
     return difference, same
 

@@ -4,6 +4,7 @@ The graph needs no more than ONNX's own operators, of `OPSET`.
 """
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -277,7 +278,9 @@ class _Writer:
         for axis, start in zip(numbers.start_index_map, values[1].tolist(), strict=True):
             starts[axis] = start
         value = self._from(values[0], starts, sizes, avals[0].shape)
-        return self.node("Squeeze", [value, np.asarray(numbers.collapsed_slice_dims, np.int64)])
+        gone = np.asarray(numbers.collapsed_slice_dims, np.int64)
+        # Without an axis, ONNX takes away all of size 1, such as that of one row.
+        return self.node("Squeeze", [value, gone]) if len(gone) else value
 
     def _pad(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         low, high, between = zip(*params["padding_config"], strict=True)
@@ -294,20 +297,29 @@ class _Writer:
         )
         return self.node("Expand", [counted, self._dims(shape)])
 
+    def _cumsum(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
+        return self.node("CumSum", [values[0], np.asarray(params["axis"])], reverse=int(params["reverse"]))
+
     def _dot_general(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
-        """Writes a product over one axis, with the batch axes, if there are any, in front."""
+        """Writes a product of matrices, for which axes of one part (batch, free, summed) become one where they must."""
         (left, right), (left_batch, right_batch) = params["dimension_numbers"]
         count, ranks = len(left_batch), [len(aval.shape) for aval in avals]
-        is_plain = len(left) == 1 and tuple(left_batch) == tuple(right_batch) == tuple(range(count))
-        if not is_plain or (ranks[1] - count > 2) or (count and ranks[0] - count != 2):
-            raise self._unknown("multiplies over several axes")
-        axes = list(range(ranks[0]))
-        axes.remove(left[0])
-        one = self._transposed(values[0], [*axes, left[0]])
-        axes = list(range(ranks[1]))
-        axes.remove(right[0])
-        other = self._transposed(values[1], [*axes[:count], right[0], *axes[count:]])
-        return self.node("MatMul", [one, other])
+        free = [
+            [axis for axis in range(rank) if axis not in (*batch, *summed)]
+            for rank, batch, summed in zip(ranks, (left_batch, right_batch), (left, right), strict=True)
+        ]
+        one = self._transposed(values[0], [*left_batch, *free[0], *left])
+        other = self._transposed(values[1], [*right_batch, *right, *free[1]])
+        if len(left) == 1 and len(free[1]) < 2 and (not count or len(free[0]) == len(free[1]) == 1):
+            return self.node("MatMul", [one, other])
+        sizes = [
+            [math.prod(aval.shape[i] for i in axes) for axes in (rest, summed)]
+            for aval, rest, summed in zip(avals, free, (left, right), strict=True)
+        ]
+        batch = [avals[0].shape[axis] for axis in left_batch]
+        one = self.node("Reshape", [one, self._dims([*batch, *sizes[0]])])
+        other = self.node("Reshape", [other, self._dims([*batch, *sizes[1][::-1]])])
+        return self.node("Reshape", [self.node("MatMul", [one, other]), self._dims(shape)])
 
     def _conv_general_dilated(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         numbers = params["dimension_numbers"]

@@ -26,6 +26,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lstm": ("ppo", PENDULUM, {"network.core": "lstm", "agent.normalise_observations": True}),
     "gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.layer_norm": True}),
     "mingru": ("a2c", PENDULUM, {"network.core": "mingru"}),
+    "gtrxl": ("ppo", PENDULUM, {"network.core": "gtrxl", "network.core_rows": 6}),
     "dqn": ("dqn", CARTPOLE, {"agent.dueling": True, "agent.noise": 0.5}),
     "rainbow": ("rainbow", CARTPOLE, {"agent.num_atoms": 11, "network.head_size": 8}),
     "sac": ("sac", PENDULUM, {}),
@@ -41,6 +42,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 READ = {
     **{"lstm": {"is_first", "carry/core/memory/0", "carry/core/memory/1"}},
     **dict.fromkeys(("gru", "mingru", "vector of choices"), {"is_first", "carry/core/memory"}),
+    "gtrxl": {"is_first", "carry/core/memory/0/0", "carry/core/memory/0/1", "carry/core/memory/1"},
     "r2d2": {"is_first", "reward", "carry/action", "carry/core/memory/0", "carry/core/memory/1"},
     "convolutions": {"is_first", "carry/core/frames", "carry/core/memory/0", "carry/core/memory/1"},
     "residual": {"is_first", "carry/core/frames"},
