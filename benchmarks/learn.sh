@@ -217,4 +217,9 @@ study masks_connect_four 5 "${masks[@]}" -- --system=ppo --env=pgx:connect_four 
 study masks_snake 5 "${masks[@]}" -- --system=ppo --env=jumanji:Snake-v1 --steps=500_000
 study masks_minesweeper 5 "${masks[@]}" -- --system=ppo --env=jumanji:Minesweeper-v0 --steps=300_000
 study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --steps=300_000
+# Rewards that chance finds once in 2^20 episodes.
+study deep_sea 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=gymnax:DeepSea-bsuite \
+  --env.params.size=20 --steps=500_000 --env.num_envs=32 --layout.unroll_length=64
+study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
+study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=5_000_000
 exit $failed

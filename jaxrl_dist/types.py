@@ -23,12 +23,12 @@ def short_repr(record: Any) -> str:
         record: `NamedTuple`; a mapping in it is written as its keys.
 
     Returns:
-        Such as `Axis(functions sum, max)`.
+        Such as `Axis(functions sum, max, gather)`.
 
     Example:
         >>> from jaxrl_dist import types
         >>> print(types.short_repr(types.LOCAL))
-        Axis(functions sum, max)
+        Axis(functions sum, max, gather)
     """
     values, functions = [], []
     for name, value in record._asdict().items():
@@ -208,6 +208,33 @@ class LossOutput(NamedTuple):
     unweighted: Array | float = 0.0
 
 
+class Gradient(NamedTuple):
+    """Gradient of a minibatch, over the taught rows of one device or of all.
+
+    Attributes:
+        sums: tree of the network's parameters, the gradient of the summed loss.
+        loss: f32 [], that loss.
+        valid: f32 [], taught rows behind it.
+        metrics: name -> f32 [], summed over them.
+        maxima: name -> f32 [], the largest of them.
+        priorities: f32 [N], of the items of this device.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> one = jnp.ones(())
+        >>> types.Gradient({"w": jnp.ones(3)}, one, 4 * one, {}, {}, jnp.zeros(4)).sums["w"].shape
+        (3,)
+    """
+
+    sums: ArrayTree
+    loss: Array
+    valid: Array
+    metrics: dict[str, Array]
+    maxima: dict[str, Array]
+    priorities: Array
+
+
 class Sample(NamedTuple):
     """N windows drawn from a replay.
 
@@ -225,11 +252,12 @@ class Sample(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Reductions over all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
+    """Reductions and rows of all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
 
     Attributes:
         sum: (tree) -> tree, each leaf summed over devices.
         max: (tree) -> tree, likewise the largest.
+        gather: (tree of [N, ...]) -> tree of [devices × N, ...], the rows of all devices in their order.
 
     Example:
         >>> from jaxrl_dist import types
@@ -239,13 +267,14 @@ class Axis(NamedTuple):
 
     sum: Callable[[ArrayTree], ArrayTree]
     max: Callable[[ArrayTree], ArrayTree]
+    gather: Callable[[ArrayTree], ArrayTree]
 
 
 def _identity(tree: ArrayTree) -> ArrayTree:
     return tree
 
 
-LOCAL = Axis(sum=_identity, max=_identity)
+LOCAL = Axis(sum=_identity, max=_identity, gather=_identity)
 
 
 class Part(NamedTuple):

@@ -66,8 +66,10 @@ SMALL["a2c"] = {
     "network.torso": "mlp",
     "steps": 1280,
 }
+SMALL["es"] = SMALL["a2c"]
 SMALL["ga3c"] = SMALL["a3c"] = SMALL["a2c"]
 SMALL["dppo"] = SMALL["ppo"]
+SMALL["rnd"] = SMALL["ppo"] | {"agent.feature_size": 8}
 SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]
 SMALL["seed_impala"] = SMALL["impala"]

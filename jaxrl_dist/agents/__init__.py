@@ -16,6 +16,15 @@ def no_exploration(params: types.Params, env_index: Array, num_envs: int, progre
     return ()
 
 
+def no_loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
+    """Stands for the loss of an agent that gives its gradient itself; nobody calls it.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError("this agent has no loss, it gives its gradient itself")
+
+
 def no_adaptation(params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis) -> types.Params:
     """Returns the parameters unchanged, for agents without statistics."""
     del sequences, metrics, axis
@@ -45,7 +54,8 @@ class Agent(NamedTuple):
         act: (params, `types.ActInputs`) -> `types.ActOutput`.
         evaluate: likewise, greedy or mode.
         prepare: (params, `types.LossInputs` of an unroll) -> batch, leaves [N', ...].
-        loss: (params, `types.LossInputs` of that batch) -> `types.LossOutput`, leaves f32 [N'].
+        loss: (params, `types.LossInputs` of that batch) -> `types.LossOutput`, leaves f32 [N']; `no_loss` for an agent
+            with a `gradient`.
         staleness: age of the policy that acted; a layout that cannot guarantee it is refused. `none`: the newest
             policy, whose rows are learned from once; `own`: the newest policy, whose rows are learned from repeatedly
             with targets that are made once; `corrected` or `any`: also older policies.
@@ -56,6 +66,8 @@ class Agent(NamedTuple):
         exploration: (params, env_index i32 [B], num_envs, progress f32 []) -> tree of [B, ...], once per unroll.
         epoch: (batch, order i32 [M, N' / M], axis) -> batch: computes once per epoch, over all devices, values that
             depend on which items are in a minibatch; None if there are none.
+        gradient: (params, `types.LossInputs` of the batch, once per update) -> `types.Gradient` over the rows of all
+            devices, of which the learner reduces nothing; None takes it of `loss`. For an agent of staleness `none`.
         adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
         target: (network) -> target network; `()` for an agent without one.
         parts: key of the network's dict -> `types.Part`, for networks whose values have an optimiser each; empty if one
@@ -66,6 +78,7 @@ class Agent(NamedTuple):
             minibatch's loss, means over all devices; None leaves it to the learner's schedule.
         adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; parameters whose
             first value is a setting keep it.
+        fresh_episodes: whether all environments begin anew where an unroll opens; for anakin.
 
     Example:
         >>> import jax
@@ -94,12 +107,14 @@ class Agent(NamedTuple):
     keeps_sequences: bool = False
     exploration: Callable[..., ArrayTree] = no_exploration
     epoch: Callable[..., ArrayTree] | None = None
+    gradient: Callable[[types.Params, types.LossInputs], types.Gradient] | None = None
     adapt: Callable[..., types.Params] = no_adaptation
     target: Callable[[ArrayTree], ArrayTree] = no_target
     parts: Mapping[str, types.Part] = {}
     first_error: Callable[[types.Unroll], Array] | None = None
     pace: Callable[[Array, Mapping[str, Array]], Array] | None = None
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
+    fresh_episodes: bool = False
 
     def __repr__(self) -> str:
         return types.short_repr(self)

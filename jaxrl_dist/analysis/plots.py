@@ -224,7 +224,7 @@ def draw_run(folder: pathlib.Path, settings: resolve.Resolved) -> None:
     whole = numbers.curve([metrics.read(folder)])
     grouped = sweep.by_combination(settings, list(whole.returns.T))
     curves = {
-        sweep.describe(values) or settings["system"]: whole._replace(returns=np.stack(members, axis=1))
+        sweep.label(settings.settings, values) or settings["system"]: whole._replace(returns=np.stack(members, axis=1))
         for values, members in grouped
     }
     params = resolve.env_params(settings.settings)

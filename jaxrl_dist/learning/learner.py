@@ -127,32 +127,12 @@ class LearnerState(NamedTuple):
     pace: ArrayTree = ()
 
 
-class Gradient(NamedTuple):
-    """Gradient of a minibatch, over the taught rows of one device or of all.
-
-    Attributes:
-        sums: tree of the network's parameters, the gradient of the summed loss.
-        loss: f32 [], that loss.
-        valid: f32 [], taught rows behind it.
-        metrics: name -> f32 [], summed over them.
-        maxima: name -> f32 [], the largest of them.
-        priorities: f32 [N], of the items of this device.
-    """
-
-    sums: ArrayTree
-    loss: Array
-    valid: Array
-    metrics: dict[str, Array]
-    maxima: dict[str, Array]
-    priorities: Array
-
-
 class Learner(NamedTuple):
     """Pure functions of one learner.
 
     Attributes:
         init: (params) -> `LearnerState`.
-        gradients: (params, `types.LossInputs`, weights [N]) -> `Gradient` of this device.
+        gradients: (params, `types.LossInputs`, weights [N]) -> `types.Gradient` of this device.
         prepare: (params, `types.LossInputs` of an unroll) -> batch that is one minibatch, for layouts that take one
             gradient of an unroll.
         apply: (state, gradient of all devices, progress) -> (state, metrics).
@@ -163,7 +143,7 @@ class Learner(NamedTuple):
     """
 
     init: Callable[[types.Params], LearnerState]
-    gradients: Callable[[types.Params, types.LossInputs, Array], Gradient]
+    gradients: Callable[[types.Params, types.LossInputs, Array], types.Gradient]
     prepare: Callable[[types.Params, types.LossInputs], ArrayTree]
     apply: Callable[..., tuple[LearnerState, dict[str, Array]]]
     advance: Callable[[LearnerState], LearnerState]
@@ -324,14 +304,18 @@ def _step(
     static: _Static, state: LearnerState, inputs: types.LossInputs, weights: Array
 ) -> tuple[LearnerState, Array, _Measured]:
     """Takes one gradient over all devices, and makes one step."""
-    gradient = _gradients(static.agent, state.params, inputs, weights)
-    # One collective for all; maxima and priorities stay on their device.
-    sums, valid, metrics = static.axis.sum((gradient.sums, gradient.valid, gradient.metrics))
-    state, metrics = _apply(static, state, gradient._replace(sums=sums, valid=valid, metrics=metrics), inputs.progress)
-    return state, gradient.priorities, _Measured(valid, metrics, gradient.maxima)
+    if static.agent.gradient is not None:
+        gradient = static.agent.gradient(state.params, inputs)
+    else:
+        gradient = _gradients(static.agent, state.params, inputs, weights)
+        # One collective for all; maxima and priorities stay on their device.
+        sums, valid, metrics = static.axis.sum((gradient.sums, gradient.valid, gradient.metrics))
+        gradient = gradient._replace(sums=sums, valid=valid, metrics=metrics)
+    state, metrics = _apply(static, state, gradient, inputs.progress)
+    return state, gradient.priorities, _Measured(gradient.valid, metrics, gradient.maxima)
 
 
-def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInputs, weights: Array) -> Gradient:
+def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInputs, weights: Array) -> types.Gradient:
     def objective(network: ArrayTree) -> tuple[Array, types.LossOutput]:
         output = agent.loss(params._replace(network=network), inputs)
         return jnp.sum(weights * output.loss + output.unweighted), output
@@ -340,11 +324,11 @@ def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInpu
     # One sum of all rows instead of one sum each.
     valid, *metrics = jnp.stack([output.valid, *output.metrics.values()]).sum(-1)
     named, maxima = dict(zip(output.metrics, metrics, strict=True)), jax.tree.map(jnp.max, output.maxima)
-    return Gradient(sums, loss, valid, named, maxima, output.priority)
+    return types.Gradient(sums, loss, valid, named, maxima, output.priority)
 
 
 def _apply(
-    static: _Static, state: LearnerState, gradient: Gradient, progress: Array
+    static: _Static, state: LearnerState, gradient: types.Gradient, progress: Array
 ) -> tuple[LearnerState, dict[str, Array]]:
     config, parts = static.config, static.agent.parts
     valid = jnp.maximum(gradient.valid, 1.0)

@@ -1,4 +1,4 @@
-"""Makes an agent and a learner whose settings are arrays, one number per member of a sweep.
+"""Makes an agent and a learner whose settings are arrays, one number per member of a sweep; lets members take over.
 
 The values are frozen statistics in the parameters, so layouts, checkpoints and evaluations know nothing of them. A
 function that takes parameters builds agent and learner from these values while it is traced.
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, types
+from jaxrl_dist.agents import wrapping
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -42,30 +43,25 @@ def over(names: Sequence[str], build: Build) -> tuple[agents.Agent, learners.Lea
     def own(params: types.Params) -> types.Params:
         return params._replace(statistics=params.statistics.own)
 
-    def with_values(inner: types.Params, values: dict[str, Array]) -> types.Params:
-        return inner._replace(statistics=Statistics(values, inner.statistics))
+    def put(params: types.Params, inner: types.Params) -> types.Params:
+        return inner._replace(statistics=Statistics(params.statistics.values, inner.statistics))
 
     def init(key: Array) -> types.Params:
-        return with_values(agent.init(key), {name: jnp.zeros(()) for name in names})
-
-    def adapt(params: types.Params, *rest: Any) -> types.Params:
-        return with_values(built(params)[0].adapt(own(params), *rest), params.statistics.values)
+        inner = agent.init(key)
+        return inner._replace(statistics=Statistics({name: jnp.zeros(()) for name in names}, inner.statistics))
 
     def adopt(params: types.Params, other: types.Params) -> types.Params:
-        return with_values(agent.adopt(own(params), own(other)), params.statistics.values)
-
-    def with_params(name: str) -> Callable[..., Any]:
-        return lambda params, *rest: getattr(built(params)[0], name)(own(params), *rest)
+        return put(params, agent.adopt(own(params), own(other)))
 
     def learner_init(params: types.Params) -> learners.LearnerState:
         return learner.init(own(params))._replace(params=params)
 
     def update(state: learners.LearnerState, *rest: Any) -> tuple[learners.LearnerState, Array, dict[str, Array]]:
         updated, priorities, metrics = built(state.params)[1].update(state._replace(params=own(state.params)), *rest)
-        return updated._replace(params=with_values(updated.params, state.params.statistics.values)), priorities, metrics
+        return updated._replace(params=put(state.params, updated.params)), priorities, metrics
 
-    named: Any = {name: with_params(name) for name in ("act", "evaluate", "prepare", "loss", "exploration")}
-    swept = agent._replace(init=init, adapt=adapt, adopt=adopt, **named)
+    place = wrapping.Place(own, put)
+    swept = wrapping.forwarded(agent, place, init, lambda params: built(params)[0])._replace(adopt=adopt)
     return swept, learner._replace(init=learner_init, update=update)
 
 
@@ -79,6 +75,81 @@ def set_values(params: types.Params, combinations: Sequence[Mapping[str, float]]
 
     values = {name: placed(name, old) for name, old in params.statistics.values.items()}
     return params._replace(statistics=params.statistics._replace(values=values))
+
+
+# Jaderberg et al. 2017, section 4.1.1: a member in the bottom 20 % copies one of the top 20 %; each value is multiplied
+# by one of two factors, or drawn anew "with some probability", here that of RLlib's PopulationBasedTraining.
+_SHARE, _FACTORS, _ANEW = 0.2, (0.8, 1.2), 0.25
+
+
+def exploit(
+    state: learners.LearnerState, returns: Array, keys: Array, bounds: Mapping[str, tuple[float, float]]
+) -> tuple[learners.LearnerState, Array]:
+    """Lets the worst members of each population go on from members among its best, with other values.
+
+    Of C members the worst C / 5, at least one, each take over parameters, optimiser and target network of a member that
+    is drawn from as many of the best. Environments and replays stay where they are.
+
+    Args:
+        state: leaves [S, ...] of C · N members: N populations, the first members of all of them first.
+        returns: f32 [S], of the last evaluation.
+        keys: typed keys [N], of this evaluation, one for each population.
+        bounds: name of a setting -> smallest and largest value. New values are drawn between their logarithms, or, if
+            the smallest is not above 0, between themselves.
+
+    Returns:
+        `learner.LearnerState`, and i32 [S], the member that each one goes on from.
+
+    Source: Jaderberg et al. 2017, "Population based training of neural networks", algorithm 1 and section 4.1.1.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.learning import learner, members
+        >>> values = {"learner.learning_rate": jnp.array([1e-4, 1e-3, 1e-2])}
+        >>> params = types.Params({"w": jnp.arange(3.0)}, members.Statistics(values, ()))
+        >>> state = learner.LearnerState(params, (), (), jnp.zeros(3, int))
+        >>> keys, bounds = jax.random.split(jax.random.key(0), 1), {"learner.learning_rate": (1e-4, 1e-2)}
+        >>> after, source = members.exploit(state, jnp.array([5.0, 9.0, 1.0]), keys, bounds)
+        >>> print(source, after.params.network["w"])
+        [0 1 1] [0. 1. 1.]
+    """
+    populations = keys.shape[0]
+    choose_keys, explore_keys = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+    chosen = jax.vmap(_chosen)(returns.reshape(-1, populations).T, choose_keys).T
+    source = (chosen * populations + jnp.arange(populations)).reshape(-1)
+    state = jax.tree.map(lambda x: x[source], state)
+    replaced = (source != jnp.arange(len(source))).reshape(-1, populations)
+
+    def explored(number: int, name: str, value: Array) -> Array:
+        own_keys = jax.vmap(jax.random.fold_in, (0, None))(explore_keys, number)
+        changed = jax.vmap(lambda x, key: _explored(x, key, bounds[name]), (1, 0), 1)
+        old = value.reshape(-1, populations)
+        return jnp.where(replaced, changed(old, own_keys), old).reshape(-1)
+
+    statistics = state.params.statistics
+    values = {name: explored(i, name, statistics.values[name]) for i, name in enumerate(sorted(statistics.values))}
+    return state._replace(params=state.params._replace(statistics=statistics._replace(values=values))), source
+
+
+def _chosen(returns: Array, key: Array) -> Array:
+    """Returns i32 [C], the member of a population that each goes on from; of equal returns the last is the best."""
+    size = returns.shape[0]
+    count = max(1, round(size * _SHARE))
+    order = jnp.argsort(returns)
+    return jnp.arange(size).at[order[:count]].set(jax.random.choice(key, order[-count:], (count,)))
+
+
+def _explored(values: Array, key: Array, bounds: tuple[float, float]) -> Array:
+    """Returns other values f32 [C] for a setting, within its bounds."""
+    low, high = bounds
+    factor_key, whether_key, draw_key = jax.random.split(key, 3)
+    factor = jnp.where(jax.random.bernoulli(factor_key, 0.5, values.shape), *_FACTORS)
+    share = jax.random.uniform(draw_key, values.shape)
+    drawn = low * (high / low) ** share if low > 0 else low + (high - low) * share
+    anew = jax.random.bernoulli(whether_key, _ANEW, values.shape)
+    return jnp.clip(jnp.where(anew, drawn, values * factor), low, high)
 
 
 def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_dist import agents
+from jaxrl_dist import agents, errors
 from jaxrl_dist import replay as replays
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import unroll
@@ -114,6 +114,24 @@ class LayoutParts(NamedTuple):
     num_envs: int
     mesh: Mesh
     rebuild: Callable[[], tuple[agents.Agent, Any]] = _cannot_rebuild
+
+
+def check_goes_on(parts: LayoutParts, layout: str) -> None:
+    """Checks that an agent's environments need not begin anew with every unroll, in a layout where they go on.
+
+    Args:
+        parts: of the run.
+        layout: name of the layout.
+
+    Raises:
+        UsageError: they must.
+    """
+    if parts.agent.fresh_episodes:
+        raise errors.UsageError(
+            errors.given("layout", layout),
+            ": this system's environments begin anew with every unroll; valid: ",
+            errors.given("layout", "anakin"),
+        )
 
 
 class Diagnosis(NamedTuple):

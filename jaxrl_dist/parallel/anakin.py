@@ -138,8 +138,12 @@ class Anakin(parallel.Layout):
     ) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""
         act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
-        env_index = meshes.global_columns(self._columns)
-        exploration = self._parts.agent.exploration(params, env_index, self._parts.num_envs, i / total)
+        env_index, agent = meshes.global_columns(self._columns), self._parts.agent
+        exploration = agent.exploration(params, env_index, self._parts.num_envs, i / total)
+        if agent.fresh_episodes:
+            reset_key, act_key = jax.random.split(act_key)
+            state, timestep = envs.columns(self._parts.environment).reset(reset_key, env_index)
+            actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         return *self._unroll(params, actors, act_key, exploration, version), learn_key
 
     def _iterate(

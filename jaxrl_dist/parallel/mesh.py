@@ -31,7 +31,16 @@ def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> type
     return split([collective(vector, "devices") for vector in joined])
 
 
-AXIS = types.Axis(sum=functools.partial(_reduce, jax.lax.psum), max=functools.partial(_reduce, jax.lax.pmax))
+def _gather(tree: types.ArrayTree) -> types.ArrayTree:
+    """Puts the rows [N, ...] of all devices one after the other."""
+    if jax.lax.axis_size("devices") == 1:
+        return tree
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, "devices", tiled=True), tree)
+
+
+AXIS = types.Axis(
+    sum=functools.partial(_reduce, jax.lax.psum), max=functools.partial(_reduce, jax.lax.pmax), gather=_gather
+)
 
 
 def make(devices: Sequence[jax.Device], num_seeds: int) -> Mesh:

@@ -192,7 +192,7 @@ def members(view: View) -> list[View]:
         seeds = slice(i * count, (i + 1) * count)
         found.append(
             view._replace(
-                label=f"{view.label}, {sweep.describe(values)}",
+                label=f"{view.label}, {sweep.label(view.settings, values)}",
                 settings={**view.settings, **values, "sweep": ""},
                 origins={**view.origins, **dict.fromkeys(values, "sweep")},
                 records=[_of_seeds(record, seeds) for record in view.records],

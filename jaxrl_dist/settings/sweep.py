@@ -76,6 +76,22 @@ def by_combination(settings: Resolved, per_member: Sequence[Any]) -> list[tuple[
     return [(values, list(per_member[i * count : (i + 1) * count])) for i, values in grouped]
 
 
+def bounds(settings: Resolved) -> dict[str, tuple[float, float]]:
+    """Returns the smallest and the largest value of each setting of a sweep."""
+    found = combinations(settings)
+    return {name: (min(one[name] for one in found), max(one[name] for one in found)) for name in found[0]}
+
+
+def label(settings: Mapping[str, Any], values: Values) -> str:
+    """Returns the label of the members of a combination: its values, with which those of a population only begin.
+
+    Args:
+        settings: by flag name; those of a run from before there were populations lack `population`.
+        values: of the combination.
+    """
+    return f"from {describe(values)}" if values and settings.get("population") else describe(values)
+
+
 def describe(values: Values) -> str:
     """Returns a combination as a label."""
     return " ".join(f"{name}={value:g}" for name, value in values.items())

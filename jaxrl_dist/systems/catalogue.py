@@ -64,6 +64,13 @@ class RunConfig:
         "Several values for numbers of agent and learner; every combination trains with every seed in one program. "
         "Such as learner.learning_rate=1e-4,1e-3;agent.entropy_cost=0,0.01, four combinations.",
     )
+    population: bool = setting(
+        False,
+        "Train the members of the sweep that have the same seed as a population: after each evaluation the worst fifth "
+        "take over parameters and optimiser of members of the best fifth, with values that are multiplied by 0.8 or "
+        "1.2, or drawn anew between the smallest and the largest of the sweep.",
+        source="Jaderberg et al. 2017, section 4.1.1 (truncation selection, perturb and resample)",
+    )
     stop_at_return: float = setting(
         1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
     )
@@ -361,6 +368,7 @@ def resolved(
     )
     found = fitting.fit(dataclasses.replace(resolve.layered(layers, parse, catalogue, family), row=system))
     _check_seeds(found, system.layout(layout).seeds_together)
+    _check_population(found)
     _check_rows(found.settings)
     _check_dtypes(found.settings)
     return found
@@ -492,6 +500,16 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
             f": {found['layout']} trains one seed at a time; valid: ",
             errors.given("layout", "anakin"),
             ", or scripts/study.py with --search",
+        )
+
+
+def _check_population(found: Resolved) -> None:
+    """Refuses a population whose members have the same settings."""
+    if found["population"] and "," not in found["sweep"]:
+        raise errors.UsageError(
+            errors.given("population", "true"),
+            ": its members differ in the values of a sweep; give two or more to ",
+            errors.given("sweep"),
         )
 
 

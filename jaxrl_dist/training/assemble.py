@@ -17,7 +17,7 @@ from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.systems import catalogue, families
-from jaxrl_dist.training import agent_shapes, arguments, evaluation
+from jaxrl_dist.training import agent_shapes, arguments, evaluation, population
 
 
 class Assembly(NamedTuple):
@@ -29,6 +29,7 @@ class Assembly(NamedTuple):
         agent: pure functions.
         layout: programs of the layout.
         evaluate: the evaluation, see `evaluation.make`.
+        exploit: what a population does after it, see `population.make`; None without one.
     """
 
     settings: Resolved
@@ -36,6 +37,7 @@ class Assembly(NamedTuple):
     agent: agents.Agent
     layout: parallel.Layout
     evaluate: Any
+    exploit: population.Exploit | None = None
 
     @property
     def protocol(self) -> str:
@@ -105,7 +107,8 @@ def assemble(
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
     else:
         evaluate = evaluation.make(agent, environment, episodes, max_steps, mesh)
-    return Assembly(settings, environment, agent, layout, evaluate)
+    exploit = population.make(settings, mesh) if settings["population"] else None
+    return Assembly(settings, environment, agent, layout, evaluate, exploit)
 
 
 class Parts(NamedTuple):

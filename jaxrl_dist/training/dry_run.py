@@ -155,11 +155,10 @@ def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: type
     one = jax.tree.map(lambda x: x[0], params)
     rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
     rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
-    exploring = [
-        np.asarray(parts.agent.exploration(one, np.arange(num_envs), num_envs, np.float32(share))) for share in _SHARES
-    ]
-    if any(values.any() for values in exploring):
-        rows["ε"] = [_range(values) for values in exploring]
+    exploring = [parts.agent.exploration(one, np.arange(num_envs), num_envs, np.float32(share)) for share in _SHARES]
+    # Of one number for each environment; noise on parameters is a tree.
+    if not types.is_tree(exploring[0]) and any(np.asarray(values).any() for values in exploring):
+        rows["ε"] = [_range(np.asarray(values)) for values in exploring]
     ends = [settings.settings.get(f"replay.importance_exponent{end}") for end in ("", "_end")]
     if ends[0] is not None:
         rows["β of the importance weights"] = [f"{ends[0] + share * (ends[1] - ends[0]):.3g}" for share in _SHARES]

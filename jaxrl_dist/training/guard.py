@@ -140,7 +140,7 @@ def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
         return "observations and rewards are finite, so the loss, its gradient or the update is not"
     field, member, column, row = failure.source
     seed, number = member % parts.settings["num_seeds"], member // parts.settings["num_seeds"]
-    where = sweep.describe(sweep.combinations(parts.settings)[number])
+    where = sweep.label(parts.settings.settings, sweep.combinations(parts.settings)[number])
     low, high = parts.environment.spec.reward_range
     limits = f" {low:g} to {high:g}" if field == "reward" else ""
     return (

@@ -14,7 +14,17 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
-from jaxrl_dist.training import arguments, assemble, evaluation, guard, predicting, records, resume, session
+from jaxrl_dist.training import (
+    arguments,
+    assemble,
+    evaluation,
+    guard,
+    population,
+    predicting,
+    records,
+    resume,
+    session,
+)
 
 
 class Policy(NamedTuple):
@@ -139,6 +149,8 @@ def load(
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
     one = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[seed_index]), trained)
     values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
+    if parts.settings["population"]:
+        values = population.values(trained)[seed_index]
     settings, spec = parts.settings.replaced(values), parts.environment.spec
     if values:
         # The one combination's values are settings like any others here.
@@ -179,10 +191,10 @@ def evaluate(
     with session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
     evaluation.check_finite(returns, parts.settings.settings)
-    grouped = [
-        {"settings": values, **_summarised(np.stack(of_each))}
-        for values, of_each in sweep.by_combination(parts.settings, list(returns))
-    ]
+    members = sweep.by_combination(parts.settings, list(returns))
+    if parts.settings["population"]:
+        members = [(values, [of_one]) for values, of_one in zip(population.values(trained), returns, strict=True)]
+    grouped = [{"settings": values, **_summarised(np.stack(of_each))} for values, of_each in members]
     return {
         "run": str(run),
         "system": parts.settings["system"],

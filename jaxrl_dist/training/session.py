@@ -21,7 +21,7 @@ from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import checkpoint, events, loggers
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve, sweep
-from jaxrl_dist.training import assemble, evaluation, guard, records, resume
+from jaxrl_dist.training import assemble, evaluation, guard, population, records, resume
 from jaxrl_dist.training import stop as stopping
 
 _CHUNK_S = 1.0
@@ -247,8 +247,8 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
     while True:
         is_last = progress.iteration >= progress.total
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
-            with _saving_at_a_fault(session, state, progress):
-                called = _evaluate(session, state, progress) or called
+            state, told = _evaluate(session, state, progress)
+            called = told or called
         is_late = time.perf_counter() - saved_s >= settings["checkpoint.interval_s"]
         following = _decide(session, bool(is_late and chunks), length)
         if reason := _reason(session, progress, following.stop_code) or called:
@@ -344,24 +344,55 @@ def _publish(session: _Session, record: Mapping[str, Any], said: object = None) 
     return ""
 
 
-def _evaluate(session: _Session, state: Any, progress: records.Progress) -> str:
-    """Evaluates; if a stop cuts it short, the evaluation is due when the run goes on. Returns as `_publish`."""
+def _evaluate(session: _Session, state: Any, progress: records.Progress) -> tuple[Any, str]:
+    """Evaluates; if a stop cuts it short, the evaluation is due when the run goes on.
+
+    Returns:
+        The state that training goes on from, and the answer of `_publish`.
+    """
     params, parts = state.learner.params, session.parts
-    returns = parts.evaluate(
-        params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
-    )
-    if returns is None:
-        return ""
-    evaluation.check_finite(returns, parts.settings.settings)
-    progress.evaluated, progress.last_return = progress.iteration, float(returns.mean())
+    with _saving_at_a_fault(session, state, progress):
+        returns = parts.evaluate(
+            params, session.evaluation_keys, progress.iteration, stopped=lambda: session.stop.requested
+        )
+        if returns is None:
+            return state, ""
+        evaluation.check_finite(returns, parts.settings.settings)
+        _keep_best(session, params, progress, float(returns.mean()))
+        of_population = {}
+        if parts.exploit is not None:
+            # Before the evaluation counts: a run that is saved goes on with these members, or evaluates once more.
+            state, of_population = _exploited(session, state, progress, returns)
+        progress.evaluated = progress.iteration
+    with _saving_at_a_fault(session, state, progress):
+        processes.exchange(None, lambda said: session.check_lock())
+        record = records.evaluation_record(parts, progress, returns) | of_population
+        return state, processes.exchange(None, functools.partial(_publish, session, record))
+
+
+def _keep_best(session: _Session, params: types.Params, progress: records.Progress, score: float) -> None:
+    """Notes the mean return of an evaluation, and saves parameters that have the best one so far."""
+    progress.last_return = score
     session.tick(progress)
     # The evaluation at step 0 is of an untrained policy, and no candidate for the best.
-    if progress.iteration and (progress.best_return is None or progress.last_return > progress.best_return):
-        progress.best_return, progress.seconds_to_best = progress.last_return, progress.wall_s
+    if progress.iteration and (progress.best_return is None or score > progress.best_return):
+        progress.best_return, progress.seconds_to_best = score, progress.wall_s
         session.save("best", params, _steps_meta(session, progress))
-    processes.exchange(None, lambda said: session.check_lock())
-    record = records.evaluation_record(parts, progress, returns)
-    return processes.exchange(None, functools.partial(_publish, session, record))
+
+
+def _exploited(session: _Session, state: Any, progress: records.Progress, returns: np.ndarray) -> Any:
+    """Returns the state that a population goes on with, and its part of the record.
+
+    Members are kept before the first update, which has made none of them better, and where the run ends.
+    """
+    parts, keys = session.parts, session.evaluation_keys
+    assert parts.exploit is not None
+    values = population.values(state.learner.params)
+    is_last = progress.iteration >= progress.total or progress.last_return >= parts.settings["stop_at_return"]
+    if is_last or not progress.iteration:
+        return state, population.record(values, None)
+    learner, source = parts.exploit(state.learner, returns, keys, progress.iteration)
+    return parts.layout.start_from(state, learner), population.record(values, source)
 
 
 def _save(session: _Session, state: Any, progress: records.Progress) -> None:

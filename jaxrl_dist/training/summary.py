@@ -1,5 +1,6 @@
 """Sums up a run at its end: `summary.json` and a few lines."""
 
+import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from jaxrl_dist.analysis import plots
 from jaxrl_dist.runs import aggregate, checkpoint, metrics
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve, sweep
-from jaxrl_dist.training import assemble, records, session
+from jaxrl_dist.training import assemble, population, records, session
 
 
 def write_summary(folder: pathlib.Path, parts: assemble.Assembly, result: session.Result) -> dict[str, Any]:
@@ -66,9 +67,11 @@ _EVALUATION = ("eval_return_iqm", "eval_return_ci95", "eval_return_per_seed", "e
 
 
 def _by_combination(settings: resolve.Resolved, last: dict[str, Any]) -> dict[str, Any]:
-    """Returns the last evaluation of each combination of a sweep, nothing without a sweep."""
+    """Returns the last evaluation of each combination of a sweep, or of each member of a population."""
     if not settings["sweep"] or not last:
         return {}
+    if settings["population"]:
+        return {"population": population.ranked(settings, last)}
     grouped = sweep.by_combination(settings, last["eval_return_per_seed"])
     return {
         "sweep": [
@@ -92,6 +95,8 @@ def describe(folder: pathlib.Path, summary: dict[str, Any]) -> str:
         lines.append(summary["protocol"])
     if summary.get("sweep"):
         lines += _ranked(summary["sweep"])
+    elif summary.get("population"):
+        lines += _best_of_each(summary["population"])
     elif summary["eval_return_mean"] is not None:
         lines.append(_evaluated(summary))
     if summary["steps_per_second"]:
@@ -116,6 +121,16 @@ def _ranked(items: Sequence[Mapping[str, Any]]) -> list[str]:
     for item in sorted(items, key=lambda item: -item["eval_return_mean"]):
         band = f" [{', '.join(map(_shown, item['eval_return_ci95']))}]" if seeds > 1 else ""
         lines.append(f"  {sweep.describe(item['settings'])}: {_shown(item['eval_return_mean'])}{band}")
+    return lines
+
+
+def _best_of_each(members: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lists the best member of the population of each seed, with the values that it ended with."""
+    lines = ["evaluation return of the best member of each population:"]
+    for seed, of_seed in itertools.groupby(members, key=lambda one: one["seed"]):
+        best = next(of_seed)
+        values = sweep.describe(best["settings"])
+        lines.append(f"  seed {seed}, member {best['member']}: {_shown(best['eval_return_mean'])} with {values}")
     return lines
 
 

@@ -89,7 +89,7 @@ def record(
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER
     folder.mkdir(exist_ok=True)
-    swept = sweep.combinations(policy.settings)[0]
+    swept = {name: policy.settings[name] for name in sweep.combinations(policy.settings)[0]}
     of_run = {"settings": swept} if swept else {}
     found = []
     for i, env_seed in enumerate(host_episodes.seeds(seed, "video", 0, 0, episodes).tolist()):

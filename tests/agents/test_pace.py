@@ -92,7 +92,7 @@ def test_a_minibatch_without_taught_rows_leaves_the_step_size() -> None:
     state = rules.init(_params(agent))
     for valid, expected in ((0.0, 1.0), (5.0, 1 / 1.5)):
         sums = jax.tree.map(jnp.ones_like, state.params.network)
-        gradient = learner.Gradient(sums, jnp.float32(0), jnp.float32(valid), {"approx_kl": jnp.float32(1)}, {}, ())  # type: ignore[arg-type]
+        gradient = types.Gradient(sums, jnp.float32(0), jnp.float32(valid), {"approx_kl": jnp.float32(1)}, {}, ())  # type: ignore[arg-type]
         after, metrics = rules.apply(state, gradient, jnp.float32(0))
         np.testing.assert_allclose(after.pace, expected, rtol=1e-6)
         np.testing.assert_allclose(metrics["learning_rate"], (valid > 0) * RULE.learning_rate * expected, rtol=1e-6)

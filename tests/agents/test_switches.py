@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import networks, replay
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, es, impala, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin
 
@@ -65,6 +65,20 @@ ALTERED = {
         "seed": 1,
     },
     "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
+    "rnd": {
+        "agent.normalise_advantage": "none",
+        "agent.intrinsic_weight": 0.2,
+        "agent.extrinsic_weight": 0.2,
+        "agent.intrinsic_discount": 0.5,
+        "agent.predictor_share": 0.9,
+        "agent.feature_size": 4,
+    },
+    "es": {
+        "agent.sigma": 0.5,
+        "agent.weight_decay": 0.1,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 0.01,
+    },
     "a2c": {
         "agent.discount": 0.9,
         "agent.gae_lambda": 0.5,
@@ -189,6 +203,8 @@ ELSEWHERE = {
     | {"network.forget_bias", "network.embedding_size", "network.policy_inputs", "network.value_inputs"}
     | {f"network.core_{name}" for name in ("layers", "heads", "rows")}
     | {f"learner.{name}" for name in ("target_period", "target_rate")},
+    "rnd": {f"agent.{field.name}" for field in dataclasses.fields(ppo.Config)} - {"agent.normalise_advantage"},
+    "es": {"agent.distribution"},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
     "pqn": {"agent.evaluation_epsilon"},
@@ -201,6 +217,8 @@ ELSEWHERE = {
 BASE = {
     "ppo": {"network.shared": False},
     "dppo": {},
+    "rnd": {},
+    "es": {},
     "a2c": {},
     "impala": {"layout": "anakin"},
     "pqn": {"learner.learning_rate": 0.03},
@@ -240,6 +258,8 @@ def test_every_switch_bites(small, system, name):
 def test_no_switch_is_missing_from_the_test_above():
     owners = {
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
+        "rnd": {"agent": rnd},
+        "es": {"agent": es},
         "a2c": {"agent": a2c},
         "impala": {"agent": impala},
         "pqn": {"agent": pqn},
@@ -291,7 +311,7 @@ def test_switches_of_a_transformer_bite(small, name, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["ppo", "a2c"])
+@pytest.mark.parametrize("system", ["ppo", "a2c", "es"])
 @pytest.mark.parametrize("name,value", [("agent.distribution", "tanh_gaussian")])
 def test_switches_of_continuous_control_bite(small, name, value, system):
     # Its actions lie in [-1, 1], as a squashed policy needs.

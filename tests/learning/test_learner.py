@@ -14,7 +14,7 @@ from fakes import calls
 from oracles import learner as oracle
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.learning import learner, optimizers
 from jaxrl_dist.parallel import mesh as meshes
 
@@ -36,6 +36,9 @@ CASES = {
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
     "dppo": (ppo, ppo.Config(clip_epsilon=0.0, clip_value=0.0, kl_penalty=2.0, kl_target=1e-3), SPEC, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
+    # A draw of rows is each device's own.
+    "rnd": (rnd, rnd.Config(predictor_share=1.0, feature_size=4), SPEC, NETWORK),
+    "rnd-lstm": (rnd, rnd.Config(predictor_share=1.0, feature_size=4, scale_rewards=True), SPEC, LSTM),
     "a2c": (a2c, A2C, SPEC, NETWORK),
     "a2c-gaussian": (a2c, a2c.Config(gae_lambda=0.9), BOX, NETWORK),
     "a2c-lstm": (a2c, A2C, SPEC, LSTM),
@@ -166,11 +169,12 @@ def test_a_gradient_step_has_one_collective_and_the_advantages_of_an_epoch_two(c
     assert (found.count(epoch), found.count(minibatch)) == (4, 2)
 
 
-def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
+def _poisoned(unroll: types.Unroll, taught_row: int | None, arrives: bool) -> types.Unroll:
     """Replaces everything that must teach nothing by finite garbage.
 
     What leaves a LAST row: its action and log-probability, what was seen at a termination, the reward and discount of
-    the FIRST row after it. With `taught_row`, whole windows whose taught row is LAST.
+    the FIRST row after it. With `taught_row`, whole windows whose taught row is LAST. With `arrives` the agent learns
+    from what it arrives at, so that the last observation teaches.
     """
     step_type = unroll.steps.timestep.step_type
     last, first = step_type == types.LAST, step_type == types.FIRST
@@ -185,7 +189,7 @@ def _poisoned(unroll: types.Unroll, taught_row: int | None) -> types.Unroll:
         last = jnp.broadcast_to(last[taught_row], last.shape)
         first = last
     # A truncated episode bootstraps from its last observation, a terminated one from nothing.
-    unseen = last & (timestep.discount == 0) if taught_row is None else last
+    unseen = last & (timestep.discount == 0) & (not arrives) if taught_row is None else last
     timestep = timestep._replace(
         reward=garbage(timestep.reward, first, 1e3),
         discount=garbage(timestep.discount, first, 0.5),
@@ -204,7 +208,7 @@ def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
     agent, sample = _sample(case, seed=3)
     step_type = np.asarray(sample.sequences.steps.timestep.step_type)
     taught_row = agent.context if agent.taught == 1 else None
-    poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row))
+    poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row, case.startswith("rnd")))
     assert (step_type[:-1] == types.LAST).any()
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), sample.sequences.steps, poison.sequences.steps)
     assert sum(jax.tree.leaves(changed)) >= 3
@@ -329,7 +333,7 @@ def test_the_optimisers_are_optax_s(name, oracle):
     # RAdam's steps are those of adam after the fifth only.
     for _ in range(8):
         grads = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), jnp.float32), reference)
-        gradient = learner.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
+        gradient = types.Gradient(jax.tree.map(lambda g: 5 * g, grads), jnp.float32(0), jnp.float32(5), {}, {}, ())
         state, _ = rules.apply(state, gradient, jnp.float32(0))
         updates, other_state = other.update(grads, other_state, reference)
         reference = optax.apply_updates(reference, updates)
@@ -359,7 +363,7 @@ def test_two_steps_are_those_of_the_rule_written_out(name):
     target = params
     for update in (1, 2):
         sums = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), state.params.network)
-        gradient = learner.Gradient(sums, jnp.float32(0), jnp.float32(5), {"x": jnp.float32(10)}, {}, ())
+        gradient = types.Gradient(sums, jnp.float32(0), jnp.float32(5), {"x": jnp.float32(10)}, {}, ())
         state, metrics = rules.apply(state, gradient, jnp.float32(0.5))
         state = rules.advance(state)
         mean = [x / (1 if rule.reduction == "sum" else 5) for x in jax.tree.leaves(sums)]

@@ -146,7 +146,7 @@ def test_each_part_of_a_network_has_its_own_state_and_step_size() -> None:
     rules = learner.make(config, agent, types.LOCAL)
     state = rules.init(agent.init(jax.random.key(0)))
     ones = jax.tree.map(jnp.ones_like, state.params.network)
-    gradient = learner.Gradient(ones, jnp.float32(0), jnp.float32(1), {}, {}, jnp.zeros(0))
+    gradient = types.Gradient(ones, jnp.float32(0), jnp.float32(1), {}, {}, jnp.zeros(0))
     after, _ = rules.apply(state, gradient, jnp.float32(0.0))
     for name, expected in (("policy", policy_rate), ("critic", rate)):
         for old, new in zip(

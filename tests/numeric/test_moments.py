@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from jaxrl_dist import types
 from jaxrl_dist.numeric import moments as statistics
 
-DEVICES = types.Axis(sum=lambda x: jax.lax.psum(x, "devices"), max=lambda x: jax.lax.pmax(x, "devices"))
+DEVICES = types.Axis(
+    sum=lambda x: jax.lax.psum(x, "devices"), max=lambda x: jax.lax.pmax(x, "devices"), gather=lambda x: x
+)
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, sac
+from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.agents.shared import actor_critic, normalisation
 from jaxrl_dist.learning import learner
 from jaxrl_dist.networks import noisy
 from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import mesh
 
-MODULES = {"a2c": a2c, "dpg": dpg, "dqn": dqn, "impala": impala, "ppo": ppo, "pqn": pqn, "r2d2": r2d2, "sac": sac}
+MODULES = {"a2c": a2c, "dpg": dpg, "dqn": dqn, "impala": impala, "ppo": ppo, "pqn": pqn, "r2d2": r2d2, "rnd": rnd}
+MODULES |= {"sac": sac}
 # Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
 D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
 LOW, HIGH = np.array([-1.0, -2.0]), np.array([1.0, 6.0])
@@ -164,6 +165,7 @@ def learn(
     weights: np.ndarray | None = None,
     penalty: float = 0.0,
     devices: int = 1,
+    around: Callable[[Any], Any] = lambda own: own,
 ) -> Found:
     """Prepares a batch by the parameters that acted, and takes the loss and its gradient by those of now.
 
@@ -176,6 +178,7 @@ def learn(
         weights: importance weights [B].
         penalty: DPPO's weight.
         devices: over which the columns are dealt out, one half after the other.
+        around: makes statistics of those of the agent inside, for a wrapper.
     """
     axis = mesh.AXIS if devices > 1 else types.LOCAL
     gradients = learner.make(learner.Config(), made.agent, axis).gradients
@@ -190,7 +193,7 @@ def learn(
         found = gradients(now, inputs._replace(batch=batch), jnp.tile(weights, count // len(weights)))
         return found, list(_DRAWN)
 
-    statistics = _statistics(made, given, penalty)
+    statistics = around(_statistics(made, given, penalty))
     columns = given["step_type"].shape[1]
     with wide(), unittest.mock.patch.object(jax.random, "normal", _recorded(jax.random.normal)):
         fixed = [types.Params(_named(_shapes(made), x), statistics) for x in (acted or now, now)]
@@ -225,6 +228,22 @@ def adapt(
         weights = [np.asarray(mapped(_named(_shapes(made), network), sequences)) for network in ended]
     assert all((weight == weight[0]).all() for weight in weights)
     return [float(weight[0]) for weight in weights]
+
+
+def moved(
+    made: Made, given: dict[str, Any], ended: dict[str, Any], around: Callable[[Any], Any], devices: int = 1
+) -> Any:
+    """Statistics of each device, leaves [devices, ...], after an update that ended with these parameters."""
+    axis = mesh.AXIS if devices > 1 else types.LOCAL
+    statistics = around(_statistics(made, given, 0.0))
+
+    def one(network: Any, sequences: Any) -> Any:
+        return made.agent.adapt(types.Params(network, statistics), sequences, {}, axis).statistics
+
+    with wide():
+        mapped = jax.jit(jax.vmap(one, (None, 0), axis_name="devices"))
+        (sequences,) = _dealt((_unroll(made, given),), devices)
+        return jax.tree.map(np.asarray, mapped(_named(_shapes(made), ended), sequences))
 
 
 class Played(NamedTuple):

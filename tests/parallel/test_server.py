@@ -14,8 +14,8 @@ from jaxrl_dist.parallel import async_gradient
 from jaxrl_dist.parallel.async_gradient import schedules, server
 
 
-def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> learner.Gradient:
-    return learner.Gradient(
+def gradient(value: float, loss: float = 1.0, valid: float = 2.0) -> types.Gradient:
+    return types.Gradient(
         jnp.full(3, value), jnp.float32(loss * valid), jnp.float32(valid), {"m": jnp.float32(4.0)}, {}, ()
     )
 
@@ -33,7 +33,7 @@ def judge(**settings: Any) -> Any:
     step, state, served = parts(**settings)
     step = jax.jit(step)
 
-    def feed(one: learner.Gradient, age: int = 0) -> server.Verdict:
+    def feed(one: types.Gradient, age: int = 0) -> server.Verdict:
         nonlocal state, served
         state, served, verdict, feed.metrics = step(state, served, one, state.updates - age, jnp.float32(0))  # type: ignore[attr-defined]
         feed.params, feed.updates = np.asarray(state.params.network), int(state.updates)  # type: ignore[attr-defined]

@@ -82,10 +82,13 @@ def initial(config: Settings, observation_spec: ArrayTree) -> Statistics:
 
 def observed(config: Settings, spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
     """Returns the environment's spec with observations as the network gets them."""
-    if config.normalise_observations or config.clip_observations:
-        as_real = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), numbers(spec.observation))
-        spec = spec._replace(observation=with_numbers(spec.observation, as_real))
-    return spec
+    return as_real(spec) if config.normalise_observations or config.clip_observations else spec
+
+
+def as_real(spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
+    """Returns the environment's spec with the numbers of observations as f32, as they are once normalised."""
+    real = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), numbers(spec.observation))
+    return spec._replace(observation=with_numbers(spec.observation, real))
 
 
 def initial_return(config: Settings, batch_size: int) -> ArrayTree:

@@ -116,6 +116,7 @@ class AsyncGradient(parallel.Layout):
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
+        parallel.check_goes_on(parts, "async_gradient")
         self.plan = plan = plans.Plan(parts)
         self.mesh, self.rows_per_iteration = parts.mesh, plan.width * parts.config.unroll_length
         self.placement = placement.table([(one, plan.width) for one in plan.devices], list(parts.mesh.devices.flat))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_dist import envs, parallel
+from jaxrl_dist import envs, parallel, types
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import keys as run_keys
@@ -117,7 +117,7 @@ class Plan:
         return [Work(**(played if self.plays(i) else {}), **(learned if self.learns(i) else {})) for i in each]
 
     @property
-    def gradient_struct(self) -> learners.Gradient:
+    def gradient_struct(self) -> types.Gradient:
         """The gradient that the server gets, of `jax.ShapeDtypeStruct`."""
         # The last member always learns.
         gradient = self.work_structs[-1].gradient

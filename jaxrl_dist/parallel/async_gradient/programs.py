@@ -44,7 +44,7 @@ class Kept(NamedTuple):
     """
 
     held: Held
-    gradient: learners.Gradient
+    gradient: types.Gradient
     pushed: Any
 
 
@@ -60,7 +60,7 @@ class Work(NamedTuple):
         priorities: new priorities of these items.
     """
 
-    gradient: learners.Gradient | None = None
+    gradient: types.Gradient | None = None
     given: Any = None
     episodes: unrolls.EpisodeSums | None = None
     unroll: types.Unroll | None = None
@@ -112,7 +112,7 @@ def play(
     return actors, rows, jax.tree.map(lambda x: x[None], episodes)
 
 
-def learn(parts: parallel.LayoutParts, turn: Turn, sample: types.Sample) -> tuple[learners.Gradient, Array]:
+def learn(parts: parallel.LayoutParts, turn: Turn, sample: types.Sample) -> tuple[types.Gradient, Array]:
     """Returns the gradient of a sample of a shared replay, and the sample's new priorities [N]."""
     update_key = jax.random.split(learning_key(parts.replay, turn.key, turn.number))[1]
     return _gradient(parts, turn.held, sample, update_key)
@@ -120,7 +120,7 @@ def learn(parts: parallel.LayoutParts, turn: Turn, sample: types.Sample) -> tupl
 
 def learn_own(
     parts: parallel.LayoutParts, turn: Turn, ready: Array, unroll: types.Unroll, replay_state: ArrayTree
-) -> tuple[learners.Gradient, ArrayTree]:
+) -> tuple[types.Gradient, ArrayTree]:
     """Adds an unroll to a worker's own replay, and returns the gradient of a sample and the replay.
 
     The gradient is of no rows until `ready`, bool [].
@@ -128,7 +128,7 @@ def learn_own(
     replay, key = parts.replay, learning_key(parts.replay, turn.key, turn.number)
     replay_state = replay.add(replay_state, unroll, None)
 
-    def taught(replay_state: ArrayTree) -> tuple[learners.Gradient, ArrayTree]:
+    def taught(replay_state: ArrayTree) -> tuple[types.Gradient, ArrayTree]:
         draw_key, update_key = jax.random.split(key)
         sample = replay.sample(replay_state, draw_key, turn.held.progress)
         gradient, priorities = _gradient(parts, turn.held, sample, update_key)
@@ -147,7 +147,7 @@ def play_and_learn(
     env_ids: Array,
     actors: unrolls.ActorState,
     replay_state: ArrayTree,
-) -> tuple[learners.Gradient, unrolls.EpisodeSums, unrolls.ActorState, ArrayTree]:
+) -> tuple[types.Gradient, unrolls.EpisodeSums, unrolls.ActorState, ArrayTree]:
     """Plays an unroll on the device, and learns from a worker's own replay: `play` and `learn_own` in one program."""
     actors, rows, episodes = play(parts, turn, env_ids, actors)
     gradient, replay_state = learn_own(parts, turn, ready, rows, replay_state)
@@ -176,8 +176,8 @@ def pull(kept: Kept, newest: Held) -> Held:
 
 
 def push(
-    kept: Kept, held: Held, gradient: learners.Gradient, episodes: unrolls.EpisodeSums
-) -> tuple[Kept, learners.Gradient]:
+    kept: Kept, held: Held, gradient: types.Gradient, episodes: unrolls.EpisodeSums
+) -> tuple[Kept, types.Gradient]:
     """Returns the next `Kept`, and the gradient to send: the sum if an episode ended, else one of no rows."""
     ended, total = episodes.episodes[0] > 0, server.add(kept.gradient, gradient)
     sent = jax.tree.map(lambda x: jnp.where(ended, x, jnp.zeros_like(x)), total)
@@ -204,7 +204,7 @@ def emptied(kept: Kept) -> Kept:
 
 def _gradient(
     parts: parallel.LayoutParts, held: Held, sample: types.Sample, key: Array
-) -> tuple[learners.Gradient, Array]:
+) -> tuple[types.Gradient, Array]:
     """Returns the gradient of a sample, without priorities, and the priorities."""
     inputs = types.LossInputs(sample.sequences, held.target_network, key, held.progress, types.LOCAL)
     batch = parts.learner.prepare(held.params, inputs)

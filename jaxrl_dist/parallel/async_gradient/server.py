@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxrl_dist import parallel
+from jaxrl_dist import parallel, types
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll as unrolls
@@ -67,12 +67,12 @@ class Server(NamedTuple):
         losses: of the gradients that were neither broken nor stale.
     """
 
-    gradient: learners.Gradient
+    gradient: types.Gradient
     number: Array
     losses: Losses
 
 
-def init(gradient: learners.Gradient) -> Server:
+def init(gradient: types.Gradient) -> Server:
     """Returns the state before the first gradient; `gradient` gives the shapes, as arrays or `jax.ShapeDtypeStruct`."""
     # Separate arrays, since one array may not be donated twice.
     losses = Losses(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
@@ -89,7 +89,7 @@ def step(
     config: Any,
     state: learners.LearnerState,
     server: Server,
-    gradient: learners.Gradient,
+    gradient: types.Gradient,
     given: Array,
     progress: Array,
 ) -> tuple[learners.LearnerState, Server, Verdict, dict[str, Array]]:
@@ -173,17 +173,17 @@ def _count(losses: Losses, loss: Array) -> Losses:
 
 
 def _update(
-    learner: learners.Learner, state: learners.LearnerState, gradient: learners.Gradient, progress: Array, due: Array
+    learner: learners.Learner, state: learners.LearnerState, gradient: types.Gradient, progress: Array, due: Array
 ) -> tuple[learners.LearnerState, dict[str, Array], Array]:
     """Makes the update if it is `due`, and undoes it if it is not finite; returns state, metrics, and if it was."""
 
-    def moved(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
+    def moved(state: learners.LearnerState, gradient: types.Gradient) -> Any:
         after, metrics = learner.apply(state, gradient, progress)
         return learner.advance(after), metrics | gradient.maxima
 
     none = jax.tree.map(jnp.zeros_like, jax.eval_shape(moved, state, gradient)[1])
 
-    def update(state: learners.LearnerState, gradient: learners.Gradient) -> Any:
+    def update(state: learners.LearnerState, gradient: types.Gradient) -> Any:
         after = moved(state, gradient)
         sound = parallel.all_finite(after)
         return *jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, (state, none)), sound
@@ -191,13 +191,13 @@ def _update(
     return jax.lax.cond(due, update, lambda state, _: (state, none, jnp.ones((), bool)), state, gradient)  # type: ignore[no-any-return]
 
 
-def add(one: learners.Gradient, other: learners.Gradient) -> learners.Gradient:
+def add(one: types.Gradient, other: types.Gradient) -> types.Gradient:
     """Returns the gradient of the rows of both; priorities must be ()."""
     total = jax.tree.map(jnp.add, one._replace(maxima={}), other._replace(maxima={}))
     return total._replace(maxima=jax.tree.map(jnp.maximum, one.maxima, other.maxima))
 
 
-def without_priorities(gradient: learners.Gradient) -> learners.Gradient:
+def without_priorities(gradient: types.Gradient) -> types.Gradient:
     """Returns the gradient that a worker sends to the server, which has no use for priorities."""
     return gradient._replace(priorities=())  # type: ignore[arg-type]
 
@@ -281,7 +281,7 @@ class ParameterServer:
         return True
 
     def _receive(
-        self, learner: Any, state: Server, gradient: learners.Gradient, given: Array, episodes: Any, progress: Array
+        self, learner: Any, state: Server, gradient: types.Gradient, given: Array, episodes: Any, progress: Array
     ) -> Any:
         learner, state, verdict, metrics = self._step(learner, state, gradient, given, progress)
         return learner, state, pack(verdict, episodes, metrics)

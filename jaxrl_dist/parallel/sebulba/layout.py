@@ -139,6 +139,7 @@ class Sebulba(parallel.Layout):
     """
 
     def __init__(self, parts: parallel.LayoutParts) -> None:
+        parallel.check_goes_on(parts, "sebulba")
         self.mesh, self.rows_per_iteration = parts.mesh, parts.num_envs * parts.config.unroll_length
         self._actors = actors.make(parts)
         self._fleet = fleet.Fleet(self._actors) if parts.config.fleet else None

@@ -1,0 +1,105 @@
+"""Population-based training beside a random search: `python benchmarks/population.py [--steps=400000] [--out=FILE]`
+
+Both begin with the same eight draws of learning rate, entropy cost and discount for each of five runs, which train in
+one program. At the same steps the one goes on by `members.exploit` after each of ten evaluations, the other keeps its
+draws. The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and
+the probability that population-based training is better.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from jaxrl_dist.parallel import keys as run_keys  # noqa: E402
+from jaxrl_dist.runs import aggregate, software  # noqa: E402
+from jaxrl_dist.training import assemble, population, runner  # noqa: E402
+
+RUNS, EVALUATIONS = 5, 10
+# Bounds between whose logarithms the first values are drawn; two values of each make the eight members.
+BOUNDS = {"learner.learning_rate": (1e-4, 1e-1), "agent.entropy_cost": (1e-4, 1e-1), "agent.discount": (0.9, 0.999)}
+
+
+def draws(count: int, seed: int) -> dict[str, np.ndarray]:
+    """Returns the first values f32 [S] of each setting."""
+    rng = np.random.default_rng(seed)
+    return {name: np.exp(rng.uniform(*np.log(ends), count)).astype(np.float32) for name, ends in BOUNDS.items()}
+
+
+def assembled(env: str, steps: int) -> assemble.Assembly:
+    """Assembles PPO with eight members for each run."""
+    swept = ";".join(f"{name}={low},{high}" for name, (low, high) in BOUNDS.items())
+    flags = {"system": "ppo", "env": env, "steps": steps, "num_seeds": RUNS, "sweep": swept, "population": True}
+    settings, environment = assemble.resolve(flags)
+    return assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
+
+
+def train(parts: assemble.Assembly, seed: int, exploits: bool) -> dict[str, Any]:
+    """Trains one arm; returns the best member's score for each run, its last values, and seconds."""
+    began_s, keys = time.perf_counter(), assemble.seed_keys(parts.settings)
+    state = parts.init(keys)
+    values = {name: jnp.asarray(x) for name, x in draws(len(keys), seed).items()}
+    old = state.learner.params.statistics
+    values = {name: jax.device_put(x, old.values[name].sharding) for name, x in values.items()}
+    params = state.learner.params._replace(statistics=old._replace(values=values))
+    state = parts.layout.start_from(state, state.learner._replace(params=params))
+    evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(keys)
+    total = parts.settings["steps"] // parts.layout.rows_per_iteration
+    ends = [total * i // EVALUATIONS for i in range(EVALUATIONS + 1)]
+    for begin, end in zip(ends, ends[1:], strict=False):
+        state, _ = parts.layout.run(state, begin, end - begin, total)
+        returns = parts.evaluate(state.learner.params, evaluation_keys, end)
+        if exploits and end < total:
+            assert parts.exploit is not None
+            learner, _ = parts.exploit(state.learner, returns, evaluation_keys, end)
+            state = parts.layout.start_from(state, learner)
+    best = returns.mean(1).reshape(-1, RUNS).argmax(0) * RUNS + np.arange(RUNS)
+    scores = parts.evaluate(state.learner.params, evaluation_keys, total + 1).mean(1)
+    last = population.values(state.learner.params)
+    return {
+        "arm": "population" if exploits else "random search",
+        "scores": scores[best].tolist(),
+        "values": [last[i] for i in best],
+        "all": np.sort(scores.reshape(-1, RUNS), 0).round(2).tolist(),
+        "seconds": round(time.perf_counter() - began_s, 1),
+    }
+
+
+def main() -> None:
+    """Trains both arms, and compares them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
+    parser.add_argument("--steps", type=int, default=400_000, help="environment steps of each member")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws")
+    parser.add_argument("--out", type=pathlib.Path, default=None, help="file for the lines")
+    args = parser.parse_args()
+    runner.prepare()
+    parts, scores = assembled(args.env, args.steps), []
+    for exploits in (False, True):
+        row = train(parts, args.seed, exploits)
+        row |= {"env": args.env, "steps": args.steps, "commit": software.commit()}
+        scores.append(np.array(row["scores"]))
+        print(json.dumps(row), flush=True)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    search, own = scores
+    for arm, found in (("random search", search), ("population", own)):
+        low, high = aggregate.interval(found)
+        print(f"{arm}: {aggregate.interquartile_mean(found):.2f} [{low:.2f}, {high:.2f}]")
+    low, high = aggregate.interval(own, search, statistic=aggregate.probability_of_improvement)
+    chance = float(aggregate.probability_of_improvement(own, search))
+    print(f"probability of improvement {chance:.2f} [{low:.2f}, {high:.2f}]")
+
+
+if __name__ == "__main__":
+    main()
