@@ -76,6 +76,7 @@ SMALL["seed_impala"] = SMALL["impala"]
 SMALL["impala_replay"] = SMALL["impala"] | {"replay.capacity": 512}
 SMALL["gorila"] = SMALL["dqn"] | {"replay.samples_per_insert": 4.0}
 SMALL["rainbow"] = SMALL["dqn"] | {"agent.num_atoms": 11, "network.head_size": 8}
+SMALL["qr_dqn"] = SMALL["dqn"] | {"agent.num_atoms": 7}
 SMALL["apex_dqn"] = SMALL["dqn"] | {"layout": "anakin", "network.head_size": 8}
 SMALL["r2d2"] = SMALL["dqn"] | {
     "layout": "anakin",

@@ -35,8 +35,6 @@ REFERENCE = re.findall(r"automodule:: (\S+)", _API)
 LISTED = re.findall(r"auto(?:function|class):: (\S+)", _API)
 ASKING = {"What", "Where", "Whether", "How", "When", "Which"}
 COMING_FROM = ROOT / "docs" / "coming_from.md"
-# Each document that has the table of systems, and the form of a system's name in it.
-WITH_SYSTEMS = {ROOT / "README.md": "`{0}`", ROOT / "docs" / "systems.md": "[`{0}`](systems/{0}.md)"}
 # Variables that launchers set, with a value that they could have.
 IN_CLUSTER = {"$SKYPILOT_NUM_NODES": "4", "$SKYPILOT_NODE_RANK": "3", "$JOB_COMPLETION_INDEX": "3", "HEAD": "10.0.0.1"}
 
@@ -50,8 +48,8 @@ def public(module: str) -> dict[str, Any]:
     }
 
 
-def table(named: str) -> str:
-    """Returns the table of systems × layouts in Markdown; `named` is the form of their names."""
+def table() -> str:
+    """Returns the table of systems × layouts in Markdown."""
     rows = systems.SYSTEMS.values()
     layouts = list(dict.fromkeys(layout for row in rows for layout in row.layout_names))
     lines = [["system", "agent", "replay", *layouts, "what it is"]]
@@ -60,8 +58,22 @@ def table(named: str) -> str:
         own, *others = row.layout_names
         marks = ["own" if name == own else "yes" if name in others else "–" for name in layouts]
         agent = row.agent.__module__.rpartition(".")[2]
-        lines.append([named.format(row.name), agent, row.replay.name, *marks, row.summary])
+        lines.append([f"[`{row.name}`](systems/{row.name}.md)", agent, row.replay.name, *marks, row.summary])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def brief_table() -> str:
+    """Returns the table of agents and their systems in Markdown."""
+    lines = ["| agent | systems |", "| --- | --- |"]
+    rows = systems.SYSTEMS.values()
+    for agent, title in {row.agent.__module__: row.agent.__module__.rpartition(".")[2] for row in rows}.items():
+        named = ", ".join(f"[`{row.name}`](docs/systems/{row.name}.md)" for row in rows if row.agent.__module__ == agent)
+        lines.append(f"| {title} | {named} |")
+    return "\n".join(lines)
+
+
+# Document -> function that writes its table of systems.
+WITH_SYSTEMS = {ROOT / "README.md": brief_table, ROOT / "docs" / "systems.md": table}
 
 
 def as_code(text: str) -> str:
@@ -203,7 +215,7 @@ def check_study(arguments: list[str]) -> None:
 @pytest.mark.parametrize("document", WITH_SYSTEMS, ids=lambda path: path.name)
 def test_the_table_of_systems_is_current(document: pathlib.Path) -> None:
     text = document.read_text(encoding="utf-8")
-    written = table(WITH_SYSTEMS[document])
+    written = WITH_SYSTEMS[document]()
     assert system_pages.with_part(text, "systems", written) == text, "python tests/test_docs.py rewrites it"
 
 
@@ -421,8 +433,8 @@ def test_docstrings_do_not_open_with_a_question() -> None:
 
 
 if __name__ == "__main__":
-    for document, form in WITH_SYSTEMS.items():
-        written = system_pages.with_part(document.read_text(encoding="utf-8"), "systems", table(form))
+    for document, write in WITH_SYSTEMS.items():
+        written = system_pages.with_part(document.read_text(encoding="utf-8"), "systems", write())
         document.write_text(written, encoding="utf-8")
     for page in PAGES:
         page.write_text(system_pages.with_parts(page.read_text(encoding="utf-8"), page.stem), encoding="utf-8")

@@ -1,4 +1,4 @@
-r"""Deep Q-learning, with the parts of Rainbow and of Ape-X as switches: double, dueling, n-step, C51, noisy, ε ladder.
+r"""Deep Q-learning; its successors' parts are switches: double, dueling, n-step, C51, quantiles, noisy, ε ladder.
 
 The loss of a row is ℓ(y − Q(s, a; θ)), where ℓ is Huber's function (`error_clip`), θ⁻ are the parameters of the target
 network, and n rewards lead to s':
@@ -8,11 +8,15 @@ network, and n rewards lead to s':
 .. math:: a^* = \operatorname{argmax}_a Q(s', a; \theta^-)
 
 With `double`, a* is that of θ. With `num_atoms` the loss is KL(Φ y ‖ p(s, a; θ)), where Φ projects the distribution of
-the target onto the atoms.
+the target onto the atoms; or, if these are K quantiles θ_i, of which target y has as many, with κ = `error_clip`,
+
+.. math:: \sum_{i=1}^K \frac{1}{K} \sum_{j=1}^K |\tau_i - 1_{u_{ij} < 0}| \frac{\ell_\kappa(u_{ij})}{\kappa},
+   \qquad u_{ij} = y_j - \theta_i, \qquad \tau_i = \frac{2i - 1}{2K}
 
 Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", equation 2; van Hasselt et al.
-2016, equation 4 (double); Bellemare et al. 2017, algorithm 1 (atoms); Hessel et al. 2018, "Rainbow"; Horgan et al.
-2018, "Distributed prioritized experience replay". Priorities belong to the replay.
+2016, equation 4 (double); Bellemare et al. 2017, algorithm 1 (atoms); Dabney et al. 2018, "Distributional reinforcement
+learning with quantile regression", algorithm 1 (QR-DQN); Hessel et al. 2018, "Rainbow"; Horgan et al. 2018,
+"Distributed prioritized experience replay". Priorities belong to the replay.
 """
 
 import dataclasses
@@ -43,6 +47,13 @@ class Config:
     double: bool = shared.double(False, source="van Hasselt et al. 2016, equation 4")
     dueling: bool = shared.dueling(False, source="Wang et al. 2016, equation 9")
     num_atoms: int = shared.num_atoms(1, source="Bellemare et al. 2017, section 4")
+    distribution: str = setting(
+        "categorical",
+        "Atoms of the distribution of returns: categorical has their places, evenly from value_low to value_high, and "
+        "learns their probabilities (C51); quantile learns places of equal probabilities (QR-DQN).",
+        choices=("categorical", "quantile"),
+        source="Bellemare et al. 2017, section 4; Dabney et al. 2018 (QR-DQN), section 4",
+    )
     value_low: float = shared.value_low(0.0, source="Bellemare et al. 2017, section 4 (V_min)")
     value_high: float = shared.value_high(0.0, source="Bellemare et al. 2017, section 4 (V_max)")
     noise: float = setting(
@@ -53,7 +64,8 @@ class Config:
     )
     error_clip: float = setting(
         1.0,
-        "Size of the error beyond which the loss grows linearly; 0 squares it everywhere. Unused with atoms.",
+        "Size of the error beyond which the loss grows linearly; 0 squares it everywhere, and leaves that of quantiles "
+        "linear everywhere (κ). Unused with categorical atoms.",
         low=0.0,
         source="Mnih et al. 2015, methods (error term clipped to ±1)",
     )
@@ -96,7 +108,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of the network.
 
     Raises:
-        UsageError: actions are real, the core is recurrent, atoms have no range, or there are atoms and `actor_errors`.
+        UsageError: actions are real, the core is recurrent, atoms have no range, there is but one quantile, or there
+            are atoms and `actor_errors`.
 
     Example:
         >>> from jaxrl_dist import envs, networks
@@ -121,7 +134,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
             given("system", "r2d2"),
         )
     rule = transitions.Rule(net.context, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
-    static = _Static(config, net, num_actions, transitions.support(config, spec), rule)
+    static = _Static(config, net, num_actions, _support(config, spec), rule)
     return agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
@@ -137,6 +150,18 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
+
+
+def _support(config: Config, spec: types.EnvironmentSpec) -> Any:
+    """Returns the places of categorical atoms, None of quantiles and of values."""
+    if config.distribution == "categorical":
+        return transitions.support(config, spec)
+    if config.num_atoms == 1:
+        raise UsageError(
+            given("agent.distribution", "quantile"), ": one atom is the mean; add ", given("agent.num_atoms", 32)
+        )
+    transitions.check_errors(config)
+    return None
 
 
 def _exploration(config: Config) -> Callable[..., Array]:
@@ -184,7 +209,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
 
 
 def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
-    """Computes the Huber loss of the n-step error, or, with atoms, the divergence of target and prediction."""
+    """Computes the loss of the n-step error, of values or of distributions."""
     config = static.config
     batch: transitions.Batch = inputs.batch
     # Independent draws of the noise for the prediction, the target and the choice (Fortunato et al. 2018, section 3.1).
@@ -199,15 +224,21 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     chooser, outputs = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else target_q
     best = jnp.argmax(action_values.means(chooser, static.support, outputs), axis=-1)
     bootstrap = action_values.of_action(target_q[0], best)
-    if static.support is None:
-        target = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap)
-        error = target - predicted
-        loss = optax.huber_loss(error, delta=config.error_clip) if config.error_clip else 0.5 * jnp.square(error)
-        value, priority = predicted, jnp.abs(error)
-    else:
-        loss, value = transitions.divergence(static.support, predicted, batch, bootstrap)
-        error = priority = loss
-    taught = batch.taught > 0
-    loss, priority, error, value = (jnp.where(taught, x, 0.0) for x in (loss, priority, jnp.abs(error), value))
-    metrics: dict[str, Any] = {"td_error": error, "q_value": value, "loss": loss}
+    loss, value, priority = _error(static, predicted, batch, bootstrap)
+    loss, value, priority = (jnp.where(batch.taught > 0, x, 0.0) for x in (loss, value, priority))
+    metrics: dict[str, Any] = {"td_error": priority, "q_value": value, "loss": loss}
     return types.LossOutput(loss, batch.taught, priority, metrics, {})
+
+
+def _error(static: _Static, predicted: Array, batch: transitions.Batch, bootstrap: Array) -> tuple[Array, Array, Array]:
+    """Returns losses, predicted values and sizes of errors, f32 [N] each; a distribution's loss is its error too."""
+    clip = static.config.error_clip
+    if static.support is not None:
+        loss, value = transitions.divergence(static.support, predicted, batch, bootstrap)
+        return loss, value, loss
+    if static.config.distribution == "quantile":
+        loss, value = transitions.quantile_error(clip, predicted, batch, bootstrap)
+        return loss, value, loss
+    error = jax.lax.stop_gradient(batch.reward + batch.discount * bootstrap) - predicted
+    loss = optax.huber_loss(error, delta=clip) if clip else 0.5 * jnp.square(error)
+    return loss, predicted, jnp.abs(error)

@@ -1,4 +1,4 @@
-"""Transformations of values and their errors: R2D2's rescaling, and C51's projection."""
+"""Transformations of values and their errors: R2D2's rescaling, C51's projection, and errors of quantiles."""
 
 import chex
 import jax.numpy as jnp
@@ -109,3 +109,53 @@ def categorical_projection(target_atoms: Array, probabilities: Array, atoms: Arr
     distance = jnp.abs(jnp.clip(target_atoms, atoms[0], atoms[-1])[:, None] - atoms) / spacing
     # Summed over the first axis, as a sum along a row is not vectorised on CPUs.
     return (jnp.maximum(1 - distance, 0.0) * probabilities[:, None]).sum(0)
+
+
+def quantile_levels(count: int) -> Array:
+    """Returns the levels of evenly spread quantiles: the middles of equal shares of the probability.
+
+    Args:
+        count: K, at least 1.
+
+    Returns:
+        f32 [K], (2i + 1) / 2K.
+
+    Source: Dabney et al. 2018, "Distributional reinforcement learning with quantile regression", lemma 2.
+
+    Example:
+        >>> from jaxrl_dist.numeric import values
+        >>> print(values.quantile_levels(4))
+        [0.125 0.375 0.625 0.875]
+    """
+    return (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
+
+
+def quantile_loss(predicted: Array, levels: Array, target: Array, clip: float) -> Array:
+    """Returns the quantile Huber loss of quantiles for samples of their distribution.
+
+    Args:
+        predicted: f32 [K], quantiles.
+        levels: f32 [K], the level τ of each.
+        target: f32 [M], samples, or quantiles of equal shares.
+        clip: κ; errors beyond it count linearly, and all of them with 0.
+
+    Returns:
+        f32 [], the sum over predictions of the mean over samples of |τ − 1{u < 0}| L(u) / κ, u the error and L Huber's
+        function; with κ = 0 of |τ − 1{u < 0}| |u|, which is the limit.
+
+    Source: Dabney et al. 2018, "Distributional reinforcement learning with quantile regression", equations 9 and 10;
+        divided by κ as in Dabney et al. 2018, "Implicit quantile networks", equation 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import values
+        >>> print(values.quantile_loss(jnp.array([0.0]), jnp.array([0.75]), jnp.array([3.0, -1.0]), clip=0.0))
+        1.25
+    """
+    chex.assert_rank([predicted, levels, target], 1)
+    chex.assert_equal_shape([predicted, levels])
+    chex.assert_type([predicted, levels, target], jnp.float32)
+    error = target[None, :] - predicted[:, None]
+    size = jnp.abs(error)
+    huber = jnp.where(size <= clip, 0.5 * jnp.square(error) / clip, size - 0.5 * clip) if clip else size
+    return (jnp.abs(levels[:, None] - (error < 0)) * huber).mean(1).sum()

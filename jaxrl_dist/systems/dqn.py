@@ -1,4 +1,4 @@
-"""Settings of the DQN family: DQN, Rainbow, Ape-X DQN."""
+"""Settings of the DQN family: DQN, QR-DQN, Rainbow, Ape-X DQN."""
 
 from jaxrl_dist.agents import dqn
 from jaxrl_dist.parallel import anakin, sebulba
@@ -15,6 +15,7 @@ _MINATAR_DQN = "Young & Tian 2019, MinAtar examples/dqn.py"
 _REVISITING = "Obando-Ceron & Castro 2021, Configs/dqn_breakout.gin"
 _RAINBOW = "Hessel et al. 2018, table 1"
 _APE_X = "Horgan et al. 2018, appendix C"
+_QR_DQN = "Dabney et al. 2018 (QR-DQN), section 5.2"
 
 _DQN_CLASSIC = {
     **cited(
@@ -156,6 +157,30 @@ DQN = {
     "learner.target_period": Cited(2_500, f"{_DQN_CODE}: every 10,000 steps, of which 4 make an update"),
 }
 
+QR_DQN = {
+    **DQN,
+    **cited(
+        _QR_DQN,
+        {
+            "agent.distribution": "quantile",
+            "agent.num_atoms": 200,
+            "agent.error_clip": 1.0,
+            "agent.epsilon_end": 0.01,
+            "learner.optimizer": "adam",
+            "learner.learning_rate": 5e-5,
+            "learner.epsilon": 3.125e-4,
+            "learner.decay": 0.999,
+        },
+    ),
+    "agent.evaluation_epsilon": Cited(0.001, f"{_QR_DQN}, as C51's (Bellemare et al. 2017, section 5)"),
+}
+
+# Of K quantiles each update compares K² pairs, so the paper's 200 are for accelerators.
+_FEW = {
+    "agent.num_atoms": Cited(32, f"{OURS} (Dabney et al. 2018: 200)"),
+    "agent.error_clip": Cited(1.0, _QR_DQN),
+}
+
 RAINBOW = {
     **cited(
         _RAINBOW,
@@ -229,6 +254,11 @@ _GORILA_CLASSIC = {
 
 DQN_FAMILIES: Families = {"classic": _DQN_CLASSIC, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
 GORILA_FAMILIES: Families = {**DQN_FAMILIES, "classic": _GORILA_CLASSIC}
+QR_DQN_FAMILIES: Families = {
+    "classic": {**_DQN_CLASSIC, **_FEW},
+    "minatar": {**_DQN_MINATAR, **_FEW},
+    "atari": _DQN_ATARI,
+}
 RAINBOW_FAMILIES: Families = {"classic": _RAINBOW_CLASSIC, "minatar": _RAINBOW_MINATAR, "atari": _RAINBOW_ATARI}
 APE_X_FAMILIES: Families = {
     "classic": _APE_X_CLASSIC,
@@ -257,6 +287,22 @@ SYSTEMS = (
         families=DQN_FAMILIES,
         by_layout={"async_gradient": async_gradient.DQN},
         summary="Deep Q-learning (Mnih et al. 2015) on a uniform replay.",
+    ),
+    System(
+        name="qr_dqn",
+        agent=dqn.make,
+        config=dqn.Config,
+        replay=ring.UNIFORM,
+        layouts=(
+            anakin.LAYOUT,
+            sebulba.LAYOUT,
+            async_gradients.LAYOUT,
+        ),
+        actions=dqn.ACTIONS,
+        settings=QR_DQN,
+        families=QR_DQN_FAMILIES,
+        by_layout={"async_gradient": async_gradient.DQN},
+        summary="DQN that learns quantiles of the returns (Dabney et al. 2018).",
     ),
     System(
         name="gorila",

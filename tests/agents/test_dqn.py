@@ -36,6 +36,7 @@ def _values(settings, params, inputs):
 
 SETTINGS = {"discount": 0.9, "error_clip": 0.0}
 ATOMS = {"num_atoms": 5, "value_low": -2.0, "value_high": 2.0}
+QUANTILES = {"distribution": "quantile", "num_atoms": 4}
 CASES = {
     "squared": {},
     "clipped": {"error_clip": 1.0, "clip_rewards": 0.5, "reward_scale": 0.3},
@@ -44,6 +45,8 @@ CASES = {
     "atoms": {**ATOMS},
     "noisy double": {"noise": 0.5, "double": True},
     "rainbow": {**ATOMS, "noise": 0.5, "double": True, "dueling": True, "n_step": 3},
+    "quantiles": {**QUANTILES, "error_clip": 1.0},
+    "quantiles without a clip": {**QUANTILES, "double": True, "dueling": True, "n_step": 3, "noise": 0.5},
 }
 
 
@@ -55,7 +58,7 @@ def test_loss_and_gradient_are_those_of_the_papers(name):
     rows = call.rows(made, seed=3, length=context + 1 + s["n_step"], columns=16)
     weights = np.random.default_rng(0).uniform(0.2, 1.0, 16)
     found = call.learn(made, rows, now, target=target, weights=weights)
-    atoms = np.linspace(-2.0, 2.0, 5) if s["num_atoms"] > 1 else None
+    atoms = np.linspace(-2.0, 2.0, 5) if s["num_atoms"] == 5 else None
     noise = found.draws[0] if s["noise"] else (None, None, None)
     wanted = dqn_oracle.targets(now, target, rows, s, atoms, context, noise)
 
@@ -210,6 +213,13 @@ def test_atoms_span_what_can_be_returned(reward_range, time_limit, changes, expe
 def test_atoms_without_a_range_are_refused(changes):
     with conftest.refused("--agent.value_low", "--agent.value_high"):
         dqn.make(dqn.Config(num_atoms=51, **changes), SPEC, NETWORK)
+
+
+def test_quantiles_that_cannot_be_are_refused():
+    with conftest.refused("--agent.distribution=quantile", "--agent.num_atoms"):
+        dqn.make(dqn.Config(distribution="quantile"), SPEC, NETWORK)
+    with conftest.refused("--agent.actor_errors=true", "--agent.num_atoms=4"):
+        dqn.make(dqn.Config(**QUANTILES, actor_errors=True), SPEC, NETWORK)
 
 
 @pytest.mark.parametrize("core", ["identity", "frame_stack"])

@@ -141,6 +141,7 @@ ALTERED = {
         "replay.importance_exponent_end": 0.0,
         "replay.smallest_error": 1.0,
     },
+    "qr_dqn": {"agent.distribution": "categorical", "agent.error_clip": 0.1},
     "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0, "agent.actor_errors": False},
     "apex_dpg": {"agent.actor_errors": False},
     "d4pg": {
@@ -209,7 +210,7 @@ ELSEWHERE = {
     "impala": {"agent.distribution", "agent.correction_epsilon"},
     "pqn": {"agent.evaluation_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
-    | {"agent.ladder_base", "agent.ladder_exponent"},
+    | {"agent.ladder_base", "agent.ladder_exponent", "agent.distribution"},
     "r2d2": {"agent.evaluation_epsilon"},
     "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
     "sac": set(),
@@ -229,6 +230,7 @@ BASE = {
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "qr_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
 }
@@ -278,7 +280,9 @@ def test_no_switch_is_missing_from_the_test_above():
     assert fields <= {*ALTERED["dqn"], *ALTERED["rainbow"]}
     mixed = {f"replay.{f.name}" for f in dataclasses.fields(replay.MixedConfig)}
     assert mixed == {*ALTERED["impala_replay"]}
-    assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {*ALTERED["rainbow"], *ALTERED["apex_dqn"]}
+    assert ELSEWHERE["dqn"] - {"agent.evaluation_epsilon"} <= {
+        name for system in ("rainbow", "apex_dqn", "qr_dqn") for name in ALTERED[system]
+    }
 
 
 @pytest.mark.slow

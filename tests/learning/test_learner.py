@@ -48,6 +48,7 @@ CASES = {
     "pqn-lstm": (pqn, pqn.Config(trace_decay=0.9), SPEC, LSTM),
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
+    "dqn-quantiles": (dqn, dqn.Config(num_atoms=7, distribution="quantile", double=True), SPEC, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
     "sac": (sac, sac.Config(), BOX, NETWORK),
     "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),

@@ -87,3 +87,31 @@ def test_projection_onto_its_own_support_changes_nothing():
 def test_a_support_that_cannot_be_is_refused(low, high, num_atoms):
     with pytest.raises(ValueError, match=rf"\b{num_atoms}\b.*{low}.*{high}"):
         values.support(low, high, num_atoms)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
+def test_quantile_loss_is_that_of_rlax_and_of_a_slow_loop(clip):
+    rng = np.random.default_rng(int(10 * clip))
+    predicted, target = rng.normal(size=5).astype(np.float32), 2 * rng.normal(size=7).astype(np.float32)
+    levels = rng.random(5).astype(np.float32)
+    wanted = 0.0
+    for level, place in zip(levels.astype(np.float64), predicted.astype(np.float64), strict=True):
+        for y in target.astype(np.float64):
+            size = abs(y - place)
+            huber = size if not clip else 0.5 * size**2 / clip if size <= clip else size - 0.5 * clip
+            wanted += abs(level - (y < place)) * huber / len(target)
+    found = values.quantile_loss(jnp.asarray(predicted), jnp.asarray(levels), jnp.asarray(target), clip)
+    assert float(found) == pytest.approx(wanted, rel=1e-5)
+    theirs = rlax.quantile_regression_loss(predicted, levels, target, clip)
+    # rlax does not divide by κ.
+    np.testing.assert_allclose(found, theirs / (clip or 1.0), rtol=1e-5)
+
+
+def test_quantile_regression_finds_the_quantiles_of_its_samples():
+    samples = jnp.asarray(np.random.default_rng(0).exponential(size=999), jnp.float32)
+    levels = values.quantile_levels(4)
+    step = jax.jit(lambda x: x - 0.05 * jax.grad(values.quantile_loss)(x, levels, samples, 0.0))
+    places = jnp.zeros(4)
+    for _ in range(600):
+        places = step(places)
+    np.testing.assert_allclose(places, np.quantile(samples, levels), atol=0.05)

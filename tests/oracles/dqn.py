@@ -1,7 +1,7 @@
 """The DQN family's loss, window by window: double, dueling, n-step, distributions of returns, noisy layers.
 
 Source: Mnih et al. 2015; van Hasselt et al. 2016; Wang et al. 2016; Bellemare et al. 2017; Fortunato et al. 2018;
-Hessel et al. 2018 (Rainbow).
+Hessel et al. 2018 (Rainbow); Dabney et al. 2018 (QR-DQN).
 """
 
 from typing import Any
@@ -34,8 +34,12 @@ def q_values(params: dict[str, Any], x: np.ndarray, factors: np.ndarray | None, 
 
 
 def means(q: np.ndarray, atoms: np.ndarray | None) -> np.ndarray:
-    """Values [A] of [A, 1], or of distributions [A, K] over atoms."""
-    return q[:, 0] if atoms is None else np.array([softmax(logits) @ atoms for logits in q])
+    """Values [A] of [A, 1], of quantiles [A, K], or of distributions [A, K] over atoms."""
+    return (
+        np.array([sum(places) / len(places) for places in q])
+        if atoms is None
+        else np.array([softmax(logits) @ atoms for logits in q])
+    )
 
 
 def projection(atoms: np.ndarray, probabilities: np.ndarray, reward: float, factor: float) -> np.ndarray:
@@ -65,6 +69,21 @@ def huber(error: float, clip: float) -> float:
     return clip * (abs(error) - 0.5 * clip)
 
 
+def quantile_huber(places: np.ndarray, target: np.ndarray, clip: float, levels: np.ndarray | None = None) -> float:
+    """Quantile regression of K places on the target's (Dabney et al. 2018, algorithm 1; κ of equation 10 is `clip`).
+
+    At levels (2i − 1) / 2K, or at those that are given. Divided by κ, as in Dabney et al. 2018, "Implicit quantile networks", equation 3.
+    """
+    found = 0.0
+    for i, place in enumerate(places):
+        level = (2 * (i + 1) - 1) / (2 * len(places)) if levels is None else levels[i]
+        for y in target:
+            error = y - place
+            size = huber(error, clip) / clip if clip else abs(error)
+            found += abs(level - (1 if error < 0 else 0)) * size / len(target)
+    return found
+
+
 def targets(
     params: dict[str, Any],
     target: dict[str, Any],
@@ -74,7 +93,7 @@ def targets(
     context: int = 0,
     noise: Any = (None, None, None),
 ) -> dict[int, Any]:
-    """y of each taught window: r + γ Q'(s', a*), a* by Q' or, double, by Q; a distribution [K] with atoms.
+    """y of each taught window: r + γ Q'(s', a*), a* by Q' or, double, by Q; a distribution [K] with atoms, quantiles.
 
     Source: Mnih et al. 2015, equation 2; van Hasselt et al. 2016, equation 4. The prediction, the target and the choice
     have the draws `noise` of their own (Fortunato et al. 2018, section 3.1).
@@ -92,7 +111,7 @@ def targets(
         chooser = q_values(params, x, noise[2], s["num_actions"]) if s["double"] else ahead
         best = int(np.argmax(means(chooser, atoms)))
         if atoms is None:
-            found[b] = total + factor * ahead[best, 0]
+            found[b] = total + factor * ahead[best]
         else:
             found[b] = projection(atoms, softmax(ahead[best]), total, factor)
     return found
@@ -113,8 +132,10 @@ def terms(
         q = q_values(params, inputs(rows, b)[context], factors, s["num_actions"])
         taken = rows["action"][context, b]
         found["q_value"][b] = means(q, atoms)[taken]
-        if atoms is None:
-            error = y - q[taken, 0]
+        if s["distribution"] == "quantile":
+            found["loss"][b] = found["td_error"][b] = quantile_huber(q[taken], y, s["error_clip"])
+        elif atoms is None:
+            error = (y - q[taken])[0]
             found["loss"][b], found["td_error"][b] = huber(error, s["error_clip"]), abs(error)
         else:
             found["loss"][b] = found["td_error"][b] = divergence(y, q[taken])

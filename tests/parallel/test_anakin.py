@@ -43,6 +43,7 @@ VARIANTS = {
     "d4pg": ("d4pg", PENDULUM, {}),
     "apex_dpg": ("apex_dpg", PENDULUM, {}),
     "rainbow": ("rainbow", CARTPOLE, {}),
+    "qr_dqn": ("qr_dqn", CARTPOLE, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
     "r2d2": ("r2d2", CARTPOLE, BOTH),
     "ppo-gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.core_size": 8}),

@@ -26,6 +26,7 @@ VARIANTS = {
     "pqn": ("pqn", "toy:choice", {}),
     "dqn": ("dqn", "toy:choice", {"agent.n_step": 3}),
     "rainbow": ("rainbow", "toy:choice", {"agent.value_low": -1.0, "agent.value_high": 7.0}),
+    "qr_dqn": ("qr_dqn", "toy:choice", {"agent.dueling": True}),
     "r2d2": ("r2d2", "toy:choice", {"network.core": "frame_stack_lstm", "network.num_frames": 2}),
     "sac": ("sac", "toy:reach", {"network.policy_inputs": ("state",)}),
     "td3": ("td3", "toy:reach", {"network.value_inputs": ("target",)}),
@@ -72,7 +73,9 @@ def test_a_run_of_host_actors_ends_and_can_be_loaded(
     assert action.shape[0] == 3
 
 
-@pytest.mark.parametrize("variant", ["ppo", "ppo-vector", "a2c-stack", "pqn", "dqn", "rainbow", "r2d2", "impala"])
+@pytest.mark.parametrize(
+    "variant", ["ppo", "ppo-vector", "a2c-stack", "pqn", "dqn", "rainbow", "qr_dqn", "r2d2", "impala"]
+)
 def test_no_action_is_illegal(small: Any, variant: str) -> None:
     """An illegal action of these tasks costs 1, and no other reward is negative; parameters are drawn large."""
     system, env, settings = VARIANTS[variant]

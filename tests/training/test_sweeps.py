@@ -201,7 +201,7 @@ def test_a_run_sweeps_only_what_python_leaves_alone(system: str) -> None:
                 ("a2c",),
                 ("impala",),
                 ("pqn",),
-                ("dqn", "rainbow", "apex_dqn"),
+                ("dqn", "rainbow", "apex_dqn", "qr_dqn"),
                 ("r2d2",),
                 ("ddpg", "td3", "d4pg"),
                 ("sac",),

@@ -30,9 +30,7 @@ distribution = functools.partial(
     choices=("gaussian", "tanh_gaussian"),
 )
 n_step = functools.partial(setting, help="Rewards summed before bootstrapping (n).", low=1)
-num_atoms = functools.partial(
-    setting, help="Atoms of the distribution of returns (C51); 1 learns their mean alone.", low=1
-)
+num_atoms = functools.partial(setting, help="Atoms of the distribution of returns; 1 learns their mean alone.", low=1)
 value_low = functools.partial(
     setting,
     help="Lowest atom; if equal to the highest, both follow from the range of rewards, γ and the time limit, if there "

@@ -54,7 +54,7 @@ def heads(
     Args:
         num_actions: A.
         dueling: whether value and advantages have a head each.
-        num_atoms: atoms of a distribution, whose logits are the outputs; 1 for plain values.
+        num_atoms: atoms of a distribution, whose logits or places are the outputs; 1 for plain values.
         noise: σ₀ of noisy layers; 0 for plain ones.
         inputs: of these heads, from `inputs_of`.
 
@@ -99,8 +99,8 @@ def join(outputs: dict[str, Array], num_actions: int) -> Array:
         num_actions: A.
 
     Returns:
-        Values f32 [..., A], −inf of illegal actions; or logits f32 [..., A, atoms] if heads have more than one atom,
-        whose `means` know illegal actions.
+        Values f32 [..., A], −inf of illegal actions; or distributions f32 [..., A, atoms] if heads have more than one
+        atom, whose `means` know illegal actions.
 
     Source: Wang et al. 2016, "Dueling network architectures for deep reinforcement learning", equation 9; over
         distributions: Hessel et al. 2018, section "Rainbow".
@@ -123,8 +123,8 @@ def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
     """Returns the values f32 [..., A] of actions, −inf of illegal ones.
 
     Args:
-        q: values f32 [..., A] or logits f32 [..., A, atoms], from `join`.
-        support: atoms f32 [atoms] of q's logits, None of values.
+        q: values f32 [..., A]; or logits of atoms, or quantiles, f32 [..., A, atoms]; from `join`.
+        support: atoms f32 [atoms] of q's logits, None of values and quantiles.
         outputs: name of a head -> f32 [..., size], from which q was joined.
 
     Example:
@@ -135,14 +135,17 @@ def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
         >>> print(action_values.means(q, jnp.array([1.0, 3.0]), outputs))
         [[  2. -inf]]
     """
-    return q if support is None else distributions.masked(jax.nn.softmax(q) @ support, outputs.get("mask"))
+    if support is not None:
+        return distributions.masked(jax.nn.softmax(q) @ support, outputs.get("mask"))
+    is_plain = q.ndim == next(iter(outputs.values())).ndim
+    return q if is_plain else distributions.masked(q.mean(-1), outputs.get("mask"))
 
 
 def of_action(q: Array, action: Array) -> Array:
     """Selects by actions.
 
     Args:
-        q: values f32 [..., A], or logits f32 [..., A, atoms].
+        q: values f32 [..., A], or distributions f32 [..., A, atoms].
         action: i32 [...].
 
     Returns:

@@ -1,5 +1,6 @@
-"""Parts of agents that replay transitions of up to n steps: cuts a batch out of windows, and places C51's atoms."""
+"""Parts of agents that replay transitions of up to n steps: a batch cut out of windows, losses of distributions."""
 
+import functools
 import math
 from typing import Any, NamedTuple, Protocol
 
@@ -217,16 +218,7 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
     """
     if config.num_atoms == 1:
         return None
-    if config.actor_errors:
-        raise UsageError(
-            given("agent.actor_errors", "true"),
-            ": with ",
-            given("agent.num_atoms", config.num_atoms),
-            " the learner's errors are divergences and the actors' are not; valid: ",
-            given("agent.num_atoms", "1"),
-            ", or ",
-            given("agent.actor_errors", "false"),
-        )
+    check_errors(config)
     low, high = config.value_low, config.value_high
     if low == high:
         bound = config.clip_rewards or math.inf
@@ -247,6 +239,20 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
             ")",
         )
     return values.support(low, high, config.num_atoms)
+
+
+def check_errors(config: Settings) -> None:
+    """Raises a UsageError if a distribution is learned, whose errors no actor computes, and `actor_errors` is on."""
+    if config.actor_errors and config.num_atoms > 1:
+        raise UsageError(
+            given("agent.actor_errors", "true"),
+            ": with ",
+            given("agent.num_atoms", config.num_atoms),
+            " the learner's errors are divergences and the actors' are not; valid: ",
+            given("agent.num_atoms", "1"),
+            ", or ",
+            given("agent.actor_errors", "false"),
+        )
 
 
 def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
@@ -279,3 +285,32 @@ def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -
     log_prob = jax.nn.log_softmax(predicted)
     loss = (jax.scipy.special.xlogy(target, target) - target * log_prob).sum(-1)
     return jnp.maximum(loss, 0.0), jax.lax.stop_gradient(jnp.exp(log_prob)) @ atoms
+
+
+def quantile_error(clip: float, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
+    """Returns the quantile Huber loss of evenly spread quantiles.
+
+    Args:
+        clip: κ, as in `values.quantile_loss`.
+        predicted: quantiles f32 [N, K].
+        batch: transitions, whose rewards and discounts make the target.
+        bootstrap: quantiles f32 [N, K'].
+
+    Returns:
+        The loss f32 [N], and the mean f32 [N] of the prediction.
+
+    Source: Dabney et al. 2018, "Distributional reinforcement learning with quantile regression", algorithm 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> row, quantiles = jnp.ones(1), jnp.array([[0.0, 2.0]])
+        >>> batch = transitions.Batch((), (), reward=row, discount=0 * row, next_inputs=(), taught=row)
+        >>> loss, mean = transitions.quantile_error(0.0, quantiles, batch, bootstrap=quantiles)
+        >>> print(loss, mean)  # all of the target is at 1
+        [0.5] [1.]
+    """
+    target = jax.lax.stop_gradient(batch.reward[:, None] + batch.discount[:, None] * bootstrap)
+    levels = values.quantile_levels(predicted.shape[1])
+    of_rows = jax.vmap(functools.partial(values.quantile_loss, clip=clip), in_axes=(0, None, 0))
+    return of_rows(predicted, levels, target), jax.lax.stop_gradient(predicted.mean(-1))
