@@ -19,6 +19,10 @@ only=("$@")
 study cartpole_ppo 10 -- --system=ppo --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_dqn 10 -- --system=dqn --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_qr_dqn 5 -- --system=qr_dqn --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_munchausen 5 --setting="M-DQN: --preset=dqn/cartpole_munchausen" \
+  --setting="M-IQN: --preset=iqn/cartpole_munchausen" -- --steps=500_000
+study cartpole_iqn 5 -- --system=iqn --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_discrete_sac 5 -- --system=discrete_sac --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000

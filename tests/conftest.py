@@ -88,6 +88,8 @@ SMALL["r2d2"] = SMALL["dqn"] | {
     "replay.batch_size": 8,
 }
 SMALL["seed_r2d2"] = SMALL["r2d2"] | {"layout": "sebulba"}
+SMALL["iqn"] = SMALL["dqn"] | {"agent.num_levels": 5, "agent.num_target_levels": 4, "agent.num_policy_levels": 3}
+SMALL["discrete_sac"] = SMALL["dqn"]
 SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
 SMALL["sac"] = SMALL["ddpg"]
 SMALL["td3"] = SMALL["ddpg"]

@@ -30,7 +30,7 @@ import optax
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
-from jaxrl_dist.agents.shared import action_values, transitions
+from jaxrl_dist.agents.shared import action_values, soft_values, transitions
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -69,6 +69,9 @@ class Config:
         low=0.0,
         source="Mnih et al. 2015, methods (error term clipped to ±1)",
     )
+    temperature: float = soft_values.temperature(0.0)
+    munchausen: float = soft_values.munchausen(0.0)
+    log_policy_low: float = soft_values.log_policy_low(-1.0)
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     reward_scale: float = shared.reward_scale(1.0)
     exploration: str = setting(
@@ -124,6 +127,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         jaxrl_dist.errors.UsageError: network.core=lstm: dqn replays single steps; …
     """
     num_actions = action_values.check_discrete(spec)
+    _check_soft(config)
     inputs = action_values.inputs_of(network)
     heads = action_values.heads(num_actions, config.dueling, config.num_atoms, config.noise, inputs)
     net = networks.make(network, spec, heads)
@@ -150,6 +154,29 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         target=agents.copy_target,
         first_error=functools.partial(transitions.seen_error, rule) if config.actor_errors else None,
     )
+
+
+def _check_soft(config: Config) -> None:
+    """Raises a UsageError if a soft value meets parts that it does not go with."""
+    soft_values.check(config)
+    if not config.temperature:
+        return
+    if config.num_atoms > 1 and config.distribution == "categorical":
+        raise UsageError(
+            given("agent.temperature", config.temperature),
+            ": the mixture over actions has atoms of its own places; valid: ",
+            given("agent.distribution", "quantile"),
+            ", or ",
+            given("agent.num_atoms", 1),
+        )
+    if config.actor_errors:
+        raise UsageError(
+            given("agent.actor_errors", "true"),
+            ": actors keep the best action's value, not the soft one; valid: ",
+            given("agent.actor_errors", "false"),
+            ", or ",
+            given("agent.temperature", 0),
+        )
 
 
 def _support(config: Config, spec: types.EnvironmentSpec) -> Any:
@@ -221,9 +248,17 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
 
     predicted = action_values.of_action(evaluate(params.network, batch.inputs, noise[0])[0], batch.action)
     target_q = evaluate(inputs.target, batch.next_inputs, noise[1])
-    chooser, outputs = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else target_q
-    best = jnp.argmax(action_values.means(chooser, static.support, outputs), axis=-1)
-    bootstrap = action_values.of_action(target_q[0], best)
+    if config.temperature:
+        ahead = action_values.means(target_q[0], None, target_q[1])
+        bootstrap = soft_values.soft_value(ahead, target_q[0], config.temperature)
+    else:
+        chooser, outputs = evaluate(params.network, batch.next_inputs, noise[2]) if config.double else target_q
+        best = jnp.argmax(action_values.means(chooser, static.support, outputs), axis=-1)
+        bootstrap = action_values.of_action(target_q[0], best)
+    if config.munchausen:
+        here, outputs = evaluate(inputs.target, batch.inputs, noise[1])
+        here = action_values.means(here, None, outputs)
+        batch = batch._replace(reward=batch.reward + soft_values.bonus(here, batch.action, config))
     loss, value, priority = _error(static, predicted, batch, bootstrap)
     loss, value, priority = (jnp.where(batch.taught > 0, x, 0.0) for x in (loss, value, priority))
     metrics: dict[str, Any] = {"td_error": priority, "q_value": value, "loss": loss}

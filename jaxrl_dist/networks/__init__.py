@@ -234,11 +234,66 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     inputs = dict.fromkeys(head.inputs for head in heads if head.depends_on_input)
     streams = tuple((names, encoders.make(config, stacked, names, last_layer=has_last_layer)) for names in inputs)
     core = _make_core(config) if recurrent else None
-    built = _Built(_Model(config, tuple(heads), streams, core), core, stack, spec, extra)
+    return _network(_Built(config, _Model(config, tuple(heads), streams, core), core, stack, spec, extra))
+
+
+def make_around(
+    config: Config,
+    spec: types.EnvironmentSpec,
+    inputs: tuple[str, ...],
+    module: Callable[[encoders.Encoder], nn.Module],
+) -> Network:
+    """Builds a network of an agent's own module, which has no memory, around an encoder.
+
+    Args:
+        config: settings.
+        spec: spec of the environment.
+        inputs: names of leaves of the observation that the encoder sees; () is all but the mask.
+        module: (`encoders.Encoder`) -> Flax module that maps stacked observations [N, ...] and `noise`, None or
+            f32 [N, D], to its outputs, name -> [N, ...]. Without a `head_size` the encoder has all layers of the torso,
+            else all but the last. In its tree of parameters the encoder's begin with `torsos_`.
+
+    Returns:
+        `Network`, whose `draw_noise` draws nothing.
+
+    Raises:
+        UsageError: the core has a memory, or the torso does not fit the observation.
+
+    Example:
+        >>> import flax.linen as nn
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> class Product(nn.Module):
+        ...     encoder: networks.encoders.Encoder
+        ...     def setup(self):
+        ...         self.torsos = [self.encoder.make()]
+        ...     def __call__(self, inputs, noise=None):
+        ...         features = self.torsos[0](self.encoder.pick(inputs))
+        ...         return {"out": features if noise is None else features * noise}
+        >>> config, spec = networks.Config(torso="mlp", hidden_sizes=(8,)), envs.make("toy:walk").spec
+        >>> net = networks.make_around(config, spec, (), Product)
+        >>> networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)), jnp.zeros((5, 1)))["out"].shape
+        (5, 8)
+    """
+    if is_recurrent(config.core):
+        raise UsageError(
+            given("network.core", config.core), ": this agent replays single steps; use identity or frame_stack"
+        )
+    for name in ("policy_inputs", "value_inputs"):
+        encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
+    stack = cores.FrameStack(config.num_frames if config.core in STACKED else 1, _is_stacked(spec))
+    stacked = spec._replace(observation=stack.structs(spec.observation))
+    encoder = encoders.make(config, stacked, inputs, last_layer=not config.head_size)
+    return _network(_Built(config, module(encoder), None, stack, spec, 0))
+
+
+def _network(built: "_Built") -> Network:
+    recurrent = built.core is not None
     count = noisy.num_factors(jax.eval_shape(built.init, jax.random.key(0)))
     return Network(
         recurrent=recurrent,
-        context=0 if recurrent else stack.num_frames - 1,
+        context=0 if recurrent else built.stack.num_frames - 1,
         draw_noise=functools.partial(noisy.draw, count=count),
         init=built.init,
         initial=built.initial,
@@ -310,14 +365,16 @@ class _Built(NamedTuple):
     """The parts that a network's functions are bound to.
 
     Attributes:
-        module: encoders, cores and heads.
+        config: settings.
+        module: encoders, cores and heads, or a module of an agent's own if there is no core.
         core: a core, of which each stream has one of its own; None without one.
         stack: of frames.
         spec: of the environment.
         extra: number of further inputs of the core.
     """
 
-    module: "_Model"
+    config: Config
+    module: Any
     core: cores.Core | None
     stack: cores.FrameStack
     spec: types.EnvironmentSpec
@@ -348,7 +405,7 @@ class _Built(NamedTuple):
 
     def unroll(self, params: Any, memory: Any, inputs: Any, is_first: jax.Array, noise: Any = None) -> Any:
         chex.assert_rank(is_first, 2)
-        if self.module.config.compute == "bfloat16":
+        if self.config.compute == "bfloat16":
             params, inputs = self._halved_params(params), _halved(inputs)
         observation, *extra = inputs if self.extra else (inputs,)
         if self.core is not None:
@@ -371,7 +428,7 @@ class _Built(NamedTuple):
 
     def _halved_params(self, params: Any) -> Any:
         """Returns parameters in bfloat16, but for those of heads and of a core of the user's."""
-        is_own = ":" in self.module.config.core
+        is_own = ":" in self.config.core
         cast = (_TORSOS,) if self.core is None or is_own else (_TORSOS, _name(self.module.core))
         return {name: _halved(part) if name.startswith(cast) else part for name, part in params.items()}
 

@@ -175,6 +175,9 @@ QR_DQN = {
     "agent.evaluation_epsilon": Cited(0.001, f"{_QR_DQN}, as C51's (Bellemare et al. 2017, section 5)"),
 }
 
+# DQN's family squares errors. With errors that are clipped at 1, values of up to 100 grow without bound on CartPole.
+SMALL_VALUES = cited(f"{OURS}: values of 10, of which errors of 1 are a part", {"agent.reward_scale": 0.1})
+
 # Of K quantiles each update compares K² pairs, so the paper's 200 are for accelerators.
 _FEW = {
     "agent.num_atoms": Cited(32, f"{OURS} (Dabney et al. 2018: 200)"),
@@ -255,7 +258,7 @@ _GORILA_CLASSIC = {
 DQN_FAMILIES: Families = {"classic": _DQN_CLASSIC, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
 GORILA_FAMILIES: Families = {**DQN_FAMILIES, "classic": _GORILA_CLASSIC}
 QR_DQN_FAMILIES: Families = {
-    "classic": {**_DQN_CLASSIC, **_FEW},
+    "classic": {**_DQN_CLASSIC, **_FEW, **SMALL_VALUES},
     "minatar": {**_DQN_MINATAR, **_FEW},
     "atari": _DQN_ATARI,
 }

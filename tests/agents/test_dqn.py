@@ -46,6 +46,9 @@ CASES = {
     "noisy double": {"noise": 0.5, "double": True},
     "rainbow": {**ATOMS, "noise": 0.5, "double": True, "dueling": True, "n_step": 3},
     "quantiles": {**QUANTILES, "error_clip": 1.0},
+    "soft": {"temperature": 0.5, "n_step": 2},
+    "munchausen": {"temperature": 0.3, "munchausen": 0.9, "dueling": True, "noise": 0.5},
+    "munchausen of quantiles": {**QUANTILES, "temperature": 0.3, "munchausen": 0.5, "log_policy_low": -0.4},
     "quantiles without a clip": {**QUANTILES, "double": True, "dueling": True, "n_step": 3, "noise": 0.5},
 }
 
@@ -220,6 +223,20 @@ def test_quantiles_that_cannot_be_are_refused():
         dqn.make(dqn.Config(distribution="quantile"), SPEC, NETWORK)
     with conftest.refused("--agent.actor_errors=true", "--agent.num_atoms=4"):
         dqn.make(dqn.Config(**QUANTILES, actor_errors=True), SPEC, NETWORK)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"munchausen": 0.9}, ["--agent.munchausen=0.9", "--agent.temperature=0.03"]),
+        ({"temperature": 0.1, "double": True}, ["--agent.double=true", "--agent.temperature=0"]),
+        ({"temperature": 0.1, **ATOMS}, ["--agent.temperature=0.1", "--agent.distribution=quantile"]),
+        ({"temperature": 0.1, "actor_errors": True}, ["--agent.actor_errors=true", "--agent.temperature=0"]),
+    ],
+)
+def test_a_soft_value_meets_no_part_that_it_does_not_go_with(changes, words):
+    with conftest.refused(*words):
+        dqn.make(dqn.Config(**changes), SPEC, NETWORK)
 
 
 @pytest.mark.parametrize("core", ["identity", "frame_stack"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import networks, replay
-from jaxrl_dist.agents import a2c, dpg, dqn, es, impala, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, es, impala, iqn, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin
 
@@ -125,6 +125,7 @@ ALTERED = {
         "agent.dueling": True,
         "agent.num_atoms": 11,
         "agent.noise": 0.5,
+        "agent.temperature": 0.5,
         "agent.exploration": "ladder",
         "network.head_size": 8,
         "learner.target_period": 3,
@@ -141,7 +142,30 @@ ALTERED = {
         "replay.importance_exponent_end": 0.0,
         "replay.smallest_error": 1.0,
     },
-    "qr_dqn": {"agent.distribution": "categorical", "agent.error_clip": 0.1},
+    "qr_dqn": {
+        "agent.distribution": "categorical",
+        "agent.error_clip": 0.1,
+        "agent.munchausen": 0.1,
+        "agent.log_policy_low": -0.01,
+    },
+    "iqn": {
+        "agent.discount": 0.9,
+        "agent.n_step": 2,
+        "agent.num_levels": 3,
+        "agent.num_target_levels": 3,
+        "agent.num_policy_levels": 3,
+        "agent.num_cosines": 3,
+        "agent.error_clip": 0.01,
+        "agent.temperature": 0.5,
+        "agent.munchausen": 0.1,
+        "agent.log_policy_low": -0.01,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
+        "agent.epsilon_start": 0.5,
+        "agent.epsilon_end": 0.9,
+        "agent.epsilon_fraction": 0.1,
+        "agent.epsilon_wait": 0.3,
+    },
     "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0, "agent.actor_errors": False},
     "apex_dpg": {"agent.actor_errors": False},
     "d4pg": {
@@ -168,6 +192,18 @@ ALTERED = {
         "agent.learn_temperature": False,
         "agent.target_entropy": -5.0,
         "agent.random_share": 0.5,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
+        "agent.policy_learning_rate": 0.1,
+        "agent.policy_period": 2,
+    },
+    "discrete_sac": {
+        "agent.discount": 0.9,
+        "agent.n_step": 3,
+        "agent.temperature": 0.1,
+        "agent.learn_temperature": False,
+        "agent.target_entropy": 0.1,
+        "agent.random_share": 0.0,
         "agent.clip_rewards": 0.5,
         "agent.reward_scale": 0.2,
         "agent.policy_learning_rate": 0.1,
@@ -210,10 +246,13 @@ ELSEWHERE = {
     "impala": {"agent.distribution", "agent.correction_epsilon"},
     "pqn": {"agent.evaluation_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
-    | {"agent.ladder_base", "agent.ladder_exponent", "agent.distribution"},
+    | {"agent.ladder_base", "agent.ladder_exponent", "agent.distribution"}
+    | {"agent.munchausen", "agent.log_policy_low"},
     "r2d2": {"agent.evaluation_epsilon"},
     "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
     "sac": set(),
+    "discrete_sac": set(),
+    "iqn": {"agent.evaluation_epsilon", "agent.double"},
 }
 BASE = {
     "ppo": {"network.shared": False},
@@ -229,8 +268,21 @@ BASE = {
     "apex_dpg": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "discrete_sac": {"learner.learning_rate": 0.03, "agent.random_share": 0.5},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
-    "qr_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
+    "qr_dqn": {
+        "learner.learning_rate": 0.03,
+        "learner.target_period": 5,
+        "agent.temperature": 0.5,
+        "agent.munchausen": 0.9,
+    },
+    "iqn": {
+        "learner.learning_rate": 0.03,
+        "learner.target_period": 5,
+        "agent.epsilon_fraction": 1.0,
+        "agent.temperature": 0.1,
+        "agent.munchausen": 0.9,
+    },
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
 }
@@ -267,6 +319,8 @@ def test_no_switch_is_missing_from_the_test_above():
         "pqn": {"agent": pqn},
         "d4pg": {"agent": dpg},
         "sac": {"agent": sac},
+        "discrete_sac": {"agent": discrete_sac},
+        "iqn": {"agent": iqn},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},
     }

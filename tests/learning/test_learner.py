@@ -14,7 +14,7 @@ from fakes import calls
 from oracles import learner as oracle
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.learning import learner, optimizers
 from jaxrl_dist.parallel import mesh as meshes
 
@@ -49,6 +49,9 @@ CASES = {
     "dqn": (dqn, dqn.Config(n_step=3, double=True), SPEC, NETWORK),
     "dqn-c51": (dqn, dqn.Config(num_atoms=11, dueling=True, value_low=-3.0, value_high=3.0), SPEC, NETWORK),
     "dqn-quantiles": (dqn, dqn.Config(num_atoms=7, distribution="quantile", double=True), SPEC, NETWORK),
+    "dqn-munchausen": (dqn, dqn.Config(temperature=0.5, munchausen=0.9), SPEC, NETWORK),
+    "discrete_sac": (discrete_sac, discrete_sac.Config(n_step=3), SPEC, NETWORK),
+    "iqn": (iqn, iqn.Config(num_levels=5, num_target_levels=4, num_policy_levels=3), SPEC, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
     "sac": (sac, sac.Config(), BOX, NETWORK),
     "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),
@@ -125,8 +128,8 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy is estimated from draws, which each device makes for its own rows.
-    yield from ((case, 2, "mean") for case in CASES if case != "ppo-tanh")
+    # The squashed policy's entropy and IQN's levels are draws, which each device makes for its own rows.
+    yield from ((case, 2, "mean") for case in CASES if case not in ("ppo-tanh", "iqn"))
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
 
 

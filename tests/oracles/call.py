@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import a2c, dpg, dqn, impala, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac
 from jaxrl_dist.agents.shared import actor_critic, normalisation
 from jaxrl_dist.learning import learner
 from jaxrl_dist.networks import noisy
 from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import mesh
 
-MODULES = {"a2c": a2c, "dpg": dpg, "dqn": dqn, "impala": impala, "ppo": ppo, "pqn": pqn, "r2d2": r2d2, "rnd": rnd}
-MODULES |= {"sac": sac}
+_AGENTS = (a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac)
+MODULES = {module.__name__.rpartition(".")[2]: module for module in _AGENTS}
 # Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
 D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
 LOW, HIGH = np.array([-1.0, -2.0]), np.array([1.0, 6.0])
@@ -53,7 +53,7 @@ class Found(NamedTuple):
         metrics: sums.
         maxima: by name.
         priorities: [N].
-        draws: normal numbers and factors of noisy layers, in the order of their use.
+        draws: normal numbers, factors of noisy layers and levels of quantiles, in the order of their use.
     """
 
     loss: float
@@ -195,9 +195,13 @@ def learn(
 
     statistics = around(_statistics(made, given, penalty))
     columns = given["step_type"].shape[1]
-    with wide(), unittest.mock.patch.object(jax.random, "normal", _recorded(jax.random.normal)):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(wide())
+        for owner, name in ((jax.random, "normal"), (iqn, "draw_levels")):
+            stack.enter_context(unittest.mock.patch.object(owner, name, _recorded(getattr(owner, name))))
         fixed = [types.Params(_named(_shapes(made), x), statistics) for x in (acted or now, now)]
-        arguments = *fixed, () if target is None else _named(_shapes(made), target)
+        of_target = jax.eval_shape(made.agent.target, _shapes(made))
+        arguments = *fixed, () if target is None else _named(of_target, target)
         split = _unroll(made, given), np.ones(columns) if weights is None else weights
         if devices == 1:
             found, drawn = jax.jit(one)(*arguments, *split, jax.random.key(4))

@@ -7,7 +7,7 @@ Hessel et al. 2018 (Rainbow); Dabney et al. 2018 (QR-DQN).
 from typing import Any
 
 import numpy as np
-from oracles import actor_critic, network, returns
+from oracles import actor_critic, munchausen, network, returns
 
 LAST = 2
 
@@ -72,7 +72,8 @@ def huber(error: float, clip: float) -> float:
 def quantile_huber(places: np.ndarray, target: np.ndarray, clip: float, levels: np.ndarray | None = None) -> float:
     """Quantile regression of K places on the target's (Dabney et al. 2018, algorithm 1; κ of equation 10 is `clip`).
 
-    At levels (2i − 1) / 2K, or at those that are given. Divided by κ, as in Dabney et al. 2018, "Implicit quantile networks", equation 3.
+    At levels (2i − 1) / 2K, or at those that are given. Divided by κ, as in Dabney et al. 2018, "Implicit quantile
+    networks", equation 3.
     """
     found = 0.0
     for i, place in enumerate(places):
@@ -110,7 +111,12 @@ def targets(
         ahead = q_values(target, x, noise[1], s["num_actions"])
         chooser = q_values(params, x, noise[2], s["num_actions"]) if s["double"] else ahead
         best = int(np.argmax(means(chooser, atoms)))
-        if atoms is None:
+        if s["munchausen"]:
+            here = means(q_values(target, inputs(rows, b)[context], noise[1], s["num_actions"]), None)
+            total += munchausen.bonus(here, rows["action"][context, b], s)
+        if s["temperature"]:
+            found[b] = total + factor * munchausen.soft_value(means(ahead, None), ahead, s["temperature"])
+        elif atoms is None:
             found[b] = total + factor * ahead[best]
         else:
             found[b] = projection(atoms, softmax(ahead[best]), total, factor)

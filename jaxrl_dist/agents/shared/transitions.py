@@ -242,7 +242,23 @@ def support(config: Settings, spec: types.EnvironmentSpec) -> Any:
 
 
 def check_errors(config: Settings) -> None:
-    """Raises a UsageError if a distribution is learned, whose errors no actor computes, and `actor_errors` is on."""
+    """Checks that actors compute the errors that the learner has.
+
+    Args:
+        config: settings of the agent.
+
+    Raises:
+        UsageError: `actor_errors` is on, and a distribution is learned, whose errors no actor computes.
+
+    Example:
+        >>> from jaxrl_dist.agents import dqn
+        >>> from jaxrl_dist.agents.shared import transitions
+        >>> transitions.check_errors(dqn.Config(num_atoms=1, actor_errors=True))
+        >>> transitions.check_errors(dqn.Config(num_atoms=3, actor_errors=True))
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: agent.actor_errors=true: with agent.num_atoms=3 the learner's errors are …
+    """
     if config.actor_errors and config.num_atoms > 1:
         raise UsageError(
             given("agent.actor_errors", "true"),
