@@ -169,7 +169,7 @@ class LossInputs(NamedTuple):
         target: parameters of the target network, () without one.
         key: typed key [], of this call.
         progress: f32 [], share of training.
-        axis: reductions over all devices.
+        axis: functions over all devices.
     """
 
     batch: ArrayTree
@@ -189,6 +189,9 @@ class LossOutput(NamedTuple):
         metrics: dict of f32 [N], each summed over the item's taught steps.
         maxima: dict of f32 [N], each the largest of the item's taught steps; 0 if it has none.
         unweighted: f32 [N], the part of the loss that importance weights do not multiply, such as a policy's.
+        aux: tree for `Agent.adapt`, of all items of this device, such as moments of their activations; its mean over
+            devices and over the gradient steps of an update gets there. Sums with their counts stay right where devices
+            teach unequally.
 
     Example:
         >>> import jax.numpy as jnp
@@ -206,6 +209,7 @@ class LossOutput(NamedTuple):
     metrics: dict[str, Array]
     maxima: dict[str, Array]
     unweighted: Array | float = 0.0
+    aux: ArrayTree = ()
 
 
 class Gradient(NamedTuple):
@@ -218,6 +222,7 @@ class Gradient(NamedTuple):
         metrics: name -> f32 [], summed over them.
         maxima: name -> f32 [], the largest of them.
         priorities: f32 [N], of the items of this device.
+        aux: of `LossOutput`, of this device, or the mean over all.
 
     Example:
         >>> import jax.numpy as jnp
@@ -233,6 +238,7 @@ class Gradient(NamedTuple):
     metrics: dict[str, Array]
     maxima: dict[str, Array]
     priorities: Array
+    aux: ArrayTree = ()
 
 
 class Sample(NamedTuple):
@@ -252,12 +258,12 @@ class Sample(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Reductions and rows of all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
+    """Functions over all devices: collectives inside `mesh.device_map`, identities (`LOCAL`) outside it.
 
     Attributes:
         sum: (tree) -> tree, each leaf summed over devices.
         max: (tree) -> tree, likewise the largest.
-        gather: (tree of [N, ...]) -> tree of [devices × N, ...], the rows of all devices in their order.
+        gather: (tree of [N, ...]) -> tree of [devices × N, ...], the same on each device.
 
     Example:
         >>> from jaxrl_dist import types

@@ -25,9 +25,11 @@ def no_loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     raise ValueError("this agent has no loss, it gives its gradient itself")
 
 
-def no_adaptation(params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis) -> types.Params:
+def no_adaptation(
+    params: types.Params, sequences: types.Unroll, metrics: Any, aux: ArrayTree, axis: types.Axis
+) -> types.Params:
     """Returns the parameters unchanged, for agents without statistics."""
-    del sequences, metrics, axis
+    del sequences, metrics, aux, axis
     return params
 
 
@@ -68,7 +70,8 @@ class Agent(NamedTuple):
             depend on which items are in a minibatch; None if there are none.
         gradient: (params, `types.LossInputs` of the batch, once per update) -> `types.Gradient` over the rows of all
             devices, of which the learner reduces nothing; None takes it of `loss`. For an agent of staleness `none`.
-        adapt: (params, sequences, metrics, axis) -> params; changes `params.statistics` only, once per update.
+        adapt: (params, sequences, metrics, aux, axis) -> params; changes `params.statistics` only, once per update;
+            `aux` is the mean of `LossOutput.aux`.
         target: (network) -> target network; `()` for an agent without one.
         parts: key of the network's dict -> `types.Part`, for networks whose values have an optimiser each; empty if one
             optimiser serves all. Keys have no meaning of their own.

@@ -150,11 +150,11 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
 
 def _adapt(
-    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+    parts: actor_critic.Parts, params: types.Params, sequences: types.Unroll, metrics: Any, aux: Any, axis: types.Axis
 ) -> types.Params:
     """Moves the statistics, and the penalty's weight by the divergence of the policy that the update ended with."""
     divergence = _divergence_after(parts, params, sequences, axis)
-    params = actor_critic.move_statistics(parts, params, sequences, metrics, axis)
+    params = actor_critic.move_statistics(parts, params, sequences, metrics, aux, axis)
     weight = _adapted(parts.config, params.statistics.own, divergence)
     return params._replace(statistics=params.statistics._replace(own=weight))
 

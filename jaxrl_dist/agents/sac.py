@@ -128,8 +128,28 @@ def _init(static: _Static, key: Array) -> types.Params:
 
 
 def _policy(static: _Static, network: ArrayTree, observation: ArrayTree) -> distributions.TanhGaussian:
-    """Returns the distribution of actions [N, A] in [-1, 1]; deviations as in Kostrikov's and CleanRL's SAC."""
-    mean, raw = jnp.split(networks.of_rows(static.policy, network["policy"], observation)["policy"], 2, axis=-1)
+    return policy_of(static.policy, network["policy"], observation)
+
+
+def policy_of(policy: networks.Network, params: ArrayTree, observation: ArrayTree) -> distributions.TanhGaussian:
+    """Returns the distribution of actions [N, A] in [-1, 1]; deviations as in Kostrikov's and CleanRL's SAC.
+
+    Args:
+        policy: network with a head `policy` of twice the size of an action.
+        params: its parameters.
+        observation: tree of [N, ...].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import sac
+        >>> head = networks.Head("policy", size=4, gain=0.01)
+        >>> policy = networks.make(networks.Config(torso="mlp"), envs.make("toy:walk").spec, (head,))
+        >>> sac.policy_of(policy, policy.init(jax.random.key(0)), jnp.ones((5, 2))).mode().shape
+        (5, 2)
+    """
+    mean, raw = jnp.split(networks.of_rows(policy, params, observation)["policy"], 2, axis=-1)
     low, high = _LOG_STD
     return distributions.TanhGaussian(mean, low + 0.5 * (high - low) * (jnp.tanh(raw) + 1))
 
@@ -158,8 +178,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     config, network = static.config, params.network
     batch: transitions.Batch = inputs.batch
     next_key, key = jax.random.split(inputs.key)
-    log_weight = network["temperature"]["log"]
-    weight = jax.lax.stop_gradient(jnp.exp(log_weight))
+    weight = jax.lax.stop_gradient(jnp.exp(network["temperature"]["log"]))
     ahead = _policy(static, network, batch.next_inputs)
     next_sample = ahead.sample(next_key)
     bootstrap = _lowest(static, inputs.target["critic"], batch.next_inputs, ahead.action(next_sample))
@@ -168,12 +187,58 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]
     policy = _policy(static, network, batch.inputs)
     sample = policy.sample(key)
-    log_prob = policy.log_prob(sample)
     value = _lowest(static, jax.lax.stop_gradient(network["critic"]), batch.inputs, policy.action(sample))
+    terms = Terms(predicted, target, policy.log_prob(sample), value)
+    return losses(config, network["temperature"]["log"], static.size, batch.taught, terms)
+
+
+class Terms(NamedTuple):
+    """Holds the numbers that the losses of N rows are made of.
+
+    Attributes:
+        predicted: f32 [2, N], values of both critics.
+        target: f32 [N], their target.
+        log_prob: f32 [N], of new actions of the policy.
+        value: f32 [N], of these.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents import sac
+        >>> row = jnp.ones(1)
+        >>> sac.Terms(predicted=jnp.ones((2, 1)), target=row, log_prob=row, value=row)._fields
+        ('predicted', 'target', 'log_prob', 'value')
+    """
+
+    predicted: Array
+    target: Array
+    log_prob: Array
+    value: Array
+
+
+def losses(config: Config, log_weight: Array, size: int, taught: Array, terms: Terms) -> types.LossOutput:
+    """Adds the losses of critics, policy and temperature.
+
+    Args:
+        config: settings of the agent.
+        log_weight: f32 [], logarithm of the temperature.
+        size: components of an action.
+        taught: f32 [N], 1 where the row teaches.
+        terms: of the rows.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents import sac
+        >>> one = jnp.ones(1)
+        >>> terms = sac.Terms(predicted=jnp.ones((2, 1)), target=3 * one, log_prob=one, value=one)
+        >>> print(sac.losses(sac.Config(), jnp.zeros(()), 1, one, terms).metrics["critic_loss"])
+        [4.]
+    """
+    predicted, target, log_prob, value = terms
+    weight = jax.lax.stop_gradient(jnp.exp(log_weight))
     metrics = {
         "critic_loss": 0.5 * jnp.square(target - predicted).sum(0),
         "policy_loss": weight * log_prob - value,
-        "temperature_loss": -log_weight * jax.lax.stop_gradient(log_prob + config.target_entropy * static.size),
+        "temperature_loss": -log_weight * jax.lax.stop_gradient(log_prob + config.target_entropy * size),
         "entropy": -log_prob,
         "temperature": jnp.broadcast_to(weight, log_prob.shape),
         "q_value": predicted[0],
@@ -182,8 +247,8 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     if config.learn_temperature:
         loss += metrics["temperature_loss"]
     priority = jnp.abs(target - predicted).mean(0)
-    loss, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), (loss, priority, metrics))
-    return types.LossOutput(loss, batch.taught, priority, metrics, {})
+    loss, priority, metrics = jax.tree.map(lambda x: jnp.where(taught > 0, x, 0.0), (loss, priority, metrics))
+    return types.LossOutput(loss, taught, priority, metrics, {})
 
 
 def _lowest(static: _Static, critics: ArrayTree, observation: ArrayTree, action: Array) -> Array:

@@ -154,10 +154,11 @@ class Learner(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Measurements of a step: the taught rows of all devices, its metrics, and the maxima of this device."""
+    """Measurements of a step: the taught rows of all devices, its metrics, its `aux`, and the maxima of this device."""
 
     valid: Array
     metrics: dict[str, Array]
+    aux: ArrayTree
     maxima: dict[str, Array]
 
 
@@ -240,7 +241,8 @@ def _update(
         # With a replay that keeps priorities there is one epoch of one minibatch, so nobody reads these.
         priorities = jnp.zeros_like(weights)
     metrics = measured.metrics | static.axis.max(measured.maxima)
-    params = static.agent.adapt(state.params, sample.fresh or sample.sequences, metrics, static.axis)
+    sequences = sample.fresh or sample.sequences
+    params = static.agent.adapt(state.params, sequences, metrics, measured.aux, static.axis)
     return _advance(static, state._replace(params=params)), priorities, metrics
 
 
@@ -263,7 +265,7 @@ def _epochs(
         part, part_weights = jax.tree.map(lambda leaf: leaf[indices], (batch, weights))
         state, _, measured = _step(static, state, inputs._replace(batch=part, key=key), part_weights)
         weighted = {name: measured.valid * x for name, x in measured.metrics.items()}
-        return state, (measured.valid, weighted), measured.maxima
+        return state, (measured.valid, weighted, measured.aux), measured.maxima
 
     def epoch(carried: Any, key: Array) -> Any:
         batch, *each = begun(key)
@@ -283,7 +285,7 @@ def _epochs(
         output = agent.loss(state.params, inputs._replace(batch=part, key=loss_keys[0]))
         metrics = jax.tree.map(jnp.sum, output.metrics) | {"gradient_norm": optax.global_norm(state.params.network)}
         metrics |= {"learning_rate": state.pace} if agent.pace else {}
-        return (output.valid.sum(), metrics), jax.tree.map(jnp.max, output.maxima)
+        return (output.valid.sum(), metrics, output.aux), jax.tree.map(jnp.max, output.maxima)
 
     def total(so_far: Array, new: Array, is_maximum: Array) -> Array:
         return jnp.where(is_maximum, jnp.maximum(so_far, new), so_far + new)
@@ -295,9 +297,10 @@ def _epochs(
     is_maximum = [x < 0 for x in totals]
     with jax.named_scope(EPOCH):
         (state, totals), _ = jax.lax.scan(epoch, (state, totals), keys)
-    (valid, weighted), maxima = split(totals)
+    (valid, weighted, aux), maxima = split(totals)
     metrics = jax.tree.map(lambda x: x / jnp.maximum(valid, 1.0), weighted)
-    return state, _Measured(valid, metrics, maxima)
+    aux = jax.tree.map(lambda x: x / (config.epochs * config.minibatches), aux)
+    return state, _Measured(valid, metrics, aux, maxima)
 
 
 def _step(
@@ -308,11 +311,13 @@ def _step(
         gradient = static.agent.gradient(state.params, inputs)
     else:
         gradient = _gradients(static.agent, state.params, inputs, weights)
-        # One collective for all; maxima and priorities stay on their device.
-        sums, valid, metrics = static.axis.sum((gradient.sums, gradient.valid, gradient.metrics))
-        gradient = gradient._replace(sums=sums, valid=valid, metrics=metrics)
+        # One collective for all; maxima and priorities stay on their device. Only a mean of `aux` needs their number.
+        counted = (gradient.aux, jnp.ones(())) if jax.tree.leaves(gradient.aux) else ()
+        sums, valid, metrics, counted = static.axis.sum((gradient.sums, gradient.valid, gradient.metrics, counted))
+        aux = jax.tree.map(lambda x: x / counted[1], counted[0]) if counted else ()
+        gradient = gradient._replace(sums=sums, valid=valid, metrics=metrics, aux=aux)
     state, metrics = _apply(static, state, gradient, inputs.progress)
-    return state, gradient.priorities, _Measured(gradient.valid, metrics, gradient.maxima)
+    return state, gradient.priorities, _Measured(gradient.valid, metrics, gradient.aux, gradient.maxima)
 
 
 def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInputs, weights: Array) -> types.Gradient:
@@ -324,7 +329,7 @@ def _gradients(agent: agents.Agent, params: types.Params, inputs: types.LossInpu
     # One sum of all rows instead of one sum each.
     valid, *metrics = jnp.stack([output.valid, *output.metrics.values()]).sum(-1)
     named, maxima = dict(zip(output.metrics, metrics, strict=True)), jax.tree.map(jnp.max, output.maxima)
-    return types.Gradient(sums, loss, valid, named, maxima, output.priority)
+    return types.Gradient(sums, loss, valid, named, maxima, output.priority, output.aux)
 
 
 def _apply(

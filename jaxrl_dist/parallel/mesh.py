@@ -32,7 +32,7 @@ def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> type
 
 
 def _gather(tree: types.ArrayTree) -> types.ArrayTree:
-    """Puts the rows [N, ...] of all devices one after the other."""
+    """Joins the leaves [N, ...] of all devices to [devices × N, ...], in the order of the devices."""
     if jax.lax.axis_size("devices") == 1:
         return tree
     return jax.tree.map(lambda x: jax.lax.all_gather(x, "devices", tiled=True), tree)

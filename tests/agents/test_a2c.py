@@ -170,9 +170,9 @@ def test_rows_are_seen_by_the_statistics_that_they_were_acted_with(name: str) ->
     module = {"ppo": ppo, "impala": impala}[name]
     agent = module.make(module.Config(normalise_observations=True), SPEC, FLAT)
     acted = _params(agent)
-    acted = agent.adapt(acted, _played(agent, acted, seed=3), {}, types.LOCAL)
+    acted = agent.adapt(acted, _played(agent, acted, seed=3), {}, (), types.LOCAL)
     sequences = _played(agent, acted)
-    newer = agent.adapt(acted, _played(agent, acted, seed=4), {}, types.LOCAL)
+    newer = agent.adapt(acted, _played(agent, acted, seed=4), {}, (), types.LOCAL)
     old, new = (params.statistics.observation.mean for params in (acted, newer))
     assert np.abs(np.asarray(old) - np.asarray(new)).max() > 1e-3
     output = _learn(agent, newer, sequences)

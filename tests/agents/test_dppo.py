@@ -48,8 +48,8 @@ def test_the_weight_follows_the_policy_that_the_update_ended_with(epochs: int, m
     np.testing.assert_allclose(state.params.statistics.own, 0.015, rtol=1e-6)
     # With a target between what the update ended with and what its minibatches saw, the two rules differ.
     between = ppo.Config(kl_penalty=0.01, kl_target=2.2 * divergence)
-    after = ppo.make(between, SPEC, FLAT).adapt(state.params, sequences, metrics, types.LOCAL)
+    after = ppo.make(between, SPEC, FLAT).adapt(state.params, sequences, metrics, (), types.LOCAL)
     np.testing.assert_allclose(after.statistics.own, 0.01, rtol=1e-6)
     held = ppo.Config(kl_penalty=0.01, kl_target=1.8 * divergence)
-    after = ppo.make(held, SPEC, FLAT).adapt(state.params, sequences, metrics, types.LOCAL)
+    after = ppo.make(held, SPEC, FLAT).adapt(state.params, sequences, metrics, (), types.LOCAL)
     np.testing.assert_allclose(after.statistics.own, 0.015, rtol=1e-6)

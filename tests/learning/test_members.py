@@ -18,7 +18,7 @@ def _build(values: Mapping[str, Any]) -> Any:
     """An agent that adds its settings to its statistics, and no learner."""
     scale, shift = (values.get(name, 1.0) for name in NAMES)
 
-    def adapt(params: types.Params, unroll: Any, metrics: Any, axis: Any) -> types.Params:
+    def adapt(params: types.Params, unroll: Any, metrics: Any, aux: Any, axis: Any) -> types.Params:
         return params._replace(statistics=scale * params.statistics + shift)
 
     functions: Any = {name: None for name in ("init_carry", "act", "evaluate", "prepare", "loss")}
@@ -47,5 +47,5 @@ def test_statistics_change_by_the_member_s_own_values() -> None:
     assert params.statistics.own == 0
     values = {"agent.scale": jnp.float32(3), "agent.shift": jnp.float32(0.5)}
     params = params._replace(statistics=members.Statistics(values, jnp.float32(2)))
-    after = swept.adapt(params, (), {}, types.LOCAL).statistics
+    after = swept.adapt(params, (), {}, (), types.LOCAL).statistics
     assert float(after.own) == 6.5 and after.values is values

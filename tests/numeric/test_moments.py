@@ -11,7 +11,9 @@ from jaxrl_dist import types
 from jaxrl_dist.numeric import moments as statistics
 
 DEVICES = types.Axis(
-    sum=lambda x: jax.lax.psum(x, "devices"), max=lambda x: jax.lax.pmax(x, "devices"), gather=lambda x: x
+    sum=lambda x: jax.lax.psum(x, "devices"),
+    max=lambda x: jax.lax.pmax(x, "devices"),
+    gather=lambda x: jax.lax.all_gather(x, "devices", tiled=True),
 )
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 

@@ -311,10 +311,10 @@ def outputs_and_value(parts: Parts, params: types.Params, batch: unrolled.Inputs
 
 
 def move_statistics(
-    parts: Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+    parts: Parts, params: types.Params, sequences: types.Unroll, metrics: Any, aux: ArrayTree, axis: types.Axis
 ) -> types.Params:
     """Moves the running statistics by an unroll that was learned from."""
-    del metrics
+    del metrics, aux
     timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
     running = normalisation.update(parts.config, params.statistics, timestep, discounted_return, axis)
     return params._replace(statistics=running)

@@ -80,6 +80,23 @@ def policy_and_critic(
     Raises:
         UsageError: the torso does not fit the observation, or the network has a memory.
     """
+    of_policy = networks.Head("policy", per_action * action_size, 0.01, inputs=network.policy_inputs)
+    joined, inputs = joined_spec(spec, network, action_size)
+    of_critic = networks.Head("value", num_atoms, 1.0, inputs=inputs)
+    policy = networks.make(network, spec, (of_policy,))
+    # The names are those of the environment's leaves, which were checked for the policy.
+    unnamed = dataclasses.replace(network, policy_inputs=(), value_inputs=())
+    return policy, networks.make(unnamed, joined, (of_critic,))
+
+
+def joined_spec(
+    spec: types.EnvironmentSpec, network: networks.Config, action_size: int
+) -> tuple[types.EnvironmentSpec, tuple[str, ...]]:
+    """Returns the spec of what a critic sees, as `joined_with` makes it, and the names of what it sees of that.
+
+    Raises:
+        UsageError: the network has a memory.
+    """
     if network.core != "identity":
         raise errors.UsageError(
             errors.given("network.core", network.core), ": this agent replays single steps; valid: identity"
@@ -89,12 +106,7 @@ def policy_and_critic(
     joined = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), joined)
     categories = {f"{_OBSERVATION}/{name}".rstrip("/"): numbers for name, numbers in spec.categories.items()}
     seen = tuple(f"{_OBSERVATION}/{name}" for name in network.value_inputs)
-    of_policy = networks.Head("policy", per_action * action_size, 0.01, inputs=network.policy_inputs)
-    of_critic = networks.Head("value", num_atoms, 1.0, inputs=(*seen, _ACTION) if seen else ())
-    policy = networks.make(network, spec, (of_policy,))
-    # The names are those of the environment's leaves, which were checked for the policy.
-    unnamed = dataclasses.replace(network, policy_inputs=(), value_inputs=())
-    return policy, networks.make(unnamed, spec._replace(observation=joined, categories=categories), (of_critic,))
+    return spec._replace(observation=joined, categories=categories), (*seen, _ACTION) if seen else ()
 
 
 def joined_with(observation: ArrayTree, action: Array) -> ArrayTree:
