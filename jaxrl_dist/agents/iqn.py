@@ -15,7 +15,8 @@ parameters of the target network, the loss of a row is
 ψ is the torso, and f the head. With `temperature` and `munchausen` this is M-IQN (`shared/soft_values.py`).
 
 Source: Dabney et al. 2018, "Implicit quantile networks for distributional reinforcement learning", equations 3 and 4;
-Vieillard et al. 2020, "Munchausen reinforcement learning", appendix B (M-IQN).
+Vieillard et al. 2020, "Munchausen reinforcement learning", appendix B (M-IQN). Differs from the papers in evaluation,
+whose levels are spread evenly and not drawn.
 """
 
 import dataclasses
@@ -161,7 +162,14 @@ class _Quantiles(nn.Module):
 
 
 def draw_levels(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draws levels f32 [*shape] in [0, 1).
+    """Draws levels of quantiles.
+
+    Args:
+        key: typed key [].
+        shape: of the levels.
+
+    Returns:
+        f32 [*shape] in [0, 1).
 
     Example:
         >>> import jax
@@ -173,19 +181,27 @@ def draw_levels(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    """Acts ε-greedily by the mean of K quantiles."""
+    """Acts ε-greedily by the mean of K quantiles at levels that are drawn."""
     key, levels_key = jax.random.split(inputs.key)
-    timestep = inputs.timestep
-    levels = draw_levels(levels_key, (*timestep.step_type.shape, static.config.num_policy_levels))
-    outputs, carry = static.net.step(
-        params.network, inputs.carry, timestep.observation, agents.is_first(timestep), levels
-    )
-    action = action_values.epsilon_greedy(_mean(outputs), key, inputs.exploration, some_illegal="mask" in outputs)
-    return types.ActOutput(action, (), carry)
+    levels = draw_levels(levels_key, (*inputs.timestep.step_type.shape, static.config.num_policy_levels))
+    return _act_by(static, params, inputs._replace(key=key), levels)
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    return _act(static, params, inputs._replace(exploration=static.config.evaluation_epsilon))
+    """Acts by the mean of quantiles at evenly spread levels, so that a policy has one action for an observation."""
+    levels = values.quantile_levels(static.config.num_policy_levels)
+    levels = jnp.broadcast_to(levels, (*inputs.timestep.step_type.shape, *levels.shape))
+    return _act_by(static, params, inputs._replace(exploration=static.config.evaluation_epsilon), levels)
+
+
+def _act_by(static: _Static, params: types.Params, inputs: types.ActInputs, levels: Array) -> types.ActOutput:
+    timestep = inputs.timestep
+    outputs, carry = static.net.step(
+        params.network, inputs.carry, timestep.observation, agents.is_first(timestep), levels
+    )
+    q = _mean(outputs)
+    action = action_values.epsilon_greedy(q, inputs.key, inputs.exploration, some_illegal="mask" in outputs)
+    return types.ActOutput(action, (), carry)
 
 
 def _mean(outputs: dict[str, Array]) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import networks, replay
-from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, es, impala, iqn, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, es, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin
 
@@ -22,6 +22,18 @@ ACTOR_CRITIC = {
     "agent.scale_rewards": True,
     "agent.clip_rewards": 0.5,
     "agent.reward_scale": 0.2,
+}
+SAC = {
+    "discount": 0.9,
+    "n_step": 3,
+    "temperature": 0.1,
+    "learn_temperature": False,
+    "target_entropy": -5.0,
+    "random_share": 0.5,
+    "clip_rewards": 0.5,
+    "reward_scale": 0.2,
+    "policy_learning_rate": 0.1,
+    "policy_period": 2,
 }
 ALTERED = {
     "ppo": {
@@ -185,17 +197,41 @@ ALTERED = {
         "agent.policy_period": 2,
     },
     "td3": {"agent.target_noise_clip": 0.01},
-    "sac": {
+    "sac": {f"agent.{name}": value for name, value in SAC.items()},
+    "crossq": {
+        "agent.norm_rate": 0.5,
+        "agent.renorm_wait": 0.0,
+        **{f"agent.{name}": value for name, value in SAC.items()},
+    },
+    "mpo": {
         "agent.discount": 0.9,
         "agent.n_step": 3,
+        "agent.num_samples": 3,
         "agent.temperature": 0.1,
-        "agent.learn_temperature": False,
-        "agent.target_entropy": -5.0,
-        "agent.random_share": 0.5,
-        "agent.clip_rewards": 0.5,
-        "agent.reward_scale": 0.2,
+        "agent.temperature_bound": 1.0,
+        "agent.multiplier": 0.1,
+        "agent.mean_bound": 1.0,
+        "agent.deviation_bound": 1.0,
         "agent.policy_learning_rate": 0.1,
         "agent.policy_period": 2,
+        "agent.dual_learning_rate": 0.5,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
+    },
+    "vmpo": {
+        "agent.discount": 0.9,
+        "agent.gae_lambda": 0.5,
+        "agent.value_cost": 0.1,
+        "agent.temperature": 0.1,
+        "agent.temperature_bound": 1.0,
+        "agent.multiplier": 0.1,
+        "agent.policy_bound": 1.0,
+        "agent.dual_learning_rate": 0.5,
+        "agent.normalise_observations": True,
+        "agent.clip_observations": 0.01,
+        "agent.scale_rewards": True,
+        "agent.clip_rewards": 0.5,
+        "agent.reward_scale": 0.2,
     },
     "discrete_sac": {
         "agent.discount": 0.9,
@@ -252,6 +288,9 @@ ELSEWHERE = {
     "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
     "sac": set(),
     "discrete_sac": set(),
+    "crossq": set(),
+    "mpo": set(),
+    "vmpo": {"agent.distribution", "agent.mean_bound", "agent.deviation_bound"},
     "iqn": {"agent.evaluation_epsilon", "agent.double"},
 }
 BASE = {
@@ -269,6 +308,9 @@ BASE = {
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "sac": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "discrete_sac": {"learner.learning_rate": 0.03, "agent.random_share": 0.5},
+    "crossq": {"learner.learning_rate": 0.03, "env": PENDULUM, "agent.policy_period": 1},
+    "mpo": {"learner.learning_rate": 0.03, "env": PENDULUM},
+    "vmpo": {},
     "rainbow": {"agent.num_atoms": 11, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "qr_dqn": {
         "learner.learning_rate": 0.03,
@@ -320,6 +362,9 @@ def test_no_switch_is_missing_from_the_test_above():
         "d4pg": {"agent": dpg},
         "sac": {"agent": sac},
         "discrete_sac": {"agent": discrete_sac},
+        "crossq": {"agent": crossq},
+        "mpo": {"agent": mpo},
+        "vmpo": {"agent": vmpo},
         "iqn": {"agent": iqn},
         "dqn": {"agent": dqn},
         "r2d2": {"agent": r2d2},

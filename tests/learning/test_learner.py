@@ -13,8 +13,8 @@ import pytest
 from fakes import calls
 from oracles import learner as oracle
 
-from jaxrl_dist import networks, types
-from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist import agents, networks, types
+from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
 from jaxrl_dist.learning import learner, optimizers
 from jaxrl_dist.parallel import mesh as meshes
 
@@ -52,6 +52,10 @@ CASES = {
     "dqn-munchausen": (dqn, dqn.Config(temperature=0.5, munchausen=0.9), SPEC, NETWORK),
     "discrete_sac": (discrete_sac, discrete_sac.Config(n_step=3), SPEC, NETWORK),
     "iqn": (iqn, iqn.Config(num_levels=5, num_target_levels=4, num_policy_levels=3), SPEC, NETWORK),
+    "vmpo": (vmpo, vmpo.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
+    "vmpo-gaussian-lstm": (vmpo, vmpo.Config(), BOX, LSTM),
+    "mpo": (mpo, mpo.Config(n_step=2, num_samples=4), BOX, NETWORK),
+    "crossq": (crossq, crossq.Config(renorm_wait=0.0), BOX, NETWORK),
     "td3": (dpg, dpg.Config(num_critics=2, n_step=3), BOX, NETWORK),
     "sac": (sac, sac.Config(), BOX, NETWORK),
     "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),
@@ -128,8 +132,9 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy and IQN's levels are draws, which each device makes for its own rows.
-    yield from ((case, 2, "mean") for case in CASES if case not in ("ppo-tanh", "iqn"))
+    # The squashed policy's entropy, IQN's levels and MPO's actions are draws, which each device makes for its own rows;
+    # CrossQ's critics are normalised by these.
+    yield from ((case, 2, "mean") for case in CASES if case not in ("ppo-tanh", "iqn", "mpo", "crossq"))
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
 
 
@@ -171,6 +176,44 @@ def test_a_gradient_step_has_one_collective_and_the_advantages_of_an_epoch_two(c
     epoch, minibatch = 1, 2
     # Of two updates.
     assert (found.count(epoch), found.count(minibatch)) == (4, 2)
+
+
+@pytest.mark.parametrize(("num_devices", "epochs", "minibatches"), [(1, 1, 1), (2, 1, 1), (2, 2, 4)])
+def test_adapt_gets_the_mean_of_aux_over_devices_and_gradient_steps(num_devices, epochs, minibatches):
+    agent, sample = _sample("pqn")
+
+    def loss(params, inputs):
+        output = agent.loss(params, inputs)
+        return output._replace(aux={"taught": output.valid.sum(), "of one": jnp.ones(3)})
+
+    def adapt(params, sequences, metrics, aux, axis):
+        return params._replace(statistics=jax.tree.map(jnp.add, params.statistics, aux))
+
+    def init(key):
+        return agent.init(key)._replace(statistics={"taught": jnp.zeros(()), "of one": jnp.zeros(3)})
+
+    watched = agent._replace(init=init, loss=loss, adapt=adapt)
+    settings = dataclasses.replace(SGD, epochs=epochs, minibatches=minibatches)
+    found = _update_on(watched, settings, sample, num_devices)[0].params.statistics
+    # Two updates.
+    taught = 2 * np.asarray(agents.taught_rows(sample.sequences.steps.timestep.step_type[:-1])).sum()
+    np.testing.assert_allclose(found["taught"][0], taught / (num_devices * minibatches), rtol=1e-6)
+    np.testing.assert_allclose(found["of one"][0], 2.0, rtol=1e-6)
+
+
+def test_gather_joins_items_in_the_order_of_devices():
+    mesh = meshes.make(jax.devices()[:2], 1)
+
+    def local(rows):
+        return meshes.AXIS.gather({"x": rows})["x"][None]
+
+    mapped = meshes.device_map(local, mesh, (meshes.COLUMNS,), meshes.COLUMNS)
+    rows = jnp.arange(12.0).reshape(1, 6, 2)
+    found = jax.jit(mapped)(rows)
+    assert found.shape == (1, 2, 6, 2)
+    for device in range(2):
+        np.testing.assert_array_equal(found[0, device], rows[0])
+    np.testing.assert_array_equal(types.LOCAL.gather(rows), rows)
 
 
 def _poisoned(unroll: types.Unroll, taught_row: int | None, arrives: bool) -> types.Unroll:

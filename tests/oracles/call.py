@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac
+from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
 from jaxrl_dist.agents.shared import actor_critic, normalisation
 from jaxrl_dist.learning import learner
 from jaxrl_dist.networks import noisy
 from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import mesh
 
-_AGENTS = (a2c, discrete_sac, dpg, dqn, impala, iqn, ppo, pqn, r2d2, rnd, sac)
+_AGENTS = (a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo)
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _AGENTS}
 # Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
 D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
@@ -54,6 +54,7 @@ class Found(NamedTuple):
         maxima: by name.
         priorities: [N].
         draws: normal numbers, factors of noisy layers and levels of quantiles, in the order of their use.
+        aux: what `adapt` gets, on one device.
     """
 
     loss: float
@@ -63,6 +64,7 @@ class Found(NamedTuple):
     maxima: dict[str, float]
     priorities: np.ndarray
     draws: list[np.ndarray]
+    aux: Any = ()
 
 
 @contextlib.contextmanager
@@ -76,14 +78,16 @@ def wide() -> Iterator[None]:
         chex.enable_asserts()
 
 
-def make(name: str, *, real: bool = False, core: str = "identity", **settings: Any) -> Made:
+def make(
+    name: str, *, real: bool = False, core: str = "identity", hidden_sizes: tuple[int, ...] = (), **settings: Any
+) -> Made:
     """Makes an agent with a linear network: one layer per head, after an LSTM or a stack where `core` says so."""
     low, high = (-1.0, 1.0) if settings.get("distribution") == "tanh_gaussian" else (LOW, HIGH)
     action = types.BoxSpace((REAL,), low, high) if real else types.DiscreteSpace(A)
     observation = jax.ShapeDtypeStruct((D,), jnp.float32)
     spec = types.EnvironmentSpec("toy:x", observation, action, "continuous" if real else "classic", (-1.0, 1.0))
     network = networks.Config(
-        torso="mlp", hidden_sizes=(), core=core, core_size=UNITS, num_frames=FRAMES, shared=core != "identity"
+        torso="mlp", hidden_sizes=hidden_sizes, core=core, core_size=UNITS, num_frames=FRAMES, shared=core != "identity"
     )
     config = MODULES[name].Config(**settings)
     with unittest.mock.patch.object(noisy, "draw", _recorded(noisy.draw)):
@@ -213,7 +217,8 @@ def learn(
         maxima = {name: float(x.max()) for name, x in found.maxima.items()}
         metrics = {name: float(x) for name, x in metrics.items()}
         sums, priorities, drawn = jax.tree.map(np.asarray, (_renamed(sums), found.priorities, drawn))
-        return Found(float(loss), sums, float(valid), metrics, maxima, priorities, drawn)
+        aux = jax.tree.map(np.asarray, found.aux)
+        return Found(float(loss), sums, float(valid), metrics, maxima, priorities, drawn, aux)
 
 
 def adapt(
@@ -224,7 +229,7 @@ def adapt(
     statistics = _statistics(made, given, penalty)
 
     def one(network: Any, sequences: Any) -> Any:
-        return made.agent.adapt(types.Params(network, statistics), sequences, {}, axis).statistics.own
+        return made.agent.adapt(types.Params(network, statistics), sequences, {}, (), axis).statistics.own
 
     with wide():
         mapped = jax.jit(jax.vmap(one, (None, 0), axis_name="devices"))
@@ -267,7 +272,7 @@ def play(made: Made, given: dict[str, Any], length: int, devices: int = 1) -> tu
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape), _shapes(made))
     now = types.Params(zeros, agent.init(jax.random.key(0)).statistics)
     act = jax.jit(agent.act)
-    adapt = jax.jit(jax.vmap(lambda now, x: agent.adapt(now, x, {}, axis), (None, 0), axis_name="devices"))
+    adapt = jax.jit(jax.vmap(lambda now, x: agent.adapt(now, x, {}, (), axis), (None, 0), axis_name="devices"))
     prepare = jax.jit(lambda now, x: agent.prepare(now, types.LossInputs(x, (), jax.random.key(0), 0.0, types.LOCAL)))
     carry, found = agent.init_carry(columns), []
     kinds = {"step_type": np.int8, "reward": np.float32, "discount": np.float32, "observation": np.float32}
@@ -357,7 +362,9 @@ def _unroll(made: Made, given: dict[str, Any]) -> types.Unroll:
 
 
 def _statistics(made: Made, given: dict[str, Any], penalty: float) -> Any:
-    """Running moments of observations, where rows have some, and DPPO's weight."""
+    """Running moments of observations, where rows have some, and DPPO's weight; of CrossQ those of the critics."""
+    if "norm_rate" in made.settings:
+        return given["running"]
     if "normalise_observations" not in made.settings:
         return ()
     running = normalisation.initial(made.config, jax.ShapeDtypeStruct((D,), jnp.float32))

@@ -44,4 +44,4 @@ def between(first: Any, second: Any, share: float) -> Any:
     """Returns the nested dict that is this share of the way from the first to the second."""
     if isinstance(first, dict):
         return {name: between(first[name], second[name], share) for name in first}
-    return first + share * (second - first)
+    return np.asarray(first + share * (second - first))

@@ -29,6 +29,9 @@ VARIANTS = {
     "qr_dqn": ("qr_dqn", "toy:choice", {"agent.dueling": True}),
     "iqn": ("iqn", "toy:choice", {"network.value_inputs": ("goal",), "agent.temperature": 0.1}),
     "discrete_sac": ("discrete_sac", "toy:choice", {"network.policy_inputs": ("goal",)}),
+    "vmpo": ("vmpo", "toy:choices", {**LSTM, **NORMAL, **APART}),
+    "mpo": ("mpo", "toy:reach", {"network.policy_inputs": ("state",)}),
+    "crossq": ("crossq", "toy:reach", {"network.value_inputs": ("target",)}),
     "r2d2": ("r2d2", "toy:choice", {"network.core": "frame_stack_lstm", "network.num_frames": 2}),
     "sac": ("sac", "toy:reach", {"network.policy_inputs": ("state",)}),
     "td3": ("td3", "toy:reach", {"network.value_inputs": ("target",)}),
@@ -77,7 +80,20 @@ def test_a_run_of_host_actors_ends_and_can_be_loaded(
 
 @pytest.mark.parametrize(
     "variant",
-    ["ppo", "ppo-vector", "a2c-stack", "pqn", "dqn", "rainbow", "qr_dqn", "iqn", "discrete_sac", "r2d2", "impala"],
+    [
+        "ppo",
+        "ppo-vector",
+        "a2c-stack",
+        "pqn",
+        "dqn",
+        "rainbow",
+        "qr_dqn",
+        "iqn",
+        "discrete_sac",
+        "r2d2",
+        "impala",
+        "vmpo",
+    ],
 )
 def test_no_action_is_illegal(small: Any, variant: str) -> None:
     """An illegal action of these tasks costs 1, and no other reward is negative; parameters are drawn large."""

@@ -13,8 +13,11 @@ from jaxrl_dist import systems
 TASKS = {"discrete": "gymnax:CartPole-v1", "bounded": "gymnax:Pendulum-v1"}
 # Evolution strategies reduce no gradient; tests/agents/test_es.py counts what crosses devices.
 ANAKIN = [name for name, row in systems.SYSTEMS.items() if "anakin" in row.layout_names and name != "es"]
-# A prioritised replay also has the largest priority of all devices and the least, and DPPO its mean divergence.
-BESIDE = ("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "dppo")
+# Name -> bytes of the reduction beside the gradients': a prioritised replay has the largest priority of all devices and
+# the least, DPPO its mean divergence, V-MPO the sums of its weights.
+BESIDE = {**dict.fromkeys(("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "dppo"), 8), "vmpo": 20}
+# Bytes that join the gradients: means and variances of the inputs of CrossQ's layers, 4 and 16 numbers of two critics.
+AUX = {"crossq": 4 * 2 * 2 * (4 + 16)}
 CODE = """
     import json, sys, jax
     from jaxrl_dist import processes
@@ -65,10 +68,11 @@ def test_a_gradient_step_has_one_large_reduction(name: str, compiled: dict[str, 
     devices, size, loops = compiled[name]
     assert devices == 2
     kinds = {kind for *_, collectives in loops for kind, _ in collectives}
-    assert kinds == {"all-reduce"}
+    # V-MPO gathers the advantages of an epoch.
+    assert kinds == {"all-reduce", *["all-gather"] * (name == "vmpo")}
     steps = [[moved for _, moved in collectives] for *_, collectives in loops]
     (step,) = [moved for moved in steps if any(one >= size for one in moved)]
     *beside, gradients = sorted(step)
     # All gradients at once, with what is summed for metrics; parameters stand in no other reduction.
-    assert size <= gradients < size + 256
-    assert len(beside) == (name in BESIDE) and all(one <= 8 for one in beside), step
+    assert size + AUX.get(name, 0) <= gradients < size + AUX.get(name, 0) + 256
+    assert len(beside) == (name in BESIDE) and all(one <= BESIDE[name] for one in beside), step

@@ -180,7 +180,21 @@ def traced(system: str) -> Traced:
 
 
 # All agents, and the systems that turn on what others leave off.
-LONG = ("a2c", "impala", "pqn", "rainbow", "r2d2", "ddpg", "d4pg", "sac", "iqn", "discrete_sac")
+LONG = (
+    "a2c",
+    "impala",
+    "pqn",
+    "rainbow",
+    "r2d2",
+    "ddpg",
+    "d4pg",
+    "sac",
+    "iqn",
+    "discrete_sac",
+    "crossq",
+    "mpo",
+    "vmpo",
+)
 
 
 @pytest.mark.parametrize("system", ["ppo", "dqn", "td3", *(pytest.param(one, marks=pytest.mark.slow) for one in LONG)])
@@ -207,6 +221,9 @@ def test_a_run_sweeps_only_what_python_leaves_alone(system: str) -> None:
                 ("sac",),
                 ("discrete_sac",),
                 ("iqn",),
+                ("crossq",),
+                ("mpo",),
+                ("vmpo",),
             )
         ),
     ],

@@ -112,8 +112,10 @@ def log_policy(q: Array, temperature: float) -> Array:
 
     Example:
         >>> import jax.numpy as jnp
+        >>> import numpy as np
         >>> from jaxrl_dist.agents.shared import soft_values
-        >>> print(soft_values.log_policy(jnp.array([3.0, 3.0 - 2 * jnp.log(3.0)]), temperature=2.0).round(3))
+        >>> q = jnp.array([3.0, 3.0 - 2 * jnp.log(3.0)])  # three times as likely
+        >>> print(np.asarray(soft_values.log_policy(q, temperature=2.0)).round(3))
         [-0.575 -2.773]
     """
     centred = q - q.max(-1, keepdims=True)
@@ -134,8 +136,9 @@ def soft_value(q: Array, outputs: Array, temperature: float) -> Array:
     Example:
         >>> import jax.numpy as jnp
         >>> from jaxrl_dist.agents.shared import soft_values
+        >>> import numpy as np
         >>> q = jnp.array([[1.0, 1.0, -jnp.inf]])
-        >>> print(soft_values.soft_value(q, q, temperature=2.0).round(3))  # 1 + 2 log 2
+        >>> print(np.asarray(soft_values.soft_value(q, q, temperature=2.0)).round(3))  # 1 + 2 log 2
         [2.386]
     """
     scaled = log_policy(q, temperature)
@@ -160,7 +163,9 @@ def bonus(q: Array, action: Array, config: Settings) -> Array:
         >>> from jaxrl_dist.agents import dqn
         >>> from jaxrl_dist.agents.shared import soft_values
         >>> config = dqn.Config(temperature=1.0, munchausen=0.5, log_policy_low=-1.0)
-        >>> print(soft_values.bonus(jnp.array([[0.0, 0.0], [0.0, 9.0]]), jnp.array([0, 0]), config).round(3))
+        >>> import numpy as np
+        >>> q, action = jnp.array([[0.0, 0.0], [0.0, 9.0]]), jnp.array([0, 0])
+        >>> print(np.asarray(soft_values.bonus(q, action, config)).round(3))
         [-0.347 -0.5  ]
     """
     scaled = jnp.take_along_axis(log_policy(q, config.temperature), action[:, None], axis=1)[:, 0]

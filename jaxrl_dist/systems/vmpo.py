@@ -1,0 +1,72 @@
+"""The system V-MPO, with its published settings."""
+
+from jaxrl_dist.agents import vmpo
+from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.replay import latest
+from jaxrl_dist.settings import OURS, Cited, cited
+from jaxrl_dist.systems import System, ppo
+from jaxrl_dist.systems.families import ANY, Families
+
+_PAPER = "Song et al. 2020, appendix D"
+
+VMPO = {
+    **cited(
+        _PAPER,
+        {
+            "layout.unroll_length": 40,
+            "learner.learning_rate": 1e-4,
+            "learner.anneal": False,
+            "learner.max_grad_norm": 0.0,
+            # Steps between two copies of the policy (T_target).
+            "learner.epochs": 10,
+        },
+    ),
+    "env.num_envs": Cited(32, f"{OURS} (Song et al. 2020: batches of 128 unrolls)"),
+}
+
+
+def _family(name: str) -> dict[str, Cited]:
+    """Returns the values of PPO's family but for those of its loss."""
+    return {flag: value for flag, value in ppo.PPO_FAMILIES[name].items() if not flag.startswith("agent.")}
+
+
+_SMALL = cited(
+    f"{OURS}: as many gradient steps as PPO's, along advantages of PPO's",
+    {"agent.gae_lambda": 0.95, "agent.temperature_bound": 0.1, "agent.policy_bound": 0.01},
+)
+
+VMPO_FAMILIES: Families = {
+    "classic": {**_family("classic"), **_SMALL},
+    "minatar": {**_family("minatar"), **_SMALL},
+    "atari": {
+        **cited(_PAPER, {"agent.clip_rewards": 1.0, "network.torso": "nature_cnn", "network.core": "frame_stack"}),
+    },
+    "continuous": {
+        **_family("continuous"),
+        **cited(
+            _PAPER,
+            {"agent.temperature_bound": 0.01, "agent.multiplier": 1.0},
+        ),
+        **cited(
+            f"{OURS}, as PPO's family has them",
+            {"agent.gae_lambda": 0.95, "agent.normalise_observations": True, "agent.scale_rewards": True},
+        ),
+    },
+}
+
+SYSTEMS = (
+    System(
+        name="vmpo",
+        agent=vmpo.make,
+        config=vmpo.Config,
+        replay=latest.LATEST,
+        layouts=(anakin.LAYOUT, sebulba.LAYOUT),
+        actions=vmpo.ACTIONS,
+        settings=VMPO,
+        families=VMPO_FAMILIES,
+        by_layout={
+            "sebulba": {ANY: cited(f"{OURS}: its weights are of the newest policy", {"layout.policy_lag": "0"})}
+        },
+        summary="A policy that follows the better half of its actions within bounds (Song et al. 2020).",
+    ),
+)
