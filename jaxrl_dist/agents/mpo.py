@@ -167,8 +167,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     target = jax.lax.stop_gradient(batch.reward + batch.discount * values.mean(0))
     predicted = _value(static, network["critic"], batch.inputs, batch.action)
     new = _policy(static, network, batch.next_inputs)
-    log_temperature = network["duals"][duals.TEMPERATURE]
-    temperature = jnp.exp(log_temperature)
+    temperature = duals.value(network["duals"][duals.TEMPERATURE])
     weights = jax.nn.softmax(values / jax.lax.stop_gradient(temperature), axis=0)
     halves = (distributions.Gaussian(new.mean, old.log_std), distributions.Gaussian(old.mean, new.log_std))
     log_prob = sum(jax.vmap(half.log_prob)(samples) for half in halves)

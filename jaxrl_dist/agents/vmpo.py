@@ -182,14 +182,14 @@ def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInp
     """Weighted log-probabilities of the better half, errors of the value, and the losses of the duals."""
     config, batch = parts.config, inputs.batch
     policy, value = actor_critic.policy_and_value(parts, _model(params), batch)
-    log_temperature = params.network["duals"][duals.TEMPERATURE]
+    temperature = duals.value(params.network["duals"][duals.TEMPERATURE])
     found = duals.divergences(parts.distribution(batch.old), policy)
     bounds = {
         duals.POLICY: config.policy_bound,
         duals.MEAN: config.mean_bound,
         duals.DEVIATION: config.deviation_bound,
     }
-    weights, temperature_loss = _weights(config, log_temperature, batch, inputs.axis)
+    weights, temperature_loss = _weights(config, temperature, batch, inputs.axis)
     log_prob = policy.log_prob(batch.sample)
     policy_loss = -jnp.where(weights > 0, weights * log_prob, 0.0)
     value_loss = 0.5 * jnp.square(value - batch.target)
@@ -200,19 +200,18 @@ def _loss(parts: actor_critic.Parts, params: types.Params, inputs: types.LossInp
         "temperature_loss": jnp.broadcast_to(temperature_loss, value.shape),
         "entropy": policy.entropy(inputs.key),
         "approx_kl": sum(found.values()),
-        "temperature": jnp.broadcast_to(jnp.exp(log_temperature), value.shape),
+        "temperature": jnp.broadcast_to(temperature, value.shape),
     }
     loss = policy_loss + config.value_cost * value_loss + temperature_loss + penalty
     return unrolled.summed(batch.taught, loss, metrics, {})
 
 
-def _weights(config: Config, log_temperature: Array, batch: Batch, axis: types.Axis) -> tuple[Array, Array]:
+def _weights(config: Config, temperature: Array, batch: Batch, axis: types.Axis) -> tuple[Array, Array]:
     """Returns the weights of rows, whose mean over all taught rows is 1, and the temperature's loss f32 [].
 
-    No reduction may be differentiated. The loss has its value and its slope by the logarithm of η all the same: with
+    No reduction may be differentiated. The loss has its value and its slope by η all the same: with
     weights ψ, the slope of η log Σ exp(A / η) by η is that logarithm less Σ ψ A / η.
     """
-    temperature = jnp.exp(log_temperature)
     fixed = jax.lax.stop_gradient(temperature)
     raw = jnp.where(batch.better > 0, jnp.exp((batch.advantage - batch.highest) / fixed), 0.0)
     advantage = jnp.where(batch.better > 0, batch.advantage, 0.0)

@@ -29,7 +29,7 @@ def terms(
     """The terms of each taught window; `draws` [K, N, A] are the normal numbers behind the drawn actions."""
     names = "critic_loss", "policy_loss", "temperature_loss", "entropy", "approx_kl", "temperature", "q_value"
     found: dict[str, dict[int, float]] = {name: {} for name in (*names, "td_error", "penalty")}
-    eta, fixed_eta = np.exp(params["duals"]["temperature"]), np.exp(fixed["duals"]["temperature"])
+    eta, fixed_eta = vmpo.dual(params["duals"]["temperature"]), vmpo.dual(fixed["duals"]["temperature"])
     bounds = {"mean": s["mean_bound"], "deviation": s["deviation_bound"]}
     for b in range(rows["step_type"].shape[1]):
         if rows["step_type"][0, b] == LAST:

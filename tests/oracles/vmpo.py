@@ -11,6 +11,11 @@ from oracles import actor_critic, policy
 Row = tuple[int, int]
 
 
+def dual(parameter: np.ndarray) -> float:
+    """A positive variable: softplus of its parameter, at least 1e-8."""
+    return float(np.log1p(np.exp(parameter)) + 1e-8)
+
+
 def better_half(advantage: dict[Row, float]) -> list[Row]:
     """The rows with the larger advantages; of an odd number one more."""
     count = len(advantage) - len(advantage) // 2
@@ -32,7 +37,7 @@ def divergences(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> dict[
 
 def penalty(duals: Any, fixed: Any, found: dict[str, float], held: dict[str, float], bounds: Any) -> float:
     """α (ε − sg[D]) + sg[α] D, summed over kinds of divergences."""
-    return sum(np.exp(duals[kind]) * (bounds[kind] - held[kind]) + np.exp(fixed[kind]) * found[kind] for kind in found)
+    return sum(dual(duals[kind]) * (bounds[kind] - held[kind]) + dual(fixed[kind]) * found[kind] for kind in found)
 
 
 def terms(
@@ -46,7 +51,7 @@ def terms(
     """The terms of each taught row, whose sums are those of the paper's means times the number of rows."""
     advantage, duals = made["advantage"], params["duals"]
     better, count = better_half(advantage), len(advantage)
-    eta, fixed_eta = np.exp(duals["temperature"]), np.exp(fixed["duals"]["temperature"])
+    eta, fixed_eta = dual(duals["temperature"]), dual(fixed["duals"]["temperature"])
     normaliser = sum(np.exp(advantage[row] / fixed_eta) for row in better)
     bounds = {"policy": s["policy_bound"], "mean": s["mean_bound"], "deviation": s["deviation_bound"]}
     mean = sum(np.exp(advantage[row] / eta) for row in better) / len(better)

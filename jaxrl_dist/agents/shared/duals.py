@@ -1,11 +1,13 @@
 r"""Dual variables of MPO and V-MPO: a temperature of weights, and multipliers of how far a policy moves.
 
-Both are positive, and learned as logarithms by losses of their own. A multiplier α of a divergence D with bound ε adds
+Both are positive: softplus of parameters with losses of their own. A multiplier α of a divergence D with bound ε adds
 
 .. math:: L_\alpha = \alpha (\varepsilon - \operatorname{sg}[D]) + \operatorname{sg}[\alpha] D
 
 Source: Song et al. 2020, "V-MPO", equations 4 to 6; Abdolmaleki et al. 2018, "Relative entropy regularized policy
-iteration", section 4.2 (divergences of mean and deviation apart). The papers clip the variables themselves at 1e-8.
+iteration", section 4.2 (divergences of mean and deviation apart); softplus as in Acme's `jax/mpo` (Hoffman et al.
+2020), where the papers clip the variables at 1e-8. As logarithms, multipliers of a bound that is met by no step size
+would grow exponentially.
 """
 
 import functools
@@ -36,16 +38,17 @@ deviation_bound = functools.partial(
     setting, help="Bound of the divergence by a real policy's deviations (ε_αΣ).", above=0.0, sweep=True
 )
 dual_learning_rate = functools.partial(
-    setting, help="Step size of the logarithms of temperature and multipliers; 0 is the learner's.", low=0.0
+    setting, help="Step size of temperature and multipliers; 0 is the learner's.", low=0.0
 )
 
+_SMALLEST = 1e-8
 TEMPERATURE = "temperature"
 # Kinds of divergences: of few actions the whole, of real ones by means and by deviations.
 POLICY, MEAN, DEVIATION = "policy", "mean", "deviation"
 
 
 def init(temperature: float, multiplier: float, kinds: tuple[str, ...]) -> dict[str, Array]:
-    """Returns the logarithms of dual variables.
+    """Returns parameters whose `value` are the dual variables.
 
     Args:
         temperature: first η.
@@ -61,7 +64,25 @@ def init(temperature: float, multiplier: float, kinds: tuple[str, ...]) -> dict[
         ['deviation', 'mean', 'temperature']
     """
     values = {TEMPERATURE: temperature, **dict.fromkeys(kinds, multiplier)}
-    return {name: jnp.log(jnp.float32(value)) for name, value in values.items()}
+    # The inverse of softplus, in a form that large values leave finite.
+    return {name: first + jnp.log(-jnp.expm1(jnp.float32(-first))) for name, first in values.items()}
+
+
+def value(parameter: Array) -> Array:
+    """Returns a dual variable.
+
+    Args:
+        parameter: f32 [], from `init`.
+
+    Returns:
+        f32 [], at least 1e-8.
+
+    Example:
+        >>> from jaxrl_dist.agents.shared import duals
+        >>> print(duals.value(duals.init(3.0, 5.0, ())["temperature"]).round(4))
+        3.0
+    """
+    return jax.nn.softplus(parameter) + _SMALLEST
 
 
 def kinds_of(is_real: bool) -> tuple[str, ...]:
@@ -109,7 +130,7 @@ def penalty(duals: ArrayTree, bounds: Mapping[str, float], found: Mapping[str, A
     """Adds the losses of multipliers and the weighted divergences.
 
     Args:
-        duals: logarithms, from `init`.
+        duals: parameters, from `init`.
         bounds: kind -> ε.
         found: kind -> f32 [N], from `divergences`.
 
@@ -126,7 +147,7 @@ def penalty(duals: ArrayTree, bounds: Mapping[str, float], found: Mapping[str, A
     """
     parts = []
     for kind, divergence in found.items():
-        multiplier = jnp.exp(duals[kind])
+        multiplier = value(duals[kind])
         fixed, held = jax.lax.stop_gradient((multiplier, divergence))
         parts.append(multiplier * (bounds[kind] - held) + fixed * divergence)
     total = parts[0]
