@@ -64,12 +64,11 @@ def table() -> str:
 
 def brief_table() -> str:
     """Returns the table of agents and their systems in Markdown."""
-    lines = ["| agent | systems |", "| --- | --- |"]
-    rows = systems.SYSTEMS.values()
-    for agent, title in {row.agent.__module__: row.agent.__module__.rpartition(".")[2] for row in rows}.items():
-        named = ", ".join(f"[`{row.name}`](docs/systems/{row.name}.md)" for row in rows if row.agent.__module__ == agent)
-        lines.append(f"| {title} | {named} |")
-    return "\n".join(lines)
+    found: dict[str, list[str]] = {}
+    for row in systems.SYSTEMS.values():
+        named = f"[`{row.name}`](docs/systems/{row.name}.md)"
+        found.setdefault(row.agent.__module__.rpartition(".")[2], []).append(named)
+    return "\n".join(["| agent | systems |", "| --- | --- |", *(f"| {a} | {', '.join(b)} |" for a, b in found.items())])
 
 
 # Document -> function that writes its table of systems.

@@ -257,10 +257,10 @@ def centred_ranks(fitness: Array) -> Array:
 
 
 def _adapt(
-    static: _Static, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+    static: _Static, params: types.Params, sequences: types.Unroll, metrics: Any, aux: Any, axis: types.Axis
 ) -> types.Params:
     """Begins the next generation, and moves the moments of observations."""
-    del metrics
+    del metrics, aux
     statistics, timestep = params.statistics, sequences.steps.timestep
     observation = normalisation.update(static.seen, statistics.observation, timestep, (), axis)
     return params._replace(statistics=Statistics(statistics.key, statistics.generation + 1, observation))

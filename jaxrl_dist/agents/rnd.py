@@ -258,10 +258,10 @@ def _loss(parts: _Parts, params: types.Params, inputs: types.LossInputs) -> type
 
 
 def _adapt(
-    parts: _Parts, params: types.Params, sequences: types.Unroll, metrics: Any, axis: types.Axis
+    parts: _Parts, params: types.Params, sequences: types.Unroll, metrics: Any, aux: Any, axis: types.Axis
 ) -> types.Params:
     """Moves the statistics by the unroll, whose bonuses are those of the predictor before the update."""
-    params = parts.agent.adapt(params, sequences, metrics, axis)
+    params = parts.agent.adapt(params, sequences, metrics, aux, axis)
     statistics: Statistics = params.statistics
     _, statistics = _bonuses(parts, statistics, statistics.predictor, sequences, axis)
     timestep = sequences.steps.timestep

@@ -56,7 +56,7 @@ def test_pairs_have_opposite_noise_of_deviation_sigma_which_is_new_in_each_gener
     noise = (found - mean) / 0.3
     np.testing.assert_allclose(noise[0::2], -noise[1::2], atol=1e-5)
     assert noise[::2].size > 50 and abs(noise[::2].std() - 1) < 0.2 and abs(noise[::2].mean()) < 0.3
-    after = agent.adapt(params, _unroll(np.zeros((T, N)), np.zeros((T, N), np.int8)), {}, types.LOCAL)
+    after = agent.adapt(params, _unroll(np.zeros((T, N)), np.zeros((T, N), np.int8)), {}, (), types.LOCAL)
     assert int(after.statistics.generation) == 1 and after.network is params.network
     every = [*noise[::2], *((_perturbed(agent, after) - mean) / 0.3)[::2]]
     other = _flat(agent.exploration(agent.init(jax.random.key(6)), jnp.arange(N), N, 0.0)[0], 1)

@@ -163,7 +163,7 @@ def test_an_agent_inside_another_keeps_every_function() -> None:
     assert agent.gradient(params, inputs) == "found"
     assert calls.pop() == ("gradient", (own, inputs._replace(batch=batch)))
     assert agent.epoch(inputs.batch, 1, 2) == {"in": "found", "rest": 5} and calls.pop() == ("epoch", (batch, 1, 2))
-    assert agent.adapt(params, 1, 2, 3) == params and calls.pop() == ("adapt", (own, 1, 2, 3))
+    assert agent.adapt(params, 1, 2, 3, 4) == params and calls.pop() == ("adapt", (own, 1, 2, 3, 4))
     assert agent.adopt(params, other) == place.put(other, own)
     assert calls.pop() == ("adopt", (own, types.Params("other network", "other statistics")))
     assert agent.target(params.network) == "found" and calls.pop() == ("target", ("own network",))
