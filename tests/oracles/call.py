@@ -247,7 +247,7 @@ def moved(
     statistics = around(_statistics(made, given, 0.0))
 
     def one(network: Any, sequences: Any) -> Any:
-        return made.agent.adapt(types.Params(network, statistics), sequences, {}, axis).statistics
+        return made.agent.adapt(types.Params(network, statistics), sequences, {}, (), axis).statistics
 
     with wide():
         mapped = jax.jit(jax.vmap(one, (None, 0), axis_name="devices"))
