@@ -94,9 +94,9 @@ def forwarded(
     def adopt(params: types.Params, other: types.Params) -> types.Params:
         return place.put(other, of(params).adopt(place.own(params), place.own(other)))
 
-    forwarded: dict[str, Any] = {name: acted(name) for name in ("act", "evaluate", "prepare", "exploration")}
+    named: Any = {name: acted(name) for name in ("act", "evaluate", "prepare", "exploration")}
     return agent._replace(
-        **forwarded,
+        **named,
         init=init,
         loss=loss,
         epoch=None if agent.epoch is None else epoch,

@@ -173,7 +173,7 @@ def test_unrolls_open_with_first_rows_and_moments_of_observations_move(small: An
 
 
 def test_what_crosses_devices_does_not_grow_with_the_network() -> None:
-    """All collectives of the compiled program of two devices, with networks of 34 and of 4,802 numbers."""
+    """All collectives of the compiled program of two devices, of a narrow network and of a wide one."""
     found, sizes = [], []
     for width in (4, 64):
         flags = {**conftest.SMALL["es"], "system": "es", "env": CARTPOLE, "network.hidden_sizes": (width, width)}
@@ -186,8 +186,8 @@ def test_what_crosses_devices_does_not_grow_with_the_network() -> None:
         sizes.append(sum(leaf.size for leaf in jax.tree.leaves(template.learner.params.network)))
     assert found[0] == found[1] and sizes[1] > 20 * sizes[0]
     gathered = [moved for kind, moved in found[0] if kind == "all-gather"]
-    # Index and return of 8 environments.
-    assert sum(gathered) == 8 * 8 and sum(moved for _, moved in found[0]) < 8 * 8 + 64
+    # A device sends index and return of its 4 environments; the rest are five sums of episodes, and the best return.
+    assert sum(gathered) == 4 * 8 and sum(moved for _, moved in found[0]) == 4 * 8 + 6 * 4
 
 
 def test_layouts_whose_environments_go_on_and_several_steps_are_refused() -> None:

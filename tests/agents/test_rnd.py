@@ -105,11 +105,11 @@ def test_statistics_move_by_the_rows_and_bonuses_of_the_predictor_that_prepared(
     _, sums, running = rnd.bonuses(acted["predictor"], rows["observation"], rows["step_type"], before, 0.75)
     for device in range(devices):
         now: ours.Statistics = jax.tree.map(lambda x, device=device: np.asarray(x)[device], after)
-        np.testing.assert_allclose(now.observation.mean, np.mean(seen, 0), rtol=1e-9)
-        np.testing.assert_allclose(now.observation.m2 / len(seen), np.var(seen, 0), rtol=1e-9)
+        np.testing.assert_allclose(now.observation.mean, np.mean(seen, 0), rtol=1e-6)
+        np.testing.assert_allclose(now.observation.m2 / len(seen), np.var(seen, 0), rtol=1e-6)
         assert now.observation.rows == len(seen) < 6 + 24
-        assert np.sqrt(now.discounted_bonus.m2 / len(sums)) == pytest.approx(normalisation.deviation(sums), rel=1e-9)
-        assert now.running == pytest.approx(running, rel=1e-9)
+        assert np.sqrt(now.discounted_bonus.m2 / len(sums)) == pytest.approx(normalisation.deviation(sums), rel=1e-6)
+        assert now.running == pytest.approx(running, rel=1e-6)
         kernel = ended["predictor"]["features"]["kernel"]
         np.testing.assert_array_equal(now.predictor["outputs_features"]["Dense_0"]["kernel"], kernel)
         target = now.target["outputs_features"]["Dense_0"]["kernel"]
