@@ -23,7 +23,7 @@ from jaxrl_dist.runs import software  # noqa: E402
 
 TABLE = HERE / "process_learning.jsonl"
 _CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--layout=anakin", "--steps=150_000")
-_CHEETAH = ("--preset=ppo/halfcheetah", "--layout.policy_lag=1", "--steps=100_000")
+_CHEETAH = ("--preset=ppo/halfcheetah", "--layout.policy_lag=1", "--steps=300_000")
 # Of each task: flags of every run, and those of the runs in one process and in two.
 TASKS = {
     "cartpole": (5, _CARTPOLE, (), ()),
