@@ -22,16 +22,20 @@ import jsonl  # noqa: E402
 from jaxrl_dist.runs import software  # noqa: E402
 
 TABLE = HERE / "process_learning.jsonl"
-_CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--layout=anakin", "--steps=150_000")
+_SHORT = "--steps=150_000"
+_CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--layout=anakin", _SHORT)
+_FLEET = ("--layout.fleet=local", "--layout.timeout_s=120")
 _CHEETAH = ("--preset=ppo/halfcheetah", "--layout.policy_lag=1", "--steps=300_000")
-# Of each task: flags of every run, and those of the runs in one process and in two.
+# Of each task: seeds, flags of every run, and those of the runs in one process and in two. At a lag of 1 players teach
+# what as many threads do, bit for bit.
 TASKS = {
     "cartpole": (5, _CARTPOLE, (), ()),
-    "halfcheetah": (3, _CHEETAH, ("--layout.num_actors=4",), ("--layout.num_actors=2",)),
-    "halfcheetah_fleet": (
-        *(3, (*_CHEETAH, "--layout.fleet=local", "--layout.timeout_s=120"), ("--layout.num_actors=4",)),
-        ("--layout.num_actors=2",),
+    "cartpole_fleet": (
+        *(5, ("--system=ppo", "--env=envpool:CartPole-v1", "--layout=sebulba", "--layout.policy_lag=1", _SHORT)),
+        *(("--layout.num_actors=4",), ("--layout.num_actors=2", *_FLEET)),
     ),
+    "halfcheetah": (3, _CHEETAH, ("--layout.num_actors=4",), ("--layout.num_actors=2",)),
+    "halfcheetah_fleet": (3, _CHEETAH, ("--layout.num_actors=4", *_FLEET), ("--layout.num_actors=2", *_FLEET)),
 }
 
 
