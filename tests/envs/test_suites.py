@@ -178,37 +178,37 @@ def test_each_episode_moves_by_the_masses_that_it_drew(monkeypatch: pytest.Monke
     from mujoco_playground import registry
 
     monkeypatch.setattr(registry, "get_domain_randomizer", lambda name: heavier)
-    environment = made("playground:CartpoleBalance", randomise="true", episode_length="3")
+    environment = made("playground:CartpoleBalance", randomise="true", episode_length="10")
     reset, step = (jax.jit(jax.vmap(function)) for function in (environment.reset, environment.step))
     state, _ = reset(jax.random.split(jax.random.key(0), 3))
     action = np.array([[0.7], [-0.4], [0.9]], np.float32)
     (masses,), first = state.environment.model, state.environment.played[0].data
     states = [state]
-    for _ in range(4):
+    for _ in range(11):
         states.append(step(states[-1], action)[0])
     assert len(np.unique(np.asarray(masses)[:, 1:])) == masses[:, 1:].size
-    moved = states[3].environment
+    moved = states[10].environment
     np.testing.assert_array_equal(moved.model[0], masses)
-    # The fourth step resets: another model.
-    assert (np.asarray(states[4].environment.model[0])[:, 1:] != np.asarray(masses)[:, 1:]).all()
+    # The last step resets: another model.
+    assert (np.asarray(states[11].environment.model[0])[:, 1:] != np.asarray(masses)[:, 1:]).all()
     bare = registry.load("CartpoleBalance", config_overrides={"impl": "jax"})
     for i in range(3):
         there = [
             simulated(mujoco, bare, np.asarray(first.qpos[i]), np.asarray(first.qvel[i]), action[i], own)
             for own in (np.asarray(masses[i]), None)
         ]
-        np.testing.assert_allclose(moved.played[0].data.qpos[i], there[0], rtol=1e-3, atol=1e-4)
-        assert np.abs(there[0] - there[1]).max() > 1e-3
+        own, without = (np.abs(moved.played[0].data.qpos[i] - one).max() for one in there)
+        assert own < 0.05 * without
 
 
 def simulated(mujoco: Any, bare: Any, qpos: Any, qvel: Any, action: Any, masses: Any) -> Any:
-    """Returns the position after three actions."""
+    """Returns the position after ten actions."""
     model = bare.mj_model
     before = model.body_mass.copy()
     model.body_mass[:] = before if masses is None else masses
     data = mujoco.MjData(model)
     data.qpos[:], data.qvel[:], data.ctrl[:] = qpos, qvel, action
-    for _ in range(3 * bare.n_substeps):
+    for _ in range(10 * bare.n_substeps):
         mujoco.mj_step(model, data)
     model.body_mass[:] = before
     return data.qpos.copy()
