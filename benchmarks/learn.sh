@@ -24,8 +24,8 @@ study cartpole_munchausen 5 --setting="M-DQN: --preset=dqn/cartpole_munchausen" 
 study cartpole_iqn 5 -- --system=iqn --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_discrete_sac 5 -- --system=discrete_sac --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_vmpo 5 -- --system=vmpo --env=gymnax:CartPole-v1 --steps=500_000
-study pendulum_crossq 5 -- --system=crossq --env=gymnax:Pendulum-v1 --steps=15_000
-study pendulum_mpo 5 -- --system=mpo --env=gymnax:Pendulum-v1 --steps=60_000
+study pendulum_crossq 5 -- --system=crossq --env=gymnax:Pendulum-v1 --steps=5_000
+study pendulum_mpo 5 -- --preset=mpo/pendulum
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
