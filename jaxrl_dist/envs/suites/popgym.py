@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters, wrappers
@@ -59,22 +60,28 @@ def adapt(environment: Any, settings: Any, name: str) -> envs.BareEnvironment:
         name: name without that of the suite.
     """
 
+    limits = (getattr(environment, of, 0) for of in ("max_steps_in_episode", "max_episode_length"))
+    limit = max(map(int, limits))
+
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         observation, state = environment.reset_env(key, settings)
-        return state, observation
+        return (state, jnp.int32(0)), observation
 
-    def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
-        observation, state, reward, _, told = environment.step_env(key, state, action, settings)
-        return envs.Transition(state, observation, reward, told["terminated"], told["truncated"])
+    def step(key: Array, state: tuple[ArrayTree, Array], action: Array) -> envs.Transition:
+        played, steps = state
+        observation, played, reward, _, told = environment.step_env(key, played, action, settings)
+        # Counted here, since MineSweeper and CartPole compare the number of steps before this one with their limit.
+        steps = steps + 1
+        truncated = jnp.asarray(told["truncated"]) | (steps >= limit)
+        return envs.Transition((played, steps), observation, reward, told["terminated"], truncated)
 
-    limits = (getattr(environment, of, 0) for of in ("max_steps_in_episode", "max_episode_length"))
     observed = jax.eval_shape(environment.reset_env, jax.eval_shape(jax.random.key, 0), settings)[0]
     spec = types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=(),
         action=types.DiscreteSpace(int(environment.action_space(settings).n)),
         family="atari" if len(observed.shape) == 3 else "classic",
-        time_limit=max(map(int, limits)),
+        time_limit=limit,
     )
     return envs.BareEnvironment(reset, step, spec)
 
