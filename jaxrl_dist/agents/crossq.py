@@ -52,6 +52,7 @@ class Config(sac.Config):
         above=0.0,
         high=1.0,
         source="Bhatt et al. 2024, table 1 (momentum .99)",
+        sweep=True,
     )
     renorm_wait: float = setting(
         0.1,
@@ -60,6 +61,7 @@ class Config(sac.Config):
         low=0.0,
         high=1.0,
         source=f"{_CODE} (100,000 steps of 1M)",
+        sweep=True,
     )
 
 

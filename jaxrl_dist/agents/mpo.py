@@ -177,7 +177,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     metrics = {
         "critic_loss": 0.5 * jnp.square(target - predicted),
         "policy_loss": -(weights * log_prob).sum(0),
-        "temperature_loss": temperature * (config.temperature_bound + spread),
+        "temperature_loss": temperature * (spread + config.temperature_bound),
         "entropy": new.entropy(inputs.key),
         "approx_kl": sum(found.values()),
         "temperature": jnp.broadcast_to(temperature, predicted.shape),

@@ -220,5 +220,5 @@ def _weights(config: Config, temperature: Array, batch: Batch, axis: types.Axis)
     )
     total, better = jnp.maximum(total, jnp.finfo(raw.dtype).tiny), jnp.maximum(better, 1.0)
     mean, peak = weighted / total, highest / total
-    slope = config.temperature_bound + jnp.log(total / better) + (peak - mean) / fixed
+    slope = jnp.log(total / better) + config.temperature_bound + (peak - mean) / fixed
     return raw * taught / total, temperature * slope + mean

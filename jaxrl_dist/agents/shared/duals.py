@@ -149,7 +149,7 @@ def penalty(duals: ArrayTree, bounds: Mapping[str, float], found: Mapping[str, A
     for kind, divergence in found.items():
         multiplier = value(duals[kind])
         fixed, held = jax.lax.stop_gradient((multiplier, divergence))
-        parts.append(multiplier * (bounds[kind] - held) + fixed * divergence)
+        parts.append(fixed * divergence - multiplier * (held - bounds[kind]))
     total = parts[0]
     for part in parts[1:]:
         total += part

@@ -37,6 +37,7 @@ munchausen = functools.partial(
 log_policy_low = functools.partial(
     setting,
     help="Lowest log-probability times temperature that a reward gets a share of (l0).",
+    sweep=True,
     source="Vieillard et al. 2020, section 3",
 )
 
