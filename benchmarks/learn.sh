@@ -227,7 +227,7 @@ study masks_minesweeper 5 "${masks[@]}" -- --system=ppo --env=jumanji:Minesweepe
 study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --steps=300_000
 # Rewards that chance finds once in 2^20 episodes.
 study deep_sea 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=gymnax:DeepSea-bsuite \
-  --env.params.size=20 --steps=500_000 --env.num_envs=32 --layout.unroll_length=64
+  --env.params.size=20 --steps=300_000 --env.num_envs=32 --layout.unroll_length=64
 study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
-study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=5_000_000
+study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=3_000_000
 exit $failed
