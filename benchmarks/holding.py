@@ -49,13 +49,19 @@ TASKS = {
     "pendulum": Task("gymnax:Pendulum-v1", -200.0, -1200.0, 15_000),
 }
 # Longer results than those of the task.
-LONGER = {("r2d2", "cartpole"): 1_000_000, ("r2d2", "catch"): 500_000, ("seed_r2d2", "cartpole"): 1_000_000}
+LONGER = {
+    ("r2d2", "cartpole"): 1_000_000,
+    ("r2d2", "catch"): 500_000,
+    ("seed_r2d2", "cartpole"): 1_000_000,
+    ("es", "cartpole"): 2_000_000,
+    ("mpo", "pendulum"): 60_000,
+}
 _ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
 _BY_REPLAY = ("dqn", "apex_dqn", "r2d2", "rainbow")
 TOGETHER = {
-    "cartpole": (*_ON_POLICY, *_BY_REPLAY),
+    "cartpole": (*_ON_POLICY, *_BY_REPLAY, "qr_dqn", "iqn", "discrete_sac", "vmpo", "rnd", "es"),
     "catch": (*_ON_POLICY, *_BY_REPLAY),
-    "pendulum": ("ddpg", "td3", "sac", "d4pg", "apex_dpg"),
+    "pendulum": ("ddpg", "td3", "sac", "d4pg", "apex_dpg", "crossq", "mpo"),
 }
 APART = {"cartpole": ("a3c", "ga3c", "gorila", "seed_impala", "seed_r2d2")}
 

@@ -25,7 +25,9 @@ BESIDE = {
     "gorila": "dqn",
     "seed_r2d2": "r2d2",
 }
-# The title of each page, as which docs/results.md calls the system.
+# Names in docs/results.md of systems with a switch on.
+SWITCHED = {"M-DQN": "dqn", "M-IQN": "iqn"}
+# The title of each page, as which docs/results.md calls the system, in either case.
 TITLES = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0][2:] for path in sorted(FOLDER.glob("*.md"))}
 SECTIONS = ["Idea", "Code", "Settings", "Results", "When to use it, and when not", "Source"]
 # Shown of each system, whoever gives them.
@@ -34,7 +36,8 @@ _ALWAYS += ("layout.unroll_length", "env.num_envs")
 # Studies of other libraries.
 PEERS = "`peer_"
 _TASK = re.compile(
-    r"(?:CartPole-v1|Catch|MemoryChain|CartPole's positions alone|MinAtar Breakout|Brax|HalfCheetah-v4|Pendulum-v1).*"
+    r"(?:CartPole-v1|Catch|DeepSea|MemoryChain|CartPole's positions alone|MinAtar Breakout|Brax|HalfCheetah-v4|"
+    r"Pendulum-v1).*"
 )
 
 
@@ -247,18 +250,23 @@ def _studies(name: str) -> Iterator[Result]:
 
 def _without_names(text: str) -> str:
     for title in sorted(TITLES.values(), key=len, reverse=True):
-        text = re.sub(rf"(?<!\w){re.escape(title)}(?!\w)", "", text)
+        text = _pattern(title).sub("", text)
     return text
 
 
 def _named(text: str) -> set[str]:
     """Returns the systems that a text names; a longer name is not the shorter one within it."""
+    names = {**{title: name for name, title in TITLES.items()}, **SWITCHED}
     found = set()
-    for name, title in sorted(TITLES.items(), key=lambda one: -len(one[1])):
-        if re.search(rf"(?<![\w-]){re.escape(title)}(?![\w-])", text):
-            found.add(name)
-            text = text.replace(title, "")
+    for title in sorted(names, key=len, reverse=True):
+        if _pattern(title).search(text):
+            found.add(names[title])
+            text = _pattern(title).sub("", text)
     return found
+
+
+def _pattern(title: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w-]){re.escape(title)}(?![\w-])", re.IGNORECASE)
 
 
 def _canon(name: str) -> Iterator[Result]:
