@@ -17,7 +17,7 @@ def _other(tree: ArrayTree, part: ArrayTree) -> ArrayTree:
 
 
 class Place(NamedTuple):
-    """Where an agent's parameters and batch lie in those of its wrapper.
+    """Finds an agent's parameters and batch in those of its wrapper.
 
     Attributes:
         own: (params) -> the agent's own `types.Params`.

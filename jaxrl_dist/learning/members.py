@@ -92,7 +92,7 @@ def exploit(
 
     Args:
         state: leaves [S, ...] of C · N members: N populations, the first members of all of them first.
-        returns: f32 [S], of the last evaluation.
+        returns: f32 [S], of the last evaluation, or ranks by it.
         keys: typed keys [N], of this evaluation, one for each population.
         bounds: name of a setting -> smallest and largest value. New values are drawn between their logarithms, or, if
             the smallest is not above 0, between themselves.

@@ -28,6 +28,16 @@ class Encoder(NamedTuple):
     Attributes:
         pick: (tree of [N, ...]) -> what the module takes of it.
         make: () -> Flax module that maps this to features [N, F].
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist import envs, networks
+        >>> config, spec = networks.Config(torso="mlp", hidden_sizes=(8,)), envs.make("toy:walk").spec
+        >>> encoder = networks.encoders.make(config, spec, (), last_layer=True)
+        >>> rows = encoder.pick(jnp.ones((5, 2)))
+        >>> encoder.make().init_with_output(jax.random.key(0), rows)[0].shape
+        (5, 8)
     """
 
     pick: Callable[[Any], Any]

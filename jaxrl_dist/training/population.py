@@ -44,11 +44,20 @@ def make(settings: Resolved, mesh: Mesh) -> Exploit:
     program = meshes.program(exploit, mesh, (meshes.PER_SEED, meshes.SHARED))
 
     def run(state: learner.LearnerState, returns: np.ndarray, keys: jax.Array, iteration: int) -> Any:
-        means = returns.mean(1).astype(np.float32)
-        state, source = program(state, means, meshes.put_keys(mesh, keys), np.int32(iteration))
+        state, source = program(state, ranks(returns), meshes.put_keys(mesh, keys), np.int32(iteration))
         return state, meshes.to_host(source).tolist()
 
     return run
+
+
+def ranks(returns: np.ndarray) -> np.ndarray:
+    """Returns f32 [S], the places of members by their mean returns f64 [S, episodes], which floats would round together.
+
+    Of equal returns the last is the best, and no number is the worst.
+    """
+    means = returns.mean(1)
+    order = np.argsort(np.where(np.isnan(means), -np.inf, means), kind="stable")
+    return np.argsort(order).astype(np.float32)
 
 
 def values(params: Any) -> list[dict[str, float]]:

@@ -15,7 +15,7 @@ from jaxrl_dist import types
 from jaxrl_dist.learning import learner, members
 from jaxrl_dist.runs import checkpoint, metrics
 from jaxrl_dist.systems import training_flags
-from jaxrl_dist.training import policy
+from jaxrl_dist.training import policy, population
 
 BOUNDS = {"agent.entropy_cost": (0.0, 0.5), "learner.learning_rate": (1e-4, 1e-1)}
 RATES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -71,6 +71,15 @@ def test_values_of_replaced_members_alone_are_multiplied_or_drawn_within_their_b
     assert abs(np.corrcoef(costs == np.float32(0.2), rates > 5e-2)[0, 1]) < 0.3
     two = _state(2, [1e-2] * 2), jnp.array([2.0, 1.0]), jax.random.split(jax.random.key(0), 1)
     assert members.exploit(*two, BOUNDS)[1].tolist() == [0, 0]
+
+
+def test_ranks_tell_returns_apart_that_floats_do_not() -> None:
+    # In f32 the first three means are one number; of equal ones the last is the best; no number is the worst.
+    returns = np.array([[-12.17012072], [-12.17012024], [-12.17012119], [5.0], [np.nan], [5.0]])
+    assert population.ranks(returns).tolist() == [2, 3, 1, 4, 0, 5]
+    assert population.ranks(returns).dtype == np.float32
+    # Means, not sums or last episodes.
+    assert population.ranks(np.array([[9.0, 1.0], [0.0, 2.0], [3.0, 3.0]])).tolist() == [2, 0, 1]
 
 
 def test_a_population_without_a_sweep_is_refused_and_so_is_a_layout_of_one_seed() -> None:
