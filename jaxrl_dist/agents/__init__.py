@@ -19,8 +19,19 @@ def no_exploration(params: types.Params, env_index: Array, num_envs: int, progre
 def no_loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Stands for the loss of an agent that gives its gradient itself; nobody calls it.
 
+    Args:
+        params: of the agent.
+        inputs: of a batch.
+
     Raises:
         ValueError: always.
+
+    Example:
+        >>> from jaxrl_dist import agents, envs, networks
+        >>> from jaxrl_dist.agents import es
+        >>> agent = es.make(es.Config(), envs.make("toy:walk").spec, networks.Config(torso="mlp"))
+        >>> agent.loss is agents.no_loss, agent.gradient is None
+        (True, False)
     """
     raise ValueError("this agent has no loss, it gives its gradient itself")
 

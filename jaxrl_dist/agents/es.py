@@ -71,7 +71,7 @@ class Statistics(NamedTuple):
     """State that lives across generations.
 
     Attributes:
-        key: data of the key of all noise.
+        key: u32 [2], data of the key of all noise.
         generation: i32 [], updates so far.
         observation: running moments of observations.
     """

@@ -102,7 +102,7 @@ class Batch(NamedTuple):
     Attributes:
         agent: PPO's batch, whose advantages are the weighted sums of both.
         next_seen: the next observation, as the random network sees it.
-        intrinsic_target: f32, of the value of bonuses.
+        intrinsic_target: f32 [N] or [N, T], of the value of bonuses.
     """
 
     agent: actor_critic.Batch

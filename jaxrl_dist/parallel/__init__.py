@@ -125,6 +125,11 @@ def check_goes_on(parts: LayoutParts, layout: str) -> None:
 
     Raises:
         UsageError: they must.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> jaxrl_dist.make("es", "toy:walk").settings.row.layout_names
+        ('anakin',)
     """
     if parts.agent.fresh_episodes:
         raise errors.UsageError(

@@ -51,7 +51,7 @@ def make(settings: Resolved, mesh: Mesh) -> Exploit:
 
 
 def ranks(returns: np.ndarray) -> np.ndarray:
-    """Returns f32 [S], the places of members by their mean returns f64 [S, episodes], which floats would round together.
+    """Returns f32 [S], the places of members by their mean returns f64 [S, episodes], which f32 would round together.
 
     Of equal returns the last is the best, and no number is the worst.
     """
