@@ -82,7 +82,9 @@ def test_a_room_that_reads_no_command_line_names_no_flag(room: str) -> None:
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
         docs = [ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, documented)]
         texts = [str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        flags += [f"{path.name}: {text}" for text in texts if re.search("--[a-z]", text) and text not in docs]
+        # Those of pip are not ours.
+        ours = [text for text in texts if text not in docs and not text.startswith("pip install ")]
+        flags += [f"{path.name}: {text}" for text in ours if re.search("--[a-z]", text)]
     assert not flags
 
 
