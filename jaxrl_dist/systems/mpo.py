@@ -33,7 +33,7 @@ SYSTEMS = (
         actions=mpo.ACTIONS,
         settings=MPO,
         families=dpg.REAL_FAMILIES,
-        by_layout={"async_gradient": async_gradient.DPG},
+        by_layout={"async_gradient": async_gradient.MPO},
         summary="A policy that follows its own actions by their exponentiated values (Abdolmaleki et al. 2018).",
     ),
 )
