@@ -108,12 +108,15 @@ class Resolved:
     def difference(self, old: Mapping[str, Any]) -> Difference:
         """Compares with the contents of another run's `config.json`.
 
-        A setting that the file does not have yet counts as its present default.
+        A setting that the file does not have yet counts as its present default. What a flag changed comes first, then what
+        changed with it.
 
         Raises:
             UsageError: the contents are not those of a `config.json`.
         """
-        return difference(entries(old, self.fields), entries(self.as_json(), self.fields))
+        found = difference(entries(old, self.fields), entries(self.as_json(), self.fields))
+        ordered = [sorted(part, key=lambda change: self.origins.get(change.name) != FLAG) for part in found]
+        return Difference(*map(tuple, ordered))
 
 
 def env_params(values: Mapping[str, Any]) -> dict[str, str]:
