@@ -46,5 +46,6 @@ SYSTEMS = (
         settings=ES,
         families=ES_FAMILIES,
         summary="Evolution strategies, environments as members (Salimans et al. 2017).",
+        sequences=True,
     ),
 )
