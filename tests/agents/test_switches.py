@@ -149,13 +149,13 @@ ALTERED = {
     "rainbow": {
         "agent.value_low": -5.0,
         "agent.value_high": 50.0,
+        "agent.distribution": "quantile",
         "replay.priority_exponent": 0.9,
         "replay.importance_exponent": 0.9,
         "replay.importance_exponent_end": 0.0,
         "replay.smallest_error": 1.0,
     },
     "qr_dqn": {
-        "agent.distribution": "categorical",
         "agent.error_clip": 0.1,
         "agent.munchausen": 0.1,
         "agent.log_policy_low": -0.01,
@@ -165,7 +165,7 @@ ALTERED = {
         "agent.n_step": 2,
         "agent.num_levels": 3,
         "agent.num_target_levels": 3,
-        "agent.num_policy_levels": 3,
+        "agent.num_policy_levels": 7,
         "agent.num_cosines": 3,
         "agent.error_clip": 0.01,
         "agent.temperature": 0.5,
