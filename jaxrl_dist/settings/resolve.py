@@ -108,8 +108,8 @@ class Resolved:
     def difference(self, old: Mapping[str, Any]) -> Difference:
         """Compares with the contents of another run's `config.json`.
 
-        A setting that the file does not have yet counts as its present default. What a flag changed comes first, then what
-        changed with it.
+        A setting that the file does not have yet counts as its present default. What a flag changed comes first, then
+        what changed with it.
 
         Raises:
             UsageError: the contents are not those of a `config.json`.
