@@ -187,8 +187,9 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)[..., 0]
     policy = _policy(static, network, batch.inputs)
     sample = policy.sample(key)
+    log_prob = policy.log_prob(sample)
     value = _lowest(static, jax.lax.stop_gradient(network["critic"]), batch.inputs, policy.action(sample))
-    terms = Terms(predicted, target, policy.log_prob(sample), value)
+    terms = Terms(predicted, target, log_prob, value)
     return losses(config, network["temperature"]["log"], static.size, batch.taught, terms)
 
 
