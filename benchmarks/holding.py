@@ -1,4 +1,4 @@
-"""Does a system keep what it has learned? `python benchmarks/holding.py [--rows=a2c] [--minutes=60] [--figure=FILE]`
+"""Measures who keeps what it learned: `python benchmarks/holding.py [--rows=a2c] [--minutes=60] [--figure=FILE]`.
 
 Each row trains one system on one small task for twice the steps of its result, with 20 seeds in one program, or with
 five one after the other where the layout trains one seed at a time, and evaluates it 40 times. A task counts as solved

@@ -1,4 +1,4 @@
-"""How long does a reduction between two processes of one machine take? `python benchmarks/reductions.py`
+"""Times a reduction between two processes of one machine: `python benchmarks/reductions.py`.
 
 Two processes with a device each sum a vector again and again in one program: on one core, each on its own, on the same
 two. A reduction passes through several threads of each process, which must get a core each time; `chrt -f 1` before the

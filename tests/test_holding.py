@@ -1,4 +1,4 @@
-"""What `make holding` counts: seeds that end with the task solved, and evaluations after a fall."""
+"""`make holding` counts seeds that end with the task solved, and evaluations after a fall."""
 
 import pathlib
 from typing import Any

@@ -26,9 +26,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import shared
+from jaxrl_dist.agents import sac, shared
 from jaxrl_dist.agents.shared import action_values, bounded_actions, transitions
-from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import distributions
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -91,10 +90,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         (['critic', 'policy', 'temperature'], 3)
     """
     num_actions = action_values.check_discrete(spec)
-    if networks.is_recurrent(network.core):
-        raise UsageError(
-            given("network.core", network.core), ": this agent replays single steps; use identity or frame_stack"
-        )
+    networks.check_single_steps(network.core)
     policy, critic = (
         networks.make(network, spec, (networks.Head(name, num_actions, gain, inputs=inputs),))
         for name, gain, inputs in (("policy", 0.01, network.policy_inputs), ("q", 1.0, network.value_inputs))
@@ -102,7 +98,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     rule = transitions.Rule(policy.context, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, policy, critic, rule)
     return agents.Agent(
-        init=functools.partial(_init, static),
+        init=functools.partial(sac.initial, policy, critic, config.temperature),
         init_carry=policy.initial,
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
@@ -120,16 +116,6 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
             "temperature": types.Part(),
         },
     )
-
-
-def _init(static: _Static, key: Array) -> types.Params:
-    policy_key, critic_key = jax.random.split(key)
-    network = {
-        "policy": static.policy.init(policy_key),
-        "critic": bounded_actions.init_critics(static.critic, critic_key, 2),
-        "temperature": {"log": jnp.log(jnp.float32(static.config.temperature))},
-    }
-    return types.Params(network, ())
 
 
 def _target(network: ArrayTree) -> ArrayTree:

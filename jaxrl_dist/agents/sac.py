@@ -98,7 +98,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, policy, critic, size, actions, rule)
     return agents.Agent(
-        init=functools.partial(_init, static),
+        init=functools.partial(initial, policy, critic, config.temperature),
         init_carry=policy.initial,
         act=functools.partial(_act, static),
         evaluate=functools.partial(_evaluate, static),
@@ -117,12 +117,28 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     )
 
 
-def _init(static: _Static, key: Array) -> types.Params:
+def initial(policy: networks.Network, critic: networks.Network, temperature: float, key: Array) -> types.Params:
+    """Returns first parameters of a policy, of two critics, and of the logarithm of the temperature.
+
+    Args:
+        policy: its network.
+        critic: that of each critic.
+        temperature: the first one.
+        key: typed key [].
+
+    Example:
+        >>> import jax
+        >>> from jaxrl_dist import envs, networks
+        >>> from jaxrl_dist.agents import sac
+        >>> net = networks.make(networks.Config(torso="mlp"), envs.make("toy:walk").spec, (networks.Head("q", 3, 1.0),))
+        >>> print(sac.initial(net, net, 1.0, jax.random.key(0)).network["temperature"]["log"])
+        0.0
+    """
     policy_key, critic_key = jax.random.split(key)
     network = {
-        "policy": static.policy.init(policy_key),
-        "critic": bounded_actions.init_critics(static.critic, critic_key, 2),
-        "temperature": {"log": jnp.log(jnp.float32(static.config.temperature))},
+        "policy": policy.init(policy_key),
+        "critic": bounded_actions.init_critics(critic, critic_key, 2),
+        "temperature": {"log": jnp.log(jnp.float32(temperature))},
     }
     return types.Params(network, ())
 

@@ -276,10 +276,7 @@ def make_around(
         >>> networks.of_rows(net, net.init(jax.random.key(0)), jnp.ones((5, 2)), jnp.zeros((5, 1)))["out"].shape
         (5, 8)
     """
-    if is_recurrent(config.core):
-        raise UsageError(
-            given("network.core", config.core), ": this agent replays single steps; use identity or frame_stack"
-        )
+    check_single_steps(config.core)
     for name in ("policy_inputs", "value_inputs"):
         encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     stack = cores.FrameStack(config.num_frames if config.core in STACKED else 1, _is_stacked(spec))
@@ -311,6 +308,27 @@ def _is_stacked(spec: types.EnvironmentSpec) -> tuple[bool, ...]:
     numbers = [name not in others for name in leaves]
     images = [number and torsos.is_image(leaf.shape) for number, leaf in zip(numbers, leaves.values(), strict=True)]
     return tuple(images if any(images) else numbers)
+
+
+def check_single_steps(core: str) -> None:
+    """Checks that a core has no memory, for an agent that replays single steps.
+
+    Args:
+        core: as in `Config`.
+
+    Raises:
+        UsageError: it has one.
+
+    Example:
+        >>> from jaxrl_dist import networks
+        >>> networks.check_single_steps("frame_stack")
+        >>> networks.check_single_steps("lstm")
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: network.core=lstm: this agent replays single steps; …
+    """
+    if is_recurrent(core):
+        raise UsageError(given("network.core", core), ": this agent replays single steps; use identity or frame_stack")
 
 
 def is_recurrent(core: str) -> bool:

@@ -50,12 +50,12 @@ def _sizes(found: Resolved) -> Iterator[tuple[str, int]]:
     block = num_envs * settings[_LENGTH]
     if "replay.capacity" in settings:
         window = 1 + sum(settings.get(name, 0) for name in _WINDOW)
-        capacity = max(settings["replay.capacity"], num_envs * window)
-        yield "replay.capacity", -(-capacity // block) * block
-    if "replay.min_size" in settings:
-        kept = settings["replay.capacity"]
-        full = kept if found.origins["replay.capacity"] == FLAG else -(-max(kept, block) // block) * block
-        yield "replay.min_size", min(settings["replay.min_size"], full)
+        capacity = settings["replay.capacity"]
+        if found.origins["replay.capacity"] != FLAG:
+            capacity = -(-max(capacity, num_envs * window) // block) * block
+        yield "replay.capacity", capacity
+        if "replay.min_size" in settings:
+            yield "replay.min_size", min(settings["replay.min_size"], capacity)
     if not found.row.replay.keeps_rows:
         yield "learner.minibatches", _divisor(_items(found.row, settings), settings["learner.minibatches"])
     for name in _PLAYERS:
