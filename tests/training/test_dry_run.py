@@ -1,5 +1,6 @@
 """`--dry_run` tells bytes, placement, schedules, compilation and speed of a run, and writes nothing."""
 
+import json
 import pathlib
 import re
 from typing import Any
@@ -46,7 +47,9 @@ def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> No
 
 def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib.Path) -> None:
     command = command_of("ppo", tmp_path)
-    (tmp_path / "config.json").write_text('{"family": "classic", "settings": {"seed": {"value": 3}}}')
+    flags = {name: value for name, value in command.flags.items() if name != "out"}
+    contents = catalogue.resolved({**flags, "seed": 3}, "classic").as_json()
+    (tmp_path / "config.json").write_text(json.dumps(contents))
     (tmp_path / "checkpoints" / "step_000000000128").mkdir(parents=True)
     with conftest.refused(f"--out={tmp_path}", "seed 3 -> 0"):
         told(command)
