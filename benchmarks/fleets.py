@@ -7,7 +7,8 @@ It starts Ray on this machine, and prints a table of each part:
   its bytes; also the bytes of parameters of one version.
 - `rate`: learned steps/s of PPO on HalfCheetah (one epoch, one minibatch), of four players and of four threads, each
   with one worker process of Gymnasium; modes take turns.
-- `lost`: the same of players, with one of them killed every 20 s.
+- `lost`: the same of players, with one of them killed every 20 s; also the seconds from a kill to the first unroll
+  of the player that takes its place.
 - `slow`: PPO on environments that sleep (`stragglers.Sleep`), of three players, and of four, one of them ten times
   slower, under a quorum of three.
 """
@@ -186,12 +187,15 @@ def _rate(arguments: Any) -> None:
 def _lost(arguments: Any) -> None:
     """Prints learned steps/s of four players, and with one killed every 20 s."""
     rates: dict[str, list[float]] = {"four players": [], "one killed every 20 s": []}
+    replaced_s: list[float] = []
     for _ in range(arguments.rounds):
         for name in rates:
-            rate, restarts = _measure({**CHEETAH, **PLAYERS}, 4 * _KILL_EVERY_S, kills="killed" in name)
+            kills = replaced_s if "killed" in name else None
+            rate, restarts = _measure({**CHEETAH, **PLAYERS}, 4 * _KILL_EVERY_S, kills)
             rates[name].append(rate)
             print(name, rate, restarts, file=sys.stderr)
     _print_rates("HalfCheetah", rates, "four players")
+    print("seconds until another played in its place: " + " ".join(f"{one:.1f}" for one in replaced_s), flush=True)
 
 
 def _slow(arguments: Any) -> None:
@@ -215,8 +219,11 @@ def _slow(arguments: Any) -> None:
     _print_rates("environments that sleep 20 ms a step", rates, "three players")
 
 
-def _measure(named: dict[str, Any], seconds: float, kills: bool = False) -> tuple[float, int]:
-    """Measures a run for about so long; returns learned steps/s, and how many players were replaced."""
+def _measure(named: dict[str, Any], seconds: float, kills: list[float] | None = None) -> tuple[float, int]:
+    """Measures a run for about so long; returns learned steps/s, and how many players were replaced.
+
+    With a list `kills`, players are killed, and the list gets the seconds that each replacement took.
+    """
     parts = _assembled(named)
     layout: Any = parts.layout
     try:
@@ -226,9 +233,8 @@ def _measure(named: dict[str, Any], seconds: float, kills: bool = False) -> tupl
         state, _ = layout.run(state, 5, 5, 1_000_000)
         iterations = max(int(5 * seconds / (time.perf_counter() - started_s)), 5)
         done = threading.Event()
-        killing = threading.Thread(target=_kill, args=(layout, done), daemon=True)
-        if kills:
-            killing.start()
+        if kills is not None:
+            threading.Thread(target=_kill, args=(layout, done, kills), daemon=True).start()
         rows, iteration = 0.0, 10
         started_s = time.perf_counter()
         # A slow run ends by the clock.
@@ -243,14 +249,20 @@ def _measure(named: dict[str, Any], seconds: float, kills: bool = False) -> tupl
         layout.close()
 
 
-def _kill(layout: Any, done: threading.Event) -> None:
-    """Kills the player of each actor in turn."""
-    number = 0
-    while not done.wait(_KILL_EVERY_S):
-        playing = layout._threads._players[number % 4]._environment
-        if playing is not None:
-            layout._fleet.kill(playing._crew)
-        number += 1
+def _kill(layout: Any, done: threading.Event, replaced_s: list[float]) -> None:
+    """Kills the player of each actor in turn, and appends the seconds until another's first unroll was there."""
+    number, killed_s = 0, time.perf_counter()
+    while not done.wait(max(0.0, killed_s + _KILL_EVERY_S - time.perf_counter())):
+        players, killed_s = layout._threads._players, time.perf_counter()
+        lost = players[number]
+        if lost._environment is None:
+            continue
+        layout._fleet.kill(lost._environment._crew)
+        while players[number] is lost or (at := players[number].at) is None or at[0] == players[number].begin[0]:
+            if done.wait(0.02):
+                return
+        replaced_s.append(time.perf_counter() - killed_s)
+        number = (number + 1) % len(players)
 
 
 def _print_rates(task: str, rates: dict[str, list[float]], base: str) -> None:

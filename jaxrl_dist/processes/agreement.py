@@ -6,14 +6,18 @@ With one process everything here is an identity.
 
 import contextlib
 import json
+import math
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from jaxrl_dist import errors
 
 _POLL_MS = 200
+# Process 0, which says that another one is late, is waited for so much longer.
+_LATER_S = 5.0
 
 # Numbers of the run in this process, and of its exchanges so far: the same in all processes.
 _run = _made = 0
@@ -55,7 +59,7 @@ def by_process(devices: Iterable[Any]) -> list[list[Any]]:
     return [found[one] for one in sorted(found)]
 
 
-def exchange(said: Said, decide: Callable[[list[Said]], Decided]) -> Decided:
+def exchange(said: Said, decide: Callable[[list[Said]], Decided], within_s: float = math.inf) -> Decided:
     """Gives all processes one decision, which process 0 makes of what each of them says.
 
     Every process must make the same exchanges in the same order. One process only calls the function.
@@ -63,13 +67,15 @@ def exchange(said: Said, decide: Callable[[list[Said]], Decided]) -> Decided:
     Args:
         said: by this process, of JSON's types.
         decide: (what each process says, by index) -> decision, of JSON's types; called in process 0 alone.
+        within_s: seconds that a process which lives is waited for.
 
     Raises:
-        ProcessFault: another process failed, in `decide` or on its way to this exchange; it raises its own exception.
+        ProcessFault: another process failed, in `decide` or on its way to this exchange, and raises its own exception;
+            or it was not here in time.
     """
     if count() == 1:
         return decide([said])
-    result: Decided = _exchange({"said": said}, decide)
+    result: Decided = _exchange({"said": said}, decide, within_s=within_s)
     return result
 
 
@@ -94,21 +100,24 @@ def nonce() -> str:
 
 
 @contextlib.contextmanager
-def alike() -> Iterator[None]:
+def alike(within_s: float = math.inf) -> Iterator[None]:
     """Makes a failure within the context one of all processes; all must enter it. One process notices nothing.
 
+    Args:
+        within_s: seconds that a process which has left the context waits for one that lives.
+
     Raises:
-        ProcessFault: it failed in another process.
+        ProcessFault: it failed in another process, which may be that it did not end in time.
     """
     try:
         yield
     except Exception as fault:
         # One that comes from the last exchange is known to all; the same one may be raised again later.
         if count() > 1 and getattr(fault, "shared_in", None) != (_run, _made):
-            _exchange({"fault": described(fault)}, lambda said: said, fault)
+            _exchange({"fault": described(fault)}, lambda said: said, fault, within_s)
         raise
     if count() > 1:
-        exchange(None, lambda said: None)
+        exchange(None, lambda said: None, within_s)
 
 
 def begin_run() -> None:
@@ -123,7 +132,12 @@ def place_of_watch() -> str:
     return f"{_run}/watch"
 
 
-def _exchange(said: dict[str, Any], decide: Callable[[list[Any]], Any], own: BaseException | None = None) -> Any:
+def _exchange(
+    said: dict[str, Any],
+    decide: Callable[[list[Any]], Any],
+    own: BaseException | None = None,
+    within_s: float = math.inf,
+) -> Any:
     """Makes one exchange; `own` is the fault that this process brings, which the caller raises."""
     global _made
     _made += 1
@@ -131,7 +145,7 @@ def _exchange(said: dict[str, Any], decide: Callable[[list[Any]], Any], own: Bas
     if not is_first():
         client.key_value_set(f"{place}/{index()}", json.dumps(said))
     else:
-        others = [json.loads(_wait(f"{place}/{other}")) for other in range(1, count())]
+        others = [json.loads(_wait(f"{place}/{other}", other, within_s)) for other in range(1, count())]
         everyone = [said, *others]
         faults = [(number, one["fault"]) for number, one in enumerate(everyone) if "fault" in one]
         if faults:
@@ -144,7 +158,7 @@ def _exchange(said: dict[str, Any], decide: Callable[[list[Any]], Any], own: Bas
                 fault, verdict = error, {"from": 0, "fault": described(error)}
         client.key_value_set(f"{place}/decided", json.dumps(verdict))
         _forget(place)
-    verdict = json.loads(_wait(f"{place}/decided"))
+    verdict = json.loads(_wait(f"{place}/decided", 0, within_s + _LATER_S))
     if fault is not None:
         fault.shared_in = _run, _made  # type: ignore[attr-defined]
         if own is None:
@@ -162,11 +176,11 @@ def _forget(place: str) -> None:
     _spent.append(place)
 
 
-def _wait(key: str) -> str:
-    """Waits until a word is said; ends if a process has failed, and the watch ends it if one has died."""
+def _wait(key: str, sender: int, within_s: float) -> str:
+    """Waits until a process says a word; ends if one has failed or is late, and the watch ends it if one has died."""
     import jax
 
-    client, gone = state().client, ""
+    client, gone, until_s = state().client, "", time.monotonic() + within_s
     while True:
         try:
             return str(client.blocking_key_value_get(key, _POLL_MS))
@@ -175,6 +189,8 @@ def _wait(key: str) -> str:
                 raise
         if gone:
             raise fault_of(int(gone), ["fault", "it has ended"])
+        if time.monotonic() > until_s:
+            raise fault_of(sender, ["fault", f"it lives, but is not done after {within_s:g} s"])
         for name, text in client.key_value_dir_get(f"{place_of_watch()}/"):
             *_, kind, number = name.split("/")
             if kind == "fault" and int(number) != index():

@@ -1,7 +1,8 @@
 """Trains by the command, in environments of which those of process 1 misbehave: `python in_processes.py HOW FLAGS`.
 
 With `raises_exactly` they are those of a device suite, which are saved with the run. With `alone` no others come, and
-the wait for them is short.
+the wait for them is short. With `writes_for_ever` the folder of process 1 answers no more after the first checkpoint,
+and with `lost_folder` it is not there.
 """
 
 import itertools
@@ -10,6 +11,7 @@ import pathlib
 import signal
 import sys
 import time
+from typing import Any
 
 from fakes import host
 
@@ -17,6 +19,7 @@ from jaxrl_dist import commands, envs, errors, processes
 from jaxrl_dist.commands import train
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.processes import group
+from jaxrl_dist.runs import checkpoint
 
 AT_STEP = 400
 
@@ -40,6 +43,15 @@ def before_step(walk: host.Walk) -> None:
         time.sleep(3600)
 
 
+def write_own(new: pathlib.Path, tree: Any, write: Any = checkpoint._write_own) -> Any:
+    """Writes the pieces of a checkpoint, as long as the folder of process 1 is there."""
+    if processes.index() == 1 and checkpoint.latest(new.parent):
+        if HOW == "writes_for_ever":
+            time.sleep(3600)
+        return write(new / "away", tree)
+    return write(new, tree)
+
+
 HOW = sys.argv.pop(1)
 NUM_ENVS = 8
 OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out="))
@@ -47,7 +59,9 @@ OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out
 if __name__ == "__main__":
     if HOW == "alone":
         group.START_S = 3.0
-    if HOW == "raises_exactly":
+    if HOW in ("writes_for_ever", "lost_folder"):
+        checkpoint._WRITE_WITHIN_S, checkpoint._write_own = 2.0, write_own
+    elif HOW == "raises_exactly":
         step, calls = as_host.AsHost.raw_recv, itertools.count()
 
         def broken(environment: as_host.AsHost) -> object:

@@ -91,17 +91,19 @@ def test_players_teach_what_threads_teach_and_a_killed_one_is_replaced_without_j
 @pytest.mark.parametrize(
     "system, env, settings",
     [
+        ("ppo", "toy:walk", {}),
         ("impala", "toy:walk", {"layout.policy_lag": "3"}),
         ("apex_dqn", "toy:walk", {}),
         ("r2d2", "toy:walk", {}),
         ("d4pg", "gymnasium:Pendulum-v1", {"agent.value_low": -100.0, "agent.value_high": 0.0}),
     ],
 )
-def test_players_teach_what_threads_teach(
+def test_players_on_two_machines_teach_what_threads_teach(
     system: str,
     env: str,
     settings: dict[str, Any],
     local: dict[str, Any],
+    cluster: Any,
     train: conftest.Train,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,7 +129,8 @@ def test_players_teach_what_threads_teach(
     monkeypatch.setattr(ray, "put", counted_put)
     monkeypatch.setattr(fleet.Remote, "play", counted_play)
     monkeypatch.setattr(fleet.Remote, "answer", counted_answer)
-    by_players = train(system, env, folder="players", **local, **settings)
+    there = {**local, "layout.fleet": cluster.address}
+    by_players = train(system, env, folder="players", **there, **settings)
     assert by_players.summary["params_sha256"] == by_threads.summary["params_sha256"]
     # Both players take the same versions, and each is put once; the first is put once more, to warm up with.
     assert puts[0] <= by_players.summary["param_versions_published"] + 1

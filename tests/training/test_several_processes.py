@@ -224,6 +224,22 @@ def test_a_fault_where_environments_are_saved_keeps_the_checkpoint_before(tmp_pa
     assert not test_faults.temporary_folders(tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("writes_for_ever", "process 1: it lives, but is not done after 2 s"), ("lost_folder", "share its folder")],
+)
+def test_a_folder_that_is_slow_or_away_ends_all_and_keeps_the_checkpoint_before(
+    how: str, words: str, tmp_path: pathlib.Path
+) -> None:
+    outputs = ends(start(tmp_path, *ANAKIN, *LONG, fake=how))
+    for code, _, error in outputs:
+        assert code == 1 and "cannot save" in error and words in error and error.count("\n") == 1, outputs
+    (only,) = checkpoint.latest(tmp_path / "checkpoints")
+    checkpoint.verify(only)
+    assert not test_faults.temporary_folders(tmp_path)
+
+
 @pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_signal_to_any_process_saves_all(index: int, tmp_path: pathlib.Path) -> None:
     started = start(tmp_path, *ANAKIN, *LONG)

@@ -37,6 +37,8 @@ _ARRAYS, _CONTENTS = "arrays", "contents.json"
 _NEW, _OLD, _TRASH, _CORRUPT = ".new-", ".old-", ".trash-", "corrupt_"
 # File in a folder until its first step: tells a run that was killed before that from one that has lost its steps.
 _UNSAVED = ".unsaved"
+# So long the processes of a run wait for one whose folder is slow, or away.
+_WRITE_WITHIN_S = 1800.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +105,11 @@ def save(
     processes.exchange(None, lambda said: check())
     try:
         processes.exchange(None, begin_new)
-        with processes.alike():
+        with processes.alike(_WRITE_WITHIN_S):
             if is_alone:
                 storage.write_arrays(new / _ARRAYS, leaves, arrays)
             own: _Written = ([], {}) if is_alone else _write_own(new, tree)
-        processes.exchange(own, finish)
+        processes.exchange(own, finish, _WRITE_WITHIN_S)
     except BaseException as error:
         if processes.is_first():
             # The folder of that name may be another trainer's by now.
