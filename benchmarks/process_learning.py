@@ -34,7 +34,7 @@ TASKS = {
         *(5, ("--system=ppo", "--env=envpool:CartPole-v1", "--layout=sebulba", "--layout.policy_lag=1", _SHORT)),
         *(("--layout.num_actors=4",), ("--layout.num_actors=2", *_FLEET)),
     ),
-    "halfcheetah": (3, _CHEETAH, ("--layout.num_actors=4",), ("--layout.num_actors=2",)),
+    "halfcheetah": (10, _CHEETAH, ("--layout.num_actors=4",), ("--layout.num_actors=2",)),
     "halfcheetah_fleet": (3, _CHEETAH, ("--layout.num_actors=4", *_FLEET), ("--layout.num_actors=2", *_FLEET)),
 }
 
