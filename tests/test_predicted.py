@@ -26,6 +26,7 @@ def test_every_prediction_lies_within_twice_what_was_measured() -> None:
         assert 0.5 <= row["predicted_s"] / row["measured_s"] <= 2.0, row
 
 
+@pytest.mark.slow
 def test_the_table_is_whole_and_of_today_s_model() -> None:
     names, predicted_s = _run("[list(predicted.rows()), predicted.predict(predicted.rows()['ppo_small'])]")
     assert names == [row["row"] for row in TABLE]

@@ -118,6 +118,7 @@ def test_all_devices_follow_the_divergence_of_all_rows() -> None:
     np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_seed_has_its_own_step_size_and_is_the_seed_alone() -> None:
     both = conftest.Small("ppo", "toy:walk", 1, {**SETTINGS, "num_seeds": 2}).run(4)
     assert both.state.learner.pace.shape == (2,)

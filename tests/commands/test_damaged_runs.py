@@ -56,8 +56,15 @@ def told(command: str, arguments: list[Any], capsys: pytest.CaptureFixture[str])
     return code, [*lines, *(str(one.message) for one in caught)]
 
 
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 200), marks=pytest.mark.slow)], ids=["40", "all others"]
+)
 def test_two_hundred_damaged_folders_are_a_line_each(
-    tmp_path: pathlib.Path, secret: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    seeds: range,
+    tmp_path: pathlib.Path,
+    secret: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from matplotlib import figure
 
@@ -73,7 +80,7 @@ def test_two_hundred_damaged_folders_are_a_line_each(
     monkeypatch.setattr(figure.Figure, "savefig", save_some)
     whole, page = runs(tmp_path / "whole"), tmp_path / "page.html"
     secrets = SECRET, base64.b64encode(secret.read_bytes()).decode()
-    for seed in range(200):
+    for seed in seeds:
         run = tmp_path / f"damaged{seed}"
         what, started = f"{seed}: {damage.copy(whole[seed % 3], run, secret, seed)}", time.monotonic()
         try:

@@ -7,6 +7,7 @@ import conftest
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 
@@ -87,7 +88,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marks.some(list(CASES), slow=("resnet", "frames", "frames_lstm", "gru", "minatar")))
 def test_products_are_of_bfloat16_but_for_the_last_layer_of_heads(case: str) -> None:
     observation, settings = CASES[case]
     net, reference = _made("bfloat16", observation, **settings), _made("float32", observation, **settings)
@@ -126,6 +127,7 @@ def test_a_layer_is_the_rounded_product_of_rounded_numbers() -> None:
     assert np.median(np.abs(values - wanted)) < 1e-6 < np.abs(rounded(values) - wanted).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])
 def test_gradients_are_float32_and_near_those_of_float32(core: str) -> None:
     first = jnp.zeros((ROWS, BATCH), bool).at[2, 1].set(True)

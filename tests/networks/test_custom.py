@@ -60,6 +60,7 @@ def test_classes_are_made_without_arguments() -> None:
         custom.make("user_networks:Dense")
 
 
+@pytest.mark.slow
 def test_a_network_that_was_changed_does_not_resume_in_one_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

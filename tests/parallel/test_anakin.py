@@ -122,9 +122,14 @@ def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatc
             np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    "variant", marks.some(list(VARIANTS), slow={"pqn-lstm", "pqn-stack", "ppo-gru", "r2d2-mingru"})
+# One of each agent.
+LOWERED = (
+    *("ppo", "rnd", "es", "a2c-lstm", "impala", "pqn", "dqn", "td3", "sac", "d4pg", "rainbow", "qr_dqn", "iqn"),
+    *("discrete_sac", "vmpo", "mpo", "crossq", "r2d2"),
 )
+
+
+@pytest.mark.parametrize("variant", marks.some(list(VARIANTS), fast=LOWERED))
 def test_programs_lower_for_every_platform(small, variant):
     system, env, settings = VARIANTS[variant]
     run = small(system, env, 2, settings)

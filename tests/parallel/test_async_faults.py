@@ -53,6 +53,7 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
     assert train(steps=3_200, **{"layout.schedule": schedule}).summary["resumed_from"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", marks.some([1, 4], slow={"4"}))
 def test_a_hanging_environment_is_named_within_its_timeout(workers: int, plays: Any, train: conftest.Train) -> None:
     hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers}
@@ -124,6 +125,7 @@ def test_workers_and_actors_are_as_precise_as_asked(tmp_path: pathlib.Path, play
     assert {"worker", "actor"} <= {name for name, _ in seen}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "samples"), [("apex_dqn", 2.0), ("r2d2", 3.0)])
 def test_after_a_rollback_a_prioritised_replay_is_learned_from(system: str, samples: float) -> None:
     """Broken gradients come with broken errors, which are the replay's priorities."""

@@ -39,6 +39,7 @@ def equal(one: conftest.Small, other: conftest.Small, atol: float = 0.0) -> None
         np.testing.assert_allclose(x, y, atol=atol, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_one_worker_learns_what_anakin_learns(system: str, settings: dict[str, Any]) -> None:
     one = conftest.Small(system, "toy:walk", 1, {"layout": "anakin", **settings}).run(6)
@@ -147,6 +148,7 @@ def test_the_server_may_be_spread_over_devices() -> None:
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_a_stop_while_a_worker_is_waited_for_leaves_it_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     work, is_slow, asked = worker.Worker.work, threading.Event(), threading.Event()
 

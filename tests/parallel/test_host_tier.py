@@ -95,6 +95,7 @@ def test_too_large_ends_with_a_capacity_that_fits() -> None:
         packed_observations.check(kept, (projected - kept.packed_bytes) / 2, 120)
 
 
+@pytest.mark.slow
 def test_a_run_that_outgrows_the_memory_is_saved_as_it_was_before_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
@@ -134,6 +135,7 @@ def test_without_prefetch_it_learns_what_the_device_tier_learns(
         run.layout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
     settings = {**settings, "layout.num_actors": 2, "replay.samples_per_insert": 1.5}

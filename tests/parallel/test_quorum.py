@@ -182,6 +182,7 @@ def test_updates_are_means_over_what_is_in(num_devices: int, core: Any, gates: G
     assert changed > 1e-3
 
 
+@pytest.mark.slow
 def test_an_actor_that_raises_ends_the_run_though_a_quorum_is_left(gates: Gates, train: conftest.Train) -> None:
     raised_s = []
 

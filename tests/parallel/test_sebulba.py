@@ -88,6 +88,7 @@ def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.Mo
     run.layout.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> None:
     plain = {"learner.shuffle": False, "learner.optimizer": "sgd", "learner.minibatches": 1, "learner.epochs": 1}
@@ -234,6 +235,7 @@ def test_a_learner_that_is_not_finite_is_kept_and_never_published(
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
 
 
+@pytest.mark.slow
 def test_what_another_version_wrote_is_refused_in_one_line(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     train(layout="sebulba")
     parts, folder = policy.assemble_run(tmp_path, {}), tmp_path / "checkpoints"

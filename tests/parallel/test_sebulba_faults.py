@@ -78,6 +78,7 @@ def test_what_fails_once_the_state_is_given_away_is_what_the_user_sees(
     assert "could not be saved" in error.value.__notes__[0]
 
 
+@pytest.mark.slow
 def test_an_iteration_that_fails_halfway_is_not_saved_and_the_run_goes_on_before_it(
     monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:

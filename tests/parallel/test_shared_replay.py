@@ -79,6 +79,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(kind: str, tmp_path: pathlib.Path)
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_unrolls_that_came_without_a_sample_are_resumed_without_one(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ VARIANTS = {
     "td3": ("td3", "toy:reach", {"network.value_inputs": ("target",)}),
     "d4pg": ("d4pg", "toy:reach", {"agent.value_low": -20.0, "agent.value_high": 0.0}),
 }
-FAST = ("ppo", "ppo-lstm", "impala", "dqn", "sac")
+FAST = ("ppo", "dqn")
 
 
 @pytest.mark.parametrize("variant", marks.some(list(VARIANTS), fast=FAST))
@@ -50,6 +50,7 @@ def test_three_iterations_on_two_devices_move_finite_parameters(small: Any, vari
     assert not all(map(np.array_equal, before, after))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "env", "settings"),
     marks.some(
@@ -80,20 +81,23 @@ def test_a_run_of_host_actors_ends_and_can_be_loaded(
 
 @pytest.mark.parametrize(
     "variant",
-    [
-        "ppo",
-        "ppo-vector",
-        "a2c-stack",
-        "pqn",
-        "dqn",
-        "rainbow",
-        "qr_dqn",
-        "iqn",
-        "discrete_sac",
-        "r2d2",
-        "impala",
-        "vmpo",
-    ],
+    marks.some(
+        [
+            "ppo",
+            "ppo-vector",
+            "a2c-stack",
+            "pqn",
+            "dqn",
+            "rainbow",
+            "qr_dqn",
+            "iqn",
+            "discrete_sac",
+            "r2d2",
+            "impala",
+            "vmpo",
+        ],
+        fast=("ppo-vector", "dqn"),
+    ),
 )
 def test_no_action_is_illegal(small: Any, variant: str) -> None:
     """An illegal action of these tasks costs 1, and no other reward is negative; parameters are drawn large."""

@@ -91,6 +91,7 @@ def test_a_resumed_run_repeats_too(tmp_path: pathlib.Path, train: conftest.Train
     assert json.loads(done.stdout)["match"]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_resumed_without_its_replay_repeats(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     settings = {"checkpoint.replay": False, "agent.epsilon_end": 0.5}
     for steps in (640, 1280, 1600):

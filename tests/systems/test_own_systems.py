@@ -169,6 +169,7 @@ def _row() -> systems.System:
     return dataclasses.replace(systems.SYSTEMS["ppo"], name="own_ppo", settings=settings, families={}, by_layout={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["anakin", "sebulba", "async_gradient"])
 def test_a_row_that_a_program_made_trains_resumes_and_loads_with_it_alone(layout: str, tmp_path: pathlib.Path) -> None:
     own = {"layout.num_workers": 1} if layout == "async_gradient" else {}

@@ -133,6 +133,7 @@ def test_a_run_records_what_was_chosen_and_a_resume_does_not_measure_again(
     assert again["layout.num_devices"] == saved["layout.num_devices"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begun", [{"layout": ""}, {"layout": "sebulba", "layout.num_actors": 2}], ids=["own", "sebulba"]
 )

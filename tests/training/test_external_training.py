@@ -79,6 +79,7 @@ def test_cartpole_is_learned(example: None, train: conftest.Train) -> None:
     assert run.summary["best_return"] > 100
 
 
+@pytest.mark.slow
 def test_a_fault_ends_the_run_which_is_saved_and_resumed(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     port, killed_s = peers.free_port(), []
     program = start_program(port, 2)

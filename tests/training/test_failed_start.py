@@ -23,6 +23,7 @@ def train(train: conftest.Train) -> conftest.Train:
     return functools.partial(train, env=CARTPOLE)
 
 
+@pytest.mark.slow
 def test_the_corrected_command_trains_in_the_folder_of_one_that_diverged_at_once(
     tmp_path: pathlib.Path, train: conftest.Train
 ) -> None:

@@ -336,6 +336,7 @@ def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
     assert (process.returncode, error) == (code, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", marks.some(["early", "closed"], fast={"early"}))
 def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(kind: str, tmp_path: pathlib.Path) -> None:
     """`train.py | head -1` and `train.py >&-`: no traceback, no other exit code."""

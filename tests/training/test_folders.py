@@ -175,6 +175,7 @@ def test_a_run_whose_folder_went_away_ends_and_writes_nothing_more(
     assert not [name for name in contents(folder).keys() - rest if "/.new-" not in name]
 
 
+@pytest.mark.slow
 def test_of_two_trainers_one_is_left_where_the_folder_was_taken_over(
     tmp_path: pathlib.Path, reference: runner.Run, train: conftest.Train
 ) -> None:

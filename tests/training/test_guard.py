@@ -89,6 +89,7 @@ def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_
     assert policy.load(tmp_path).env_steps == 256
 
 
+@pytest.mark.slow
 def test_a_fault_in_the_evaluation_at_step_0_leaves_the_folder_to_the_corrected_command(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:

@@ -81,6 +81,7 @@ def test_it_acts_as_in_evaluation_one_by_one_and_many_at_once(tmp_path: pathlib.
         np.testing.assert_allclose(alone, expected[:, column], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["frame_stack", "lstm"])
 def test_episodes_begin_where_they_are_said_to(tmp_path: pathlib.Path, core: str) -> None:
     """Real actions, so that any difference shows; rows after a beginning do not depend on those before it."""
@@ -148,6 +149,7 @@ def test_real_actions_keep_to_their_bounds(tmp_path: pathlib.Path) -> None:
     assert (np.abs(drawn) <= 2).all() and (np.abs(drawn) == 2).any()
 
 
+@pytest.mark.slow
 def test_a_combination_of_a_sweep_acts_by_its_own_values(tmp_path: pathlib.Path) -> None:
     run = conftest.train_in(tmp_path, "ppo", sweep="learner.learning_rate=1e-3,1e-2", **{"evaluation.episodes": 2})
     one = jaxrl_dist.load(run.folder, seed_index=1)
@@ -156,6 +158,7 @@ def test_a_combination_of_a_sweep_acts_by_its_own_values(tmp_path: pathlib.Path)
     np.testing.assert_array_equal(np.stack(in_turn(one, rows)), as_in_evaluation(one, rows, first))
 
 
+@pytest.mark.slow
 def test_a_tree_of_observations_with_a_mask_is_taken_by_its_names(tmp_path: pathlib.Path) -> None:
     """Any mapping will do; actions that the mask forbids are never chosen, greedy or drawn."""
     one = varied(loaded(tmp_path, "ppo", "toy:choice"))

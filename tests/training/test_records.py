@@ -37,6 +37,7 @@ def test_rates_are_steps_by_the_wall_clock_also_where_actors_play_on(
     )
 
 
+@pytest.mark.slow
 def test_a_record_s_clock_begins_when_a_session_has_compiled(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     settings = {"log.interval_steps": 640, "evaluation.interval_steps": 640}
     before, after = (train(steps=steps, **settings).summary for steps in (640, 1280))

@@ -25,6 +25,7 @@ def learner_steps(folder: pathlib.Path) -> dict[int, int]:
     return {row["env_steps"]: row["learner_steps"] for row in rows if row["kind"] == "train"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "storage"),
     marks.some([("anakin", "device"), ("sebulba", "device"), ("sebulba", "host")], fast={"sebulba-host"}),

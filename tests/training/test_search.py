@@ -191,6 +191,7 @@ def test_optuna_is_told_of_every_trial(
         run(search.Search(asked.plan, asked.ranges, 3, "optuna"), train_command)
 
 
+@pytest.mark.slow
 def test_optuna_gets_choices_as_text_also_from_what_was_kept(
     tmp_path: pathlib.Path, train_command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

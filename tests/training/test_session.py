@@ -300,6 +300,7 @@ def test_a_run_goes_on_with_another_number_of_devices(
     assert len(records) == len(set(records)) == 4 + 6
 
 
+@pytest.mark.slow
 def test_a_corrupt_newest_checkpoint_is_passed_over(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_number_is_marked_where_a_run_can_sweep_it_and_only_there(
     }
 
 
+@pytest.mark.slow
 def test_a_number_that_a_configuration_decides_by_is_refused_there() -> None:
     """The atoms of a distribution follow from the discount."""
     settings = {**conftest.SMALL["rainbow"], "layout": "anakin", "sweep": "agent.discount=0.9,0.99"}

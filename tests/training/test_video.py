@@ -191,6 +191,7 @@ def test_a_film_is_cut_after_the_steps_that_were_asked_for(run: jaxrl_dist.Run) 
         assert pictures.n_frames == 5
 
 
+@pytest.mark.slow
 def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.Path) -> None:
     swept = conftest.train_in(tmp_path, env="gymnax:Catch-bsuite", sweep="agent.discount=0.9,0.8")
     (record,) = video.record(swept.folder, max_steps=1)
