@@ -65,6 +65,7 @@ class Config(ppo.Config):
         above=0.0,
         high=1.0,
         source=_PAPER,
+        sweep=True,
     )
     feature_size: int = setting(
         512,

@@ -194,6 +194,8 @@ LONG = (
     "crossq",
     "mpo",
     "vmpo",
+    "rnd",
+    "es",
 )
 
 
@@ -224,6 +226,8 @@ def test_a_run_sweeps_only_what_python_leaves_alone(system: str) -> None:
                 ("crossq",),
                 ("mpo",),
                 ("vmpo",),
+                ("ppo", "rnd"),
+                ("es",),
             )
         ),
     ],
