@@ -49,6 +49,9 @@ for suite in envpool gymnasium; do
 done
 study brax_humanoid 3 -- --system=gpu_sim --env=brax:humanoid --env.params.backend=spring --steps=1_000_000 \
   --env.num_envs=64 --layout.unroll_length=16 --learner.minibatches=8 --evaluation.episodes=8
+study lunar_lander 5 --setting="PPO: --system=ppo" --setting="as classic control: --system=ppo --env.num_envs=4 --layout.unroll_length=128
+  --learner.learning_rate=2.5e-4 --learner.anneal=true --learner.minibatches=4 --agent.discount=0.99 --agent.gae_lambda=0.95
+  --agent.clip_value=0.2" -- --env=envpool:LunarLander-v3 --steps=1_000_000
 study halfcheetah 5 -- --preset=ppo/halfcheetah
 for suite in gymnax envpool; do
   study "cartpole_replays_$suite" 5 --setting="rainbow: --system=rainbow" --setting="apex_dqn: --system=apex_dqn" \

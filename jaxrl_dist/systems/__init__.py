@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from jaxrl_dist import agents, parallel
 from jaxrl_dist import replay as replays
 from jaxrl_dist.settings import Cited
-from jaxrl_dist.systems.families import ANY, FAMILIES, Families
+from jaxrl_dist.systems.families import ANY, FAMILIES, Families, lineage
 
 __all__ = ["ANY", "FAMILIES", "SYSTEMS", "Families", "System"]
 
@@ -62,8 +62,8 @@ class System:
 
     def settings_in(self, layout: str, family: str | None) -> Mapping[str, Cited]:
         """Returns the values of `by_layout` for this layout, and for tasks of a family (None while it is unknown)."""
-        own = self.by_layout.get(layout, {})
-        return {**own.get(ANY, {}), **own.get(family or ANY, {})}
+        own, named = self.by_layout.get(layout, {}), (ANY, *lineage(family or ANY))
+        return {name: value for one in named for name, value in own.get(one, {}).items()}
 
     @property
     def layout_names(self) -> tuple[str, ...]:

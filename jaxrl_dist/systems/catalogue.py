@@ -22,7 +22,7 @@ from jaxrl_dist.learning import learner
 from jaxrl_dist.runs import checkpoint, loggers
 from jaxrl_dist.settings import Cited, Field, fields, presets, resolve, setting, synonyms, user_code
 from jaxrl_dist.settings.resolve import AUTO, FLAG, PARAMS, Resolved
-from jaxrl_dist.systems import fitting
+from jaxrl_dist.systems import families, fitting
 
 # An installed package adds `--system=NAME` by `NAME = "module:SYSTEM"` under this entry point.
 ENTRY_POINTS = "jaxrl_dist.systems"
@@ -360,7 +360,7 @@ def resolved(
         {name: (field.default, resolve.origin_of(field.source)) for name, field in catalogue.items()},
         {"layout": (layout, f"system {system.name}")},
         resolve.from_row(system.settings),
-        resolve.published(f"family {family}", system.families.get(family or "", {})),
+        *(resolve.published(f"family {one}", system.families.get(one, {})) for one in families.lineage(family or "")),
         needed,
         resolve.published(f"preset {preset.name}", above),
         measured if is_auto else {},
@@ -567,7 +567,8 @@ def _flag_lines(system: systems.System, layout: str, name: str, field: Field, pr
         _wrapped(f"{field.help} ({fields.valid_values(field)}; {resolve.origin_of(paper.source)})"),
     ]
     for family, settings in system.families.items():
-        own = {**settings, **system.settings_in(layout, family)}.get(name, paper)
+        below = system.families.get(families.lineage(family)[0], {})
+        own = {**below, **settings, **system.settings_in(layout, family)}.get(name, paper)
         if own != paper:
             lines.append(_wrapped(f"{family}: {fields.shown(own.value)} ({own.source})"))
     if name in preset.settings:

@@ -4,8 +4,15 @@ from collections.abc import Mapping
 
 from jaxrl_dist.settings import Cited
 
-FAMILIES = ("classic", "minatar", "atari", "continuous", "physics")
+FAMILIES = ("classic", "long", "minatar", "atari", "continuous", "physics")
 # In the place of a family: all of them.
 ANY = ""
+# Families whose values stand above those of another one.
+_ABOVE = {"long": "classic"}
 
 Families = Mapping[str, Mapping[str, Cited]]
+
+
+def lineage(family: str) -> tuple[str, ...]:
+    """Returns a family after the one whose values it starts from, if there is one."""
+    return (_ABOVE[family], family) if family in _ABOVE else (family,)

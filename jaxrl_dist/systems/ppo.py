@@ -13,6 +13,7 @@ _DETAILS = "Huang et al. 2022, The 37 implementation details of PPO"
 _PUREJAXRL_PPO = "PureJaxRL ppo.py (Lu et al. 2022)"
 _PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
 _CLEANRL_CONTINUOUS = "CleanRL ppo_continuous_action.py (Huang et al. 2022)"
+_ZOO = "RL Baselines3 Zoo, hyperparams/ppo.yml, LunarLander-v3 (Raffin 2020), with SB3's step size"
 _BRAX_ANT = "Brax notebooks/training.ipynb, ant (Freeman et al. 2021)"
 _BRAX_PPO = "Brax training/agents/ppo (Freeman et al. 2021)"
 
@@ -36,6 +37,23 @@ _PPO_CLASSIC = cited(
         "network.hidden_sizes": (64, 64),
         "network.activation": "tanh",
         "network.shared": False,
+    },
+)
+
+# Above those of classic control.
+_PPO_LONG = cited(
+    _ZOO,
+    {
+        "env.num_envs": 16,
+        "layout.unroll_length": 1024,
+        "learner.learning_rate": 3e-4,
+        "learner.anneal": False,
+        "learner.minibatches": 256,
+        "learner.epochs": 4,
+        "agent.discount": 0.999,
+        "agent.gae_lambda": 0.98,
+        "agent.clip_value": 0.0,
+        "agent.entropy_cost": 0.01,
     },
 )
 
@@ -147,6 +165,7 @@ PPO = {
 
 PPO_FAMILIES: Families = {
     "classic": _PPO_CLASSIC,
+    "long": _PPO_LONG,
     "minatar": _PPO_MINATAR,
     "atari": _PPO_ATARI,
     "continuous": _PPO_CONTINUOUS,

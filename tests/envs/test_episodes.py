@@ -116,3 +116,26 @@ def test_an_action_of_another_kind_is_refused_as_the_program_is_made() -> None:
         episodes.safe_action(SPEC, jax.numpy.zeros(WIDTH))
     with pytest.raises(ValueError, match="shape"):
         episodes.safe_action(BOX, jax.numpy.zeros(WIDTH))
+
+
+def _seen(*shape: int, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "time_limit", "wanted"),
+    [
+        (_seen(4), types.DiscreteSpace(2), 500, "classic"),
+        (_seen(4), types.DiscreteSpace(2), 501, "long"),
+        (_seen(4), types.DiscreteSpace(2), 0, "classic"),
+        ({"a": _seen(4), "b": _seen(dtype=np.int32)}, types.MultiDiscreteSpace((2, 3)), 1000, "long"),
+        ({"a": _seen(4), "b": _seen(5, 5)}, types.DiscreteSpace(2), 1000, "classic"),
+        (_seen(84, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "atari"),
+        (_seen(35, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "classic"),
+        (_seen(4), types.BoxSpace((2,), -1.0, 1.0), 1000, "continuous"),
+    ],
+)
+def test_a_family_follows_from_what_is_seen_done_and_how_long(
+    observation: Any, action: types.ActionSpace, time_limit: int, wanted: str
+) -> None:
+    assert episodes.family(observation, action, time_limit) == wanted

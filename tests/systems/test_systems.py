@@ -205,3 +205,16 @@ def test_settings_of_an_older_run_are_read_by_their_names_of_today(system: str, 
     found = settings.difference(contents)
     assert not found.identity and not found.tunable
     assert {name: settings[name] for name in kept} == kept
+
+
+def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
+    """Of the long tasks PPO takes horizons of their own, and all else of classic control; A2C takes that whole."""
+    long, classic = (catalogue.resolved({"system": "ppo"}, family) for family in ("long", "classic"))
+    for name, (value, _) in systems.SYSTEMS["ppo"].families["long"].items():
+        assert long[name] == value and long.origins[name].startswith("family long: ")
+    assert long["network.activation"] == classic["network.activation"] == "tanh"
+    assert long.origins["network.activation"].startswith("family classic: ")
+    long, classic = (catalogue.resolved({"system": "a2c"}, family) for family in ("long", "classic"))
+    assert "long" not in systems.SYSTEMS["a2c"].families and dict(long.settings) == dict(classic.settings)
+    waits = systems.SYSTEMS["dqn"].settings_in("async_gradient", "classic")
+    assert waits and systems.SYSTEMS["dqn"].settings_in("async_gradient", "long") == waits

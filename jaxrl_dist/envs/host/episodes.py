@@ -11,6 +11,8 @@ from jaxrl_dist import envs, errors, types
 _LARGEST = 3e38
 # Smaller images are too small for the convolutions of the family of Atari.
 _NATURE_CNN_PIXELS = 36
+# Steps of the longest episodes of classic control, whose settings are tuned to them.
+_LONG = 500
 # Name of the leaf of an observation that says which actions are legal, as PettingZoo's and Gymnasium's tasks have it.
 MASK = "action_mask"
 
@@ -325,13 +327,15 @@ def mask_of(observation: Any, action: types.ActionSpace) -> str:
     return ""
 
 
-def family(observation: Any, action: types.ActionSpace) -> str:
-    """Returns the family of a task by its observation, a tree of structs, and its actions."""
+def family(observation: Any, action: types.ActionSpace, time_limit: int) -> str:
+    """Returns the family of a task by its observation, a tree of structs, its actions, and its time limit (0: none)."""
     if isinstance(action, types.BoxSpace):
         return "continuous"
     leaves = jax.tree.leaves(observation)
     images = [leaf for leaf in leaves if leaf.dtype == np.uint8 and len(leaf.shape) == 3]
-    return "atari" if any(min(leaf.shape[:2]) >= _NATURE_CNN_PIXELS for leaf in images) else "classic"
+    if any(min(leaf.shape[:2]) >= _NATURE_CNN_PIXELS for leaf in images):
+        return "atari"
+    return "long" if time_limit > _LONG and all(len(leaf.shape) < 2 for leaf in leaves) else "classic"
 
 
 def _bound(x: Any) -> np.ndarray:

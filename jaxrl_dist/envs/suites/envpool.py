@@ -140,15 +140,16 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
     action = _bounded(episodes.plain_space(action_space, name))
     convert, struct = _converter(space, name)
     limit = settings["max_episode_steps"]
+    time_limit = limit if 0 < limit < _NO_LIMIT else 0
     spec = types.EnvironmentSpec(
         name=name,
         observation=struct,
         action=action,
-        family="atari" if is_atari else episodes.family(struct, action),
+        family="atari" if is_atari else episodes.family(struct, action, time_limit),
         reward_range=(-math.inf, math.inf)
         if changed
         else _REWARD_RANGES.get(name[len(_NAME) + 1 :], (-math.inf, math.inf)),
-        time_limit=limit if 0 < limit < _NO_LIMIT else 0,
+        time_limit=time_limit,
         frames_per_step=settings["frame_skip"] if is_atari else 1,
     )
     return spec, convert

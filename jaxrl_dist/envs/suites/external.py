@@ -77,7 +77,7 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
         name=full_name,
         observation=struct,
         action=actions.space,
-        family=episodes.family(struct, actions.space),
+        family=episodes.family(struct, actions.space, values["time_limit"]),
         reward_range=(float(low), float(high)),
         time_limit=values["time_limit"],
     )

@@ -73,14 +73,14 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
-    is_atari = made.id.startswith("ALE/")
+    is_atari, time_limit = made.id.startswith("ALE/"), made.max_episode_steps or 0
     frames = made.kwargs.get("frameskip", 4) if is_atari else 1
     spec = types.EnvironmentSpec(
         name=full_name,
         observation=observation,
         action=actions.space,
-        family="atari" if is_atari else "continuous" if isinstance(actions.space, types.BoxSpace) else "classic",
-        time_limit=made.max_episode_steps or 0,
+        family="atari" if is_atari else episodes.family(observation, actions.space, time_limit),
+        time_limit=time_limit,
         frames_per_step=frames if isinstance(frames, int) else 1,
         mask=episodes.mask_of(observation, actions.space),
         categories=_categories(leaves),
