@@ -70,7 +70,7 @@ def test_a_loop_of_the_users_own_learns(system: str, monkeypatch: pytest.MonkeyP
     assert last.episode_return / last.episodes > 475
 
 
-@pytest.mark.parametrize("system", ["ppo", "dqn"])
+@pytest.mark.parametrize("system", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_loop_of_the_users_own_has_the_settings_of_a_run(
     system: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:

@@ -31,7 +31,9 @@ def test_a_large_step_is_held_back() -> None:
     assert found[1] < 0.5 * found[0]
 
 
-@pytest.mark.parametrize(("epochs", "minibatches", "step"), [(1, 1, 0.05), (3, 3, 0.01)])
+@pytest.mark.parametrize(
+    ("epochs", "minibatches", "step"), [pytest.param(1, 1, 0.05, marks=pytest.mark.slow), (3, 3, 0.01)]
+)
 def test_the_weight_follows_the_policy_that_the_update_ended_with(epochs: int, minibatches: int, step: float) -> None:
     """Means over minibatches, each before its step, are 0 of a single one and too small of many."""
     agent = ppo.make(ppo.Config(kl_penalty=0.01, kl_target=5e-4), SPEC, FLAT)

@@ -164,7 +164,7 @@ def test_an_untrained_transformer_passes_rows_on_by_its_gates() -> None:
     assert np.corrcoef(rows.ravel(), plain.ravel())[0, 1] > 0.8
 
 
-@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("layers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_transformer_remembers_as_many_rows_as_its_layers_reach(layers: int) -> None:
     core = attention.GTrXL(16, layers, heads=2, rows=3)
     features, is_first = np.random.default_rng(0).normal(size=(12, 1, F)).astype(np.float32), np.zeros((12, 1), bool)

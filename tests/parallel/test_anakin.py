@@ -181,7 +181,7 @@ def test_an_unroll_whose_loop_carries_words_is_the_same() -> None:
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("system", ["dqn", "r2d2"])
+@pytest.mark.parametrize("system", ["dqn", pytest.param("r2d2", marks=pytest.mark.slow)])
 def test_iterations_that_carry_words_are_the_same(small, system, monkeypatch):
     settings = {"replay.min_size": 64} | ({"layout.unroll_length": 1} if system == "dqn" else {})
     plain = small(system, CARTPOLE, 1, settings).run(12)

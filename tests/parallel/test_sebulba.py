@@ -42,7 +42,7 @@ def test_without_lag_it_learns_what_anakin_learns(small: Any, system: str, setti
     other.layout.close()
 
 
-@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, slow={"ppo"}))
+@pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, slow={"ppo", "lstm"}))
 def test_an_unroll_on_the_host_is_that_on_the_device(system: str, settings: dict[str, Any]) -> None:
     flags = {"system": system, "env": "toy:walk", **conftest.SMALL[system], **settings}
     resolved, environment = assemble.resolve(flags)

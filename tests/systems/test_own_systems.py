@@ -10,6 +10,7 @@ import sys
 import types
 
 import conftest
+import marks
 import numpy as np
 import pytest
 
@@ -37,7 +38,7 @@ def reinforce(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
 
 
 @pytest.mark.usefixtures("reinforce")
-@pytest.mark.parametrize("layout", ["anakin", "sebulba", "async_gradient"])
+@pytest.mark.parametrize("layout", marks.some(["anakin", "sebulba", "async_gradient"], fast={"sebulba"}))
 def test_a_file_of_the_user_s_trains_and_resumes_in_every_layout(layout: str, tmp_path: pathlib.Path) -> None:
     own = {"layout.num_workers": 1} if layout == "async_gradient" else {}
     settings = {**SMALL, **own, "agent.discount": 0.9}
