@@ -139,12 +139,15 @@ class ActInputs(NamedTuple):
         carry: acting state, tree of [B, ...].
         key: typed key [], of this step.
         exploration: tree of [B, ...] from `agents.Agent.exploration`, the same for a whole unroll; () in evaluation.
+        state: states of environments on the device, tree of [B, ...], for an agent that steps them in thought (a
+            `systems.System` with `model`); () where they are on the host.
     """
 
     timestep: TimeStep
     carry: ArrayTree
     key: Array
     exploration: ArrayTree = ()
+    state: ArrayTree = ()
 
 
 class ActOutput(NamedTuple):
@@ -402,6 +405,8 @@ class EnvironmentSpec(NamedTuple):
             num_values numbers, or with their sum for a vector of choices; "" if all always are.
         categories: name of a leaf of integers -> the number n of its values 0 … n − 1, one for all of the leaf or one
             for each index of its last axis; other leaves hold quantities.
+        players: 2 for a game of two players who move in turn, both of them the agent: an observation is of the player
+            who moves next, a reward of the one who moved, and what one wins the other loses.
 
     Example:
         >>> import jax
@@ -421,6 +426,7 @@ class EnvironmentSpec(NamedTuple):
     frames_per_step: int = 1
     mask: str = ""
     categories: Mapping[str, tuple[int, ...]] = {}
+    players: int = 1
 
     def __repr__(self) -> str:
         observation = jax.tree.map(_short_struct, self.observation)

@@ -100,6 +100,8 @@ class Environment(NamedTuple):
         spec: facts that an agent may know of it.
         make_picture: () -> `Picture`, called only to film an episode, so that it may import libraries that draw; None
             if the suite draws nothing.
+        evaluation: environment whose episodes are scored, such as one against an opponent where training is self-play;
+            its states are this one's, so that an agent may go on from them in thought. None if this one serves both.
 
     Example:
         >>> import jax
@@ -115,6 +117,7 @@ class Environment(NamedTuple):
     step: Callable[[ArrayTree, Array], tuple[ArrayTree, types.TimeStep]]
     spec: types.EnvironmentSpec
     make_picture: Callable[[], Picture] | None = None
+    evaluation: "Environment | None" = None
 
     def __repr__(self) -> str:
         return types.short_repr(self)

@@ -258,7 +258,11 @@ def _shown(environment: envs.Environment, spec: types.EnvironmentSpec, show: Cal
     def step(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
         return shown(environment.step(state, action))
 
-    return environment._replace(reset=reset, step=step, spec=spec)
+    evaluation = environment.evaluation
+    if evaluation is not None:
+        own = evaluation.spec._replace(observation=spec.observation, mask=spec.mask, categories=spec.categories)
+        evaluation = _shown(evaluation, own, show)
+    return environment._replace(reset=reset, step=step, spec=spec, evaluation=evaluation)
 
 
 def _shown_on_host(task: envs.HostTask, spec: types.EnvironmentSpec, show: Callable[[Any], Any]) -> envs.HostTask:

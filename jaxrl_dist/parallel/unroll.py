@@ -103,14 +103,14 @@ def device_unroll(
     ) -> tuple[ActorState, types.Unroll, EpisodeSums]:
         keys = jax.random.split(key, length + 1)
 
-        def act(timestep: types.TimeStep, carry: ArrayTree, key: Array) -> tuple[types.Step, ArrayTree]:
-            timestep = timestep._replace(info=())
-            output = agent.act(params, types.ActInputs(timestep, carry, key, exploration))
+        def act(state: ActorState, key: Array) -> tuple[types.Step, ArrayTree]:
+            timestep = state.timestep._replace(info=())
+            output = agent.act(params, types.ActInputs(timestep, state.carry, key, exploration, state.environment))
             return types.Step(timestep, output.action, output.extras, ()), output.carry
 
         def body(carried: Any, key: Array) -> tuple[Any, Any]:
             state: ActorState = unpack(carried)
-            row, carry = act(state.timestep, state.carry, key)
+            row, carry = act(state, key)
             environments, timestep = step(state.environment, row.action)
             ended = timestep.step_type == types.LAST
             episode = (ended, timestep.info.episode_return, timestep.info.episode_length)
@@ -119,7 +119,7 @@ def device_unroll(
         with jax.named_scope(ROLLOUT_STEP):
             carried, written = jax.lax.scan(body, pack(state), keys[:-1])
         final, (rows, episode) = unpack(carried), unpack(written)
-        closing, _ = act(final.timestep, final.carry, keys[-1])
+        closing, _ = act(final, keys[-1])
         steps = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows, closing)
         # The same for every row, so it is written once behind the loop.
         steps = steps._replace(version=jnp.broadcast_to(version, steps.timestep.step_type.shape))

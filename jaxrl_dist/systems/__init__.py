@@ -23,7 +23,8 @@ class System:
 
     Attributes:
         name: as in `--system`.
-        agent: (config, `types.EnvironmentSpec`, `networks.Config`) -> `agents.Agent`.
+        agent: (config, `types.EnvironmentSpec`, `networks.Config`) -> `agents.Agent`; with `model` it takes
+            `envs.Environment.step` too.
         config: dataclass of the agent's settings, `--agent.*`.
         replay: kind of its replay.
         layouts: layouts that it can run in, its own first.
@@ -34,6 +35,9 @@ class System:
             needs, above `families`.
         summary: one line for `--help`.
         sequences: whether a minibatch is of whole columns of an unroll even without a memory.
+        model: whether the agent steps environments in thought, from `types.ActInputs.state`; for layouts that step
+            them on the device.
+        self_play: whether the agent can play both sides of a game in turn (`types.EnvironmentSpec.players` of 2).
 
     Example:
         >>> from jaxrl_dist import systems
@@ -55,6 +59,8 @@ class System:
     by_layout: Mapping[str, Families] = dataclasses.field(default_factory=dict)
     summary: str = ""
     sequences: bool = False
+    model: bool = False
+    self_play: bool = False
 
     def __repr__(self) -> str:
         layouts, actions = ", ".join(self.layout_names), ", ".join(self.actions)

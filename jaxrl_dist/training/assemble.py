@@ -106,7 +106,8 @@ def assemble(
     if isinstance(environment, envs.HostTask):
         evaluate: Any = evaluation.make_on_host(agent, environment, episodes, max_steps, settings["layout.timeout_s"])
     else:
-        evaluate = evaluation.make(agent, environment, episodes, max_steps, mesh)
+        scored = environment.evaluation or environment
+        evaluate = evaluation.make(agent, scored, episodes, max_steps, mesh)
     exploit = population.make(settings, mesh) if settings["population"] else None
     return Assembly(settings, environment, agent, layout, evaluate, exploit)
 
@@ -158,7 +159,7 @@ def make(
         (0.9, 3, (1, 1))
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
-    agent, config = make_agent(resolved, environment.spec), resolved.group("learner", learner.Config)
+    agent, config = make_agent(resolved, *facts(environment)), resolved.group("learner", learner.Config)
     rows, learns = make_replay(resolved, agent, config), learner.make(config, agent, types.LOCAL)
     return Parts(resolved, environment, agent, rows, learns, step.make(learns, rows))
 
@@ -191,7 +192,7 @@ class Builder(NamedTuple):
     def agent_and_learner(self, values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
         """Returns agent and learner; `values`, numbers or arrays [], replace those of the settings."""
         chosen = self.settings.replaced(values)
-        agent = make_agent(chosen, self.environment.spec)
+        agent = make_agent(chosen, *facts(self.environment))
         return agent, learner.make(chosen.group("learner", learner.Config), agent, _layout(self.settings).axis)
 
     def layout(self, agent: agents.Agent, learns: learner.Learner) -> parallel.Layout:
@@ -234,8 +235,18 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
     return agent, learns
 
 
-def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
+def facts(environment: envs.Environment | envs.HostTask) -> tuple[types.EnvironmentSpec, Any]:
+    """Returns what `make_agent` takes of an environment: its spec, and its step, None if it is not on the device."""
+    return environment.spec, environment.step if isinstance(environment, envs.Environment) else None
+
+
+def make_agent(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None) -> agents.Agent:
     """Builds the agent of the settings' system for an environment; its functions refuse results of wrong shapes.
+
+    Args:
+        settings: resolved settings.
+        spec: of the environment.
+        step: `envs.Environment.step`, for a system with a model; None if the environment is not on the device.
 
     Raises:
         UsageError: agent or network do not fit the environment; the message names systems that take its actions.
@@ -243,8 +254,27 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec) -> agents.Agent:
     system = settings.row
     config: Any = settings.group("agent", system.config)
     network = settings.group("network", networks.Config)
+    if spec.players > 1 and not system.self_play:
+        able = ", ".join(name for name, row in systems.SYSTEMS.items() if row.self_play)
+        raise errors.UsageError(
+            errors.given("env", spec.name),
+            f": two players take turns in it, of which {system.name} knows nothing; valid: ",
+            errors.given("system", able),
+            ", or one opponent in the environment (",
+            errors.given("env.params.opponent", "random"),
+            ")",
+        )
+    if system.model and step is None:
+        raise errors.UsageError(
+            errors.given("env", spec.name),
+            f": {system.name} steps the environment in thought, which needs it on the device; valid: a suite of those, "
+            "such as ",
+            errors.given("env", "gymnax:CartPole-v1"),
+            ", or ",
+            errors.given("system", "muzero"),
+        )
     try:
-        agent = system.agent(config, spec, network)
+        agent = system.agent(config, spec, network, *((step,) if system.model else ()))
     except errors.UnfitError as error:
         raise errors.UsageError(
             *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
@@ -259,7 +289,7 @@ def acting_parts(settings: Resolved) -> tuple[agents.Agent, envs.Environment | e
         UsageError: the environment cannot be made here.
     """
     environment = envs.make(settings["env"], settings.env_params)
-    return make_agent(settings, environment.spec), environment
+    return make_agent(settings, *facts(environment)), environment
 
 
 def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:

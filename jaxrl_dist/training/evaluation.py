@@ -106,7 +106,8 @@ def _play(
 
     def body(loop: tuple[Array, _Episodes]) -> tuple[Array, _Episodes]:
         i, (state, timestep, carry, done, returns) = loop
-        inputs = types.ActInputs(timestep._replace(info=()), carry, jax.random.fold_in(act_key, i))
+        key = jax.random.fold_in(act_key, i)
+        inputs = types.ActInputs(timestep._replace(info=()), carry, key, state=state)
         output = agent.evaluate(params, inputs)
         state, timestep = step(state, output.action)
         returns = jnp.where(done, returns, timestep.info.episode_return)

@@ -49,18 +49,19 @@ class Policy(NamedTuple):
     def __repr__(self) -> str:
         return f"Policy({self.settings['system']} {self.settings['env']} after {self.env_steps:,} steps)"
 
-    def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array) -> types.ActOutput:
+    def act(self, timestep: types.TimeStep, carry: Any, key: jax.Array, state: Any = ()) -> types.ActOutput:
         """Acts as in evaluation.
 
         Args:
             timestep: leaves [B, ...].
             carry: acting state, tree of [B, ...]; starts as `agent.init_carry(B)`.
             key: typed key [], of this step.
+            state: of the environments, tree of [B, ...], for a policy that steps them in thought.
 
         Returns:
             `types.ActOutput`.
         """
-        return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key))
+        return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key, state=state))
 
     def predict(
         self,
@@ -151,11 +152,11 @@ def load(
     values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
     if parts.settings["population"]:
         values = population.values(trained)[seed_index]
-    settings, spec = parts.settings.replaced(values), parts.environment.spec
+    settings, facts = parts.settings.replaced(values), assemble.facts(parts.environment)
     if values:
         # The one combination's values are settings like any others here.
         one = one._replace(statistics=one.statistics.own)
-    agent, predictor = assemble.make_agent(settings, spec), predicting.make(settings, spec)
+    agent, predictor = assemble.make_agent(settings, *facts), predicting.make(settings, *facts)
     return Policy(agent, one, parts.environment, settings, env_steps, predictor)
 
 

@@ -52,12 +52,13 @@ class Predictor(NamedTuple):
         return types.short_repr(self)
 
 
-def make(settings: Resolved, spec: types.EnvironmentSpec) -> Predictor:
+def make(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None) -> Predictor:
     """Makes the predictor of the agent with these settings.
 
     Its draws are those of the last environment at the end of training; of a ladder it is the one that explores least.
     """
-    agent = assemble.make_agent(settings.replaced({_EPSILON: 0.0} if _EPSILON in settings.settings else {}), spec)
+    chosen = settings.replaced({_EPSILON: 0.0} if _EPSILON in settings.settings else {})
+    agent = assemble.make_agent(chosen, spec, step)
     num_envs = settings["env.num_envs"]
 
     def explore(params: types.Params, inputs: types.ActInputs) -> types.ActOutput:

@@ -226,6 +226,18 @@ def test_an_illegal_move_loses_and_the_mask_says_which_are() -> None:
     assert (timestep.reward, timestep.discount, timestep.step_type) == (-1, 0, types.LAST)
 
 
+def test_a_game_against_oneself_is_one_of_both_players() -> None:
+    environment = made("pgx:tic_tac_toe", opponent="self")
+    state, timestep = environment.reset(jax.random.key(0))
+    step = jax.jit(environment.step)
+    # The first player has the first row after five moves.
+    for action in (0, 3, 1, 4, 2):
+        assert timestep.step_type != types.LAST and timestep.observation["action_mask"][action]
+        state, timestep = step(state, jnp.int32(action))
+    assert (timestep.reward, timestep.discount, timestep.step_type) == (1, 0, types.LAST)
+    assert environment.spec.players == 2 and environment.evaluation.spec.players == 1
+
+
 # Which actions are legal, written from the rules by fields of Jumanji's states that do not hold the mask themselves.
 MOVES = jnp.array([(-1, 0), (0, 1), (1, 0), (0, -1)])
 RULES: dict[str, Any] = {
@@ -517,6 +529,8 @@ def test_a_wrong_name_needs_no_package(name: str, params: dict[str, str], neares
         ("navix:Navix-Empty-5x5-v0", {"observation": "rgb"}, "expected one of symbolic, symbolic_first_person"),
         ("navix:Navix-Empty-5x5-v0", {"max_steps": "0"}, "at least 1"),
         ("pgx:tic_tac_toe", {"max_steps": "-1"}, "at least 0"),
+        ("pgx:tic_tac_toe", {"opponent": "selv"}, "did you mean self"),
+        ("pgx:backgammon", {"opponent": "self"}, "tic_tac_toe"),
         ("jumanji:Snake-v1", {"time_limit": "0"}, "at least 1"),
         ("jumanji:Snake-v1", {"rows": "9"}, "did you mean num_rows"),
         ("popgym:CartPoleEasy", {"obs_size": "64"}, "expected one of 128, 256"),

@@ -1,8 +1,9 @@
 """The suite pgx (2.6.0): board and card games and MinAtar, all on the device, played by one agent.
 
 In a game for two, the agent is one player, and the environment plays uniformly random legal moves for the other; each
-game draws who begins. The leaf `action_mask` of an observation says which actions are legal, so agents play no other;
-by PGX's own rule an illegal action loses the game at once.
+game draws who begins. With `opponent=self` the agent plays both players of a board game in turn, and only its
+evaluation is against random moves. The leaf `action_mask` of an observation says which actions are legal, so agents
+play no other; by PGX's own rule an illegal action loses the game at once.
 """
 
 import importlib
@@ -40,8 +41,10 @@ ENVIRONMENTS = (
     "tic_tac_toe",
 )
 
-_DEFAULTS = {"max_steps": 0}
+_DEFAULTS = {"max_steps": 0, "opponent": "random"}
+_OPPONENTS = ("random", "self")
 _AGENT = 0
+# Games in which each move is followed by one of the other player, and what one wins the other loses.
 _WON_OR_LOST = (
     *("animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19"),
     *("hex", "othello", "shogi", "tic_tac_toe"),
@@ -53,7 +56,7 @@ class State(NamedTuple):
 
     Attributes:
         game: PGX's own state; it is the agent's turn, or the game is over.
-        steps: i32 [], steps of the agent.
+        steps: i32 [], steps of the agent, which in self-play makes all moves.
     """
 
     game: ArrayTree
@@ -65,16 +68,25 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 
     Args:
         name: one of `ENVIRONMENTS`.
-        params: `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX.
+        params: `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX; `opponent`, random or self.
 
     Raises:
-        errors.UsageError: unknown parameter, or a value that does not fit.
+        errors.UsageError: unknown parameter, or a value that does not fit; or self-play of another game than a board
+            game for two.
         ModuleNotFoundError: PGX is not installed.
     """
     library = importlib.import_module("pgx")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
     parameters.check_least(values, {"max_steps": 0})
-    return wrappers.auto_reset(adapt(library.make(name), name, values["max_steps"]))
+    parameters.check_choice("opponent", values["opponent"], _OPPONENTS)
+    game, max_steps = library.make(name), values["max_steps"]
+    against_random = wrappers.auto_reset(adapt(game, name, max_steps))
+    if values["opponent"] == "random":
+        return against_random
+    if name not in _WON_OR_LOST:
+        why = f"self-play is for games of two who move in turn: {', '.join(_WON_OR_LOST)}"
+        raise parameters.refused("opponent", "self", why)
+    return wrappers.auto_reset(adapt_self_play(game, name, max_steps))._replace(evaluation=against_random)
 
 
 def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
@@ -104,7 +116,37 @@ def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
             truncated=last.truncated | ((max_steps > 0) & (steps >= max_steps)),
         )
 
-    spec = types.EnvironmentSpec(
+    return envs.BareEnvironment(reset, step, _spec(game, name, max_steps))
+
+
+def adapt_self_play(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
+    """Gives a game of PGX's for two players who move in turn the interface of a bare environment that moves for nobody.
+
+    Args:
+        game: PGX's environment.
+        name: name without that of the suite.
+        max_steps: time limit in moves of both, 0 for none.
+    """
+
+    def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        state = game.init(key)
+        return State(state, jnp.int32(0)), _observed(game, state, state.current_player)
+
+    def step(key: Array, state: State, action: Array) -> envs.Transition:
+        after, steps = game.step(state.game, action, key), state.steps + 1
+        return envs.Transition(
+            state=State(after, steps),
+            observation=_observed(game, after, after.current_player),
+            reward=after.rewards[state.game.current_player],
+            terminated=after.terminated,
+            truncated=after.truncated | ((max_steps > 0) & (steps >= max_steps)),
+        )
+
+    return envs.BareEnvironment(reset, step, _spec(game, name, max_steps)._replace(players=2))
+
+
+def _spec(game: Any, name: str, max_steps: int) -> types.EnvironmentSpec:
+    return types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=(),
         action=types.DiscreteSpace(game.num_actions),
@@ -113,11 +155,10 @@ def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
         time_limit=max_steps,
         mask=episodes.MASK,
     )
-    return envs.BareEnvironment(reset, step, spec)
 
 
-def _observed(game: Any, state: Any) -> ArrayTree:
-    return {episodes.MASK: state.legal_action_mask, "observation": game._observe(state, _AGENT)}
+def _observed(game: Any, state: Any, player: Any = _AGENT) -> ArrayTree:
+    return {episodes.MASK: state.legal_action_mask, "observation": game._observe(state, player)}
 
 
 def _until_its_turn(game: Any, state: Any, key: Array) -> tuple[Any, Array]:
