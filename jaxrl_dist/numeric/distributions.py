@@ -216,6 +216,87 @@ def masked(x: Array, legal: Array | None) -> Array:
     return jnp.where(legal | ~legal.any(-1, keepdims=True), x, -jnp.inf)
 
 
+def unimix(logits: Array, share: float) -> Array:
+    """Mixes a distribution with the uniform one, so that no probability is near 0.
+
+    Args:
+        logits: f32 [..., A].
+        share: weight of the uniform distribution, above 0.
+
+    Returns:
+        f32 [..., A], the logarithms of the mixed probabilities.
+
+    Source: Hafner et al. 2025, "Mastering diverse control tasks through world models", methods (1% unimix).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> print(jnp.exp(distributions.unimix(jnp.array([99.0, 0.0]), share=0.5)))
+        [0.75 0.25]
+    """
+    return jnp.log((1 - share) * jax.nn.softmax(logits) + share / logits.shape[-1])
+
+
+def straight_through(logits: Array, key: Array) -> Array:
+    """Draws one-hot vectors whose gradient is that of their probabilities.
+
+    Args:
+        logits: f32 [..., C].
+        key: typed key [].
+
+    Returns:
+        f32 [..., C].
+
+    Source: Bengio et al. 2013, "Estimating or propagating gradients through stochastic neurons"; Hafner et al. 2021,
+        "Mastering Atari with discrete world models", algorithm 1.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> logits, key = jnp.array([0.0, 99.0]), jax.random.key(0)
+        >>> print(distributions.straight_through(logits, key))
+        [0. 1.]
+        >>> print(jax.grad(lambda x: distributions.straight_through(x, key)[1])(jnp.zeros(2)))
+        [-0.25  0.25]
+    """
+    drawn = jax.nn.one_hot(Categorical(logits).sample(key), logits.shape[-1], dtype=logits.dtype)
+    probabilities = jax.nn.softmax(logits)
+    return drawn + (probabilities - jax.lax.stop_gradient(probabilities))
+
+
+def balanced_kl(posterior: Array, prior: Array, free: float) -> tuple[Array, Array]:
+    """Returns the divergence of a prior from a posterior twice: one teaches the prior, the other the posterior.
+
+    Args:
+        posterior: logits f32 [..., G, C] of G independent categoricals.
+        prior: likewise.
+        free: divergence below which there is no gradient, in nats, of the sum over G.
+
+    Returns:
+        max(free, KL(posterior ‖ prior)) f32 [...] twice: the gradient of the first is to the prior alone, that of the
+        second to the posterior alone.
+
+    Source: Hafner et al. 2025, "Mastering diverse control tasks through world models", equation 3.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> posterior, prior = jnp.log(jnp.array([[0.9, 0.1]])), jnp.log(jnp.array([[0.5, 0.5]]))
+        >>> import numpy as np
+        >>> print(np.asarray(distributions.balanced_kl(posterior, prior, free=0.0)).round(3))
+        [0.368 0.368]
+        >>> print(distributions.balanced_kl(posterior, prior, free=1.0)[0])
+        1.0
+    """
+    still = jax.lax.stop_gradient
+
+    def divergence(one: Array, other: Array) -> Array:
+        return jnp.maximum(Categorical(one).kl(Categorical(other)).sum(-1), free)
+
+    return divergence(still(posterior), prior), divergence(posterior, still(prior))
+
+
 class Gaussian(NamedTuple):
     """Independent normal distributions of A components.
 

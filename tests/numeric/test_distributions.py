@@ -220,3 +220,45 @@ def test_sums_over_few_actions_are_the_gather(num_actions):
         for x, y in zip(jax.tree.leaves(both[0]), jax.tree.leaves(both[1]), strict=True):
             assert np.isfinite(y).all()
             np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
+
+
+def test_a_mixture_with_the_uniform_distribution_by_hand():
+    found = jnp.exp(distributions.unimix(jnp.log(jnp.array([[0.7, 0.2, 0.1], [1.0, 1e-30, 1e-30]])), 0.3))
+    np.testing.assert_allclose(found, [[0.59, 0.24, 0.17], [0.8, 0.1, 0.1]], rtol=1e-5)
+
+
+def test_straight_through_draws_by_probability_and_has_its_gradient():
+    p = np.array([0.6, 0.3, 0.1])
+    logits = jnp.broadcast_to(jnp.log(p), (4000, 3)).astype(jnp.float32)
+    drawn = np.asarray(distributions.straight_through(logits, jax.random.key(0)))
+    np.testing.assert_allclose(np.sort(drawn, -1), np.tile([0, 0, 1], (4000, 1)), atol=1e-6)
+    np.testing.assert_allclose(drawn.mean(0), p, atol=0.03)
+    slopes = jnp.array([1.0, -2.0, 5.0])
+    gradient = jax.grad(lambda x: (slopes * distributions.straight_through(x, jax.random.key(1))).sum())(logits[0])
+    np.testing.assert_allclose(gradient, p * (np.asarray(slopes) - p @ np.asarray(slopes)), rtol=1e-4)
+
+
+def test_balanced_divergences_teach_one_side_each_and_nothing_below_the_free_nats():
+    rng = np.random.default_rng(0)
+    one, other = (jax.nn.log_softmax(jnp.asarray(rng.normal(size=(2, 3, 4)), jnp.float32)) for _ in range(2))
+    p, q = (np.asarray(x, np.float64) for x in (one, other))
+    wanted = (np.exp(p) * (p - q)).sum((-1, -2))
+    free = float(wanted.mean())
+
+    def of(which, posterior, prior, free):
+        return distributions.balanced_kl(posterior, prior, free)[which].sum()
+
+    for which in (0, 1):
+        found = distributions.balanced_kl(one, other, 0.0)[which]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4)
+        np.testing.assert_allclose(
+            distributions.balanced_kl(one, other, free)[which], np.maximum(wanted, free), rtol=1e-4
+        )
+        to_posterior, to_prior = jax.grad(of, argnums=(1, 2))(which, one, other, free)
+        taught, untaught = (to_prior, to_posterior) if which == 0 else (to_posterior, to_prior)
+        assert not np.asarray(untaught).any()
+        for b in range(2):
+            assert np.asarray(taught[b]).any() == (wanted[b] > free)
+    # KL(p ‖ softmax(x)) has the gradient softmax(x) − p.
+    to_prior = jax.grad(of, argnums=2)(0, one, other, 0.0)
+    np.testing.assert_allclose(to_prior, np.exp(q) - np.exp(p), atol=1e-5)

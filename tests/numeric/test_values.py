@@ -115,3 +115,68 @@ def test_quantile_regression_finds_the_quantiles_of_its_samples():
     for _ in range(600):
         places = step(places)
     np.testing.assert_allclose(places, np.quantile(samples, levels), atol=0.05)
+
+
+@given(x=st.lists(REALS, min_size=4, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_symlog_is_the_printed_formula_in_float64_and_inverts(x):
+    x = np.array(x, np.float32)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(values.symlog(x), np.sign(wide) * np.log1p(np.abs(wide)), rtol=1e-6, atol=1e-30)
+    np.testing.assert_allclose(values.symexp(values.symlog(x)), x, rtol=1e-5, atol=1e-30)
+
+
+def test_symlog_has_slope_1_at_zero():
+    assert jax.grad(values.symlog)(1e-6) == pytest.approx(1.0, rel=1e-5)
+    assert jax.grad(values.symexp)(1e-6) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_bins_are_symmetric_and_reach_the_limit():
+    bins = np.asarray(values.symexp_support(7, limit=3.0), np.float64)
+    steps = np.array([-3, -2, -1, 0, 1, 2, 3.0])
+    np.testing.assert_allclose(bins, np.sign(steps) * (np.exp(np.abs(steps)) - 1), rtol=1e-6)
+    np.testing.assert_array_equal(bins, -bins[::-1])
+    assert values.symexp_support(255).shape == (255,)
+    assert float(values.symexp_support(255)[-1]) == pytest.approx(np.exp(20) - 1, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 254])
+def test_bins_without_a_middle_are_refused(count):
+    with pytest.raises(ValueError, match=f"^{count} bins"):
+        values.symexp_support(count)
+
+
+@given(x=st.floats(-(2.0**20), 2.0**20, width=32), num_bins=st.sampled_from([3, 63, 255]))
+@settings(max_examples=60, deadline=None)
+def test_two_hot_weights_are_the_distances_of_the_neighbours(x, num_bins):
+    bins = values.symexp_support(num_bins)
+    wide = np.asarray(bins, np.float64)
+    k = int(np.searchsorted(wide, x, side="right")) - 1
+    expected = np.zeros(num_bins)
+    expected[k] = (wide[k + 1] - x) / (wide[k + 1] - wide[k])
+    expected[k + 1] = 1 - expected[k]
+    np.testing.assert_allclose(values.two_hot(jnp.float32(x), bins), expected, atol=2e-6)
+
+
+def test_numbers_beyond_the_bins_count_as_the_last():
+    bins = values.symexp_support(5, limit=2.0)
+    found = values.two_hot(jnp.array([[-99.0, 99.0]]), bins)
+    np.testing.assert_array_equal(found, [[[1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]])
+
+
+def test_the_mean_of_a_two_hot_distribution_is_the_number_and_of_equal_logits_0():
+    bins, x = values.symexp_support(63), jnp.array([-1e3, -0.3, 0.0, 2.5, 77.0])
+    weights = values.two_hot(x, bins)
+    np.testing.assert_allclose(values.mean_of_bins(jnp.log(weights), bins), x, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(values.mean_of_bins(jnp.full((2, 63), 5.0), bins), [0, 0])
+
+
+def test_the_loss_of_a_number_is_least_where_the_distribution_is_two_hot():
+    bins, x = values.symexp_support(9, limit=3.0), jnp.array([-4.0, 0.5])
+    logits = jax.random.normal(jax.random.key(0), (2, 9))
+    p = np.asarray(logits, np.float64)
+    p = p - np.log(np.exp(p).sum(-1, keepdims=True))
+    expected = -(np.asarray(values.two_hot(x, bins), np.float64) * p).sum(-1)
+    np.testing.assert_allclose(values.two_hot_loss(logits, x, bins), expected, rtol=1e-5)
+    gradient = jax.grad(lambda logits: values.two_hot_loss(logits, x, bins).sum())(jnp.log(values.two_hot(x, bins)))
+    np.testing.assert_allclose(gradient, 0, atol=1e-6)
