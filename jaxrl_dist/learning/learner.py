@@ -21,6 +21,8 @@ from jaxrl_dist.types import Array, ArrayTree
 
 # Folded into an update's key for `Agent.prepare`.
 _PREPARE = 2**31 - 1
+# Brock et al. 2021, section 4.1 (ε): parameters that begin at 0 could never move without it.
+_SMALLEST_NORM = 1e-3
 # Names of loops in compiled programs and in profiles.
 EPOCH, GRADIENT_STEP = "epoch", "gradient_step"
 
@@ -31,11 +33,12 @@ class Config:
 
     optimizer: str = setting(
         "adam",
-        "Update rule; radam is adam with rectified first steps (Liu et al. 2020), rmsprop that of Mnih et al. 2016 (ε "
-        "under the root), rmsprop_centred subtracts the mean gradient as Mnih et al. 2015 do, adagrad divides by the "
-        "root of all squared gradients (Duchi et al. 2011); optax:NAME is any of optax with its own arguments, such as "
-        "'optax:lion(b1=0.9,b2=0.99)', and reads neither epsilon nor decay nor momentum.",
-        choices=("adam", "radam", "rmsprop", "rmsprop_centred", "adagrad", "sgd", "optax:NAME"),
+        "Update rule; radam is adam with rectified first steps (Liu et al. 2020), laprop averages gradients that it "
+        "has divided (Ziyin et al. 2020), rmsprop is that of Mnih et al. 2016 (ε under the root), rmsprop_centred "
+        "subtracts the mean gradient as Mnih et al. 2015 do, adagrad divides by the root of all squared gradients "
+        "(Duchi et al. 2011); optax:NAME is any of optax with its own arguments, such as 'optax:lion(b1=0.9,b2=0.99)', "
+        "and reads neither epsilon nor decay nor momentum.",
+        choices=("adam", "radam", "laprop", "rmsprop", "rmsprop_centred", "adagrad", "sgd", "optax:NAME"),
         source="Schulman et al. 2017, table 5",
     )
     learning_rate: float = setting(2.5e-4, "Step size.", above=0.0, source="Schulman et al. 2017, table 5", sweep=True)
@@ -71,20 +74,27 @@ class Config:
     )
     decay: float = setting(
         0.999,
-        "Decay of the squared gradient (β2 of adam and radam, rmsprop's decay).",
+        "Decay of the squared gradient (β2 of adam, radam and laprop, rmsprop's decay).",
         low=0.0,
         below=1.0,
         source="Kingma & Ba 2015",
     )
     momentum: float = setting(
         0.9,
-        "Decay of the mean gradient (β1 of adam and radam; unused by the others).",
+        "Decay of the mean gradient (β1 of adam, radam and laprop; unused by the others).",
         low=0.0,
         below=1.0,
         source="Kingma & Ba 2015",
     )
     max_grad_norm: float = setting(
         0.5, "Global norm to which gradients are clipped; 0 is off.", low=0.0, source="Huang et al. 2022, detail 11"
+    )
+    max_grad_ratio: float = setting(
+        0.0,
+        "Norm to which the gradient of each array of parameters is clipped, as a share of the array's own norm, which "
+        "counts as 1e-3 at least; 0 is off.",
+        low=0.0,
+        source="Brock et al. 2021, equation 3 (adaptive gradient clipping)",
     )
     reduction: str = setting(
         "mean",
@@ -378,7 +388,16 @@ def _moved(
     if limit := static.config.max_grad_norm:
         norm = _norm(grads)
         grads = jax.tree.map(lambda g: jnp.where(norm < limit, g, g / norm * limit), grads)
+    if ratio := static.config.max_grad_ratio:
+        grads = jax.tree.map(functools.partial(_clipped_by_ratio, ratio=ratio), grads, network)
     return static.rule.step(grads, opt_state, network, rate)
+
+
+def _clipped_by_ratio(gradient: Array, parameters: Array, ratio: float) -> Array:
+    """Clips the gradient of one array by the array's norm."""
+    limit = ratio * jnp.maximum(_SMALLEST_NORM, jnp.sqrt(jnp.square(parameters).sum()))
+    norm = jnp.sqrt(jnp.square(gradient).sum())
+    return gradient / jnp.maximum(1.0, norm / limit)
 
 
 def _norm(grads: ArrayTree) -> Array:

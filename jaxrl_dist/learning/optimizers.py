@@ -72,8 +72,9 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
     """Returns one of the rules of this project as a transformation of gradients into directions.
 
     Args:
-        name: adam, radam, rmsprop (ε under the root), rmsprop_centred, adagrad (likewise) or sgd.
-        momentum: decay of the mean gradient, for adam and radam.
+        name: adam, radam, laprop (the mean of gradients that are divided first), rmsprop (ε under the root),
+            rmsprop_centred, adagrad (likewise) or sgd.
+        momentum: decay of the mean gradient, for adam, radam and laprop.
         decay: decay of the squared gradient.
         epsilon: keeps the denominator from 0.
 
@@ -92,6 +93,9 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
         return optax.scale_by_adam(b1=momentum, b2=decay, eps=epsilon)
     if name == "radam":
         return optax.scale_by_radam(b1=momentum, b2=decay, eps=epsilon)
+    if name == "laprop":
+        divided = optax.scale_by_rms(decay=decay, eps=epsilon, eps_in_sqrt=False, bias_correction=True)
+        return optax.chain(divided, optax.ema(momentum, debias=True))
     if name == "rmsprop":
         return optax.scale_by_rms(decay=decay, eps=epsilon)
     if name == "rmsprop_centred":

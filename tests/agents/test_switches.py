@@ -77,6 +77,7 @@ ALTERED = {
         "seed": 1,
     },
     "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
+        "learner.max_grad_ratio": 1e-3,
     "rnd": {
         "agent.normalise_advantage": "none",
         "agent.intrinsic_weight": 0.2,

@@ -46,6 +46,29 @@ def test_lion_is_the_paper_s() -> None:
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), params, expected)
 
 
+def test_laprop_is_the_paper_s() -> None:
+    """Ziyin et al. 2020, algorithm 1: gradients over the root of their mean square, then averaged; without bias."""
+    rule = optimizers.make("laprop", 0.8, 0.95, 1e-3)
+    params: Any = drawn(0)
+    state, expected = rule.init(params), {name: np.asarray(x, np.float64) for name, x in params.items()}
+    square, mean = ({name: np.zeros(shape) for name, shape in SHAPES.items()} for _ in range(2))
+    for step, rate in enumerate((0.1, 0.05, 0.2), start=1):
+        grads = drawn(step)
+        params, state = rule.step(grads, state, params, jnp.float32(rate))
+        for name, g in grads.items():
+            square[name] = 0.95 * square[name] + 0.05 * g.astype(np.float64) ** 2
+            mean[name] = 0.8 * mean[name] + 0.2 * g / (np.sqrt(square[name] / (1 - 0.95**step)) + 1e-3)
+            expected[name] = expected[name] - rate * mean[name] / (1 - 0.8**step)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), params, expected)
+
+
+def test_laprop_moves_nothing_where_the_gradient_is_0_however_small_its_epsilon() -> None:
+    rule, zeros = optimizers.make("laprop", 0.9, 0.999, 1e-20), jnp.zeros(2)
+    grads = jnp.array([0.0, 1e-12])
+    after, _ = rule.step(grads, rule.init(zeros), zeros, jnp.float32(0.5))
+    np.testing.assert_allclose(after, [0.0, -0.5], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("text", "make", "arguments"),
     [

@@ -12,6 +12,18 @@ def clipped(gradient: list[np.ndarray], largest: float) -> list[np.ndarray]:
     return [part * largest / norm for part in gradient] if largest and norm > largest else gradient
 
 
+def clipped_by_ratio(gradient: list[np.ndarray], params: list[np.ndarray], ratio: float) -> list[np.ndarray]:
+    """Each array scaled so that its norm is at most this share of its parameters' norm, or of 1e-3; 0 is off.
+
+    Brock et al. 2021, equation 3, for arrays as a whole.
+    """
+    found = []
+    for part, own in zip(gradient, params, strict=True):
+        norm, most = np.linalg.norm(part.ravel()), ratio * max(np.linalg.norm(own.ravel()), 1e-3)
+        found.append(part * most / norm if ratio and norm > most else part)
+    return found
+
+
 def rate(
     first: float, progress: float, anneal: bool, schedule: str = "linear", end: float = 0.0, warmup: float = 0.0
 ) -> float:
