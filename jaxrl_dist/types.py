@@ -407,6 +407,10 @@ class EnvironmentSpec(NamedTuple):
             for each index of its last axis; other leaves hold quantities.
         players: 2 for a game of two players who move in turn, both of them the agent: an observation is of the player
             who moves next, a reward of the one who moved, and what one wins the other loses.
+        num_agents: A, agents that play together in one environment; `observation` and `action` are those of one. Each
+            is a column of its own: environment e has the columns e·A to e·A + A − 1.
+        privileged: name of a leaf, or of a tree, of the observation that is known in training alone, such as the
+            observations of all agents; networks see it only where it is asked for by its name. "" if there is none.
 
     Example:
         >>> import jax
@@ -427,13 +431,16 @@ class EnvironmentSpec(NamedTuple):
     mask: str = ""
     categories: Mapping[str, tuple[int, ...]] = {}
     players: int = 1
+    num_agents: int = 1
+    privileged: str = ""
 
     def __repr__(self) -> str:
         observation = jax.tree.map(_short_struct, self.observation)
         space = self.action
         action = _short_struct(space.struct) if isinstance(space, BoxSpace) else space.num_values
         seen, family = str(observation).replace("'", ""), self.family
-        return f"EnvironmentSpec({self.name}: observation {seen}, actions {action}, family {family})"
+        several = f", {self.num_agents} agents" if self.num_agents > 1 else ""
+        return f"EnvironmentSpec({self.name}: observation {seen}, actions {action}, family {family}{several})"
 
 
 def _short_struct(struct: jax.ShapeDtypeStruct) -> str:

@@ -59,7 +59,7 @@ def take_other(params: types.Params, other: types.Params) -> types.Params:
 class Agent(NamedTuple):
     """Pure functions of one agent: init, init_carry, act, evaluate, prepare, loss; the rest has defaults.
 
-    B environments, L rows per window, N items, M minibatches.
+    B columns, one for each agent of an environment; L rows per window, N items, M minibatches.
 
     Attributes:
         init: (key) -> `types.Params`.
@@ -76,7 +76,8 @@ class Agent(NamedTuple):
         taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
         lookahead: rows after the taught ones that the targets need (n of n-step returns).
         keeps_sequences: whether `prepare` keeps whole sequences (a recurrent core): items are columns, not rows.
-        exploration: (params, env_index i32 [B], num_envs, progress f32 []) -> tree of [B, ...], once per unroll.
+        exploration: (params, env_index i32 [B], num_envs, progress f32 []) -> tree of [B, ...], once per unroll; with
+            several agents in an environment, indices and number are those of columns.
         epoch: (batch, order i32 [M, N' / M], axis) -> batch: computes once per epoch, over all devices, values that
             depend on which items are in a minibatch; None if there are none.
         gradient: (params, `types.LossInputs` of the batch, once per update) -> `types.Gradient` over the rows of all

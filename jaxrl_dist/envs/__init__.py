@@ -30,11 +30,11 @@ class Config:
 
 
 class Transition(NamedTuple):
-    """Holds the result of one step of a bare environment.
+    """Holds the result of one step of a bare environment; with A agents, numbers [] are [A], or one for all.
 
     Attributes:
         state: tree, the environment's state after the step.
-        observation: tree, the true observation of that state, also at the end of an episode.
+        observation: tree, the true observation of that state, also at the end of an episode; leaves [A, ...] of agents.
         reward: number [], for arriving there.
         terminated: bool [], whether the environment itself ended.
         truncated: bool [], whether a time limit was reached; `terminated` wins if both are true.
@@ -92,7 +92,9 @@ class Picture(NamedTuple):
 class Environment(NamedTuple):
     """One environment on the device: pure, unbatched (`columns` maps it), its state carries its key.
 
-    The step that ends an episode returns its true last observation; the next one ignores the action and resets.
+    The step that ends an episode returns its true last observation; the next one ignores the action and resets. With A
+    agents, actions and all leaves of timesteps are [A, ...]: an agent whose episode ends before the others' has LAST
+    rows until all have ended, and all are reset at once.
 
     Attributes:
         reset: (key) -> (state, timestep).
@@ -124,10 +126,11 @@ class Environment(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """B environments on the device, leaves [B, ...].
+    """E environments of A agents on the device, which are B = E·A columns.
 
     Attributes:
-        reset: (key, indices i32 [B]) -> (state, timestep); environment i has the key `fold_in(key, i)`.
+        reset: (key, indices i32 [E]) -> (state, leaves [E, ...]; timestep, leaves [B, ...]); environment i has the key
+            `fold_in(key, i)`.
         step: (state, action [B, ...]) -> (state, timestep).
     """
 
@@ -137,6 +140,9 @@ class Columns(NamedTuple):
 
 def columns(environment: Environment) -> Columns:
     """Maps an environment over columns; returns equal functions for equal environments, so that they compile once.
+
+    Nothing else maps environments, or knows that column e·A + a is agent a of environment e; `column_ids` and
+    `outcomes` are the same rule for indices and for ends of episodes.
 
     Args:
         environment: one on the device.
@@ -151,15 +157,88 @@ def columns(environment: Environment) -> Columns:
         >>> timestep.observation.shape
         (3, 2)
     """
-    return _columns(environment.reset, environment.step)
+    return _columns(environment.reset, environment.step, environment.spec.num_agents)
 
 
 @functools.lru_cache(maxsize=8)
-def _columns(reset: Callable[..., Any], step: Callable[..., Any]) -> Columns:
+def _columns(reset: Callable[..., Any], step: Callable[..., Any], num_agents: int) -> Columns:
     def reset_all(key: Array, indices: Array) -> tuple[ArrayTree, types.TimeStep]:
         return jax.vmap(lambda index: reset(jax.random.fold_in(key, index)))(indices)  # type: ignore[no-any-return]
 
-    return Columns(reset_all, jax.vmap(step))
+    if num_agents == 1:
+        return Columns(reset_all, jax.vmap(step))
+
+    def reset_agents(key: Array, indices: Array) -> tuple[ArrayTree, types.TimeStep]:
+        state, timestep = reset_all(key, indices)
+        return state, jax.tree.map(_joined, timestep)
+
+    def step_agents(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
+        state, timestep = jax.vmap(step)(state, action.reshape(-1, num_agents, *action.shape[1:]))
+        return state, jax.tree.map(_joined, timestep)
+
+    return Columns(reset_agents, step_agents)
+
+
+def _joined(x: Array) -> Array:
+    return x.reshape(-1, *x.shape[2:])
+
+
+def column_ids(env_ids: Any, num_agents: int) -> Any:
+    """Returns the columns i32 [N·A] of environments i32 [N], in NumPy or in a program.
+
+    Args:
+        env_ids: environments.
+        num_agents: A.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs
+        >>> print(envs.column_ids(np.array([2, 0]), num_agents=3))
+        [6 7 8 0 1 2]
+    """
+    if num_agents == 1:
+        return env_ids
+    return (env_ids[:, None] * num_agents + np.arange(num_agents, dtype=np.int32)).reshape(-1)
+
+
+class Outcomes(NamedTuple):
+    """Ends of episodes; an episode of several agents is one, and ends once, with the last of them.
+
+    Attributes:
+        ended: bool [..., E], whether the episode ends here.
+        episode_return: f32 [..., E], so far: the mean over the environment's agents.
+        episode_length: i32 [..., E], steps of the environment so far.
+    """
+
+    ended: Any
+    episode_return: Any
+    episode_length: Any
+
+
+def outcomes(num_agents: int, step_type: Any, episode_return: Any, episode_length: Any) -> Outcomes:
+    """Joins the columns of each environment, in NumPy or in a program.
+
+    Args:
+        num_agents: A.
+        step_type: i8 [..., B] with B = E·A.
+        episode_return: f32 [..., B], of each agent.
+        episode_length: i32 [..., B], likewise.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxrl_dist import envs, types
+        >>> step_type = np.array([types.LAST, types.LAST, types.LAST, types.MID])
+        >>> found = envs.outcomes(2, step_type, np.array([1.0, 3.0, 5.0, 7.0]), np.array([4, 2, 9, 9]))
+        >>> print(found.ended, found.episode_return, found.episode_length)
+        [ True False] [2. 6.] [4 9]
+    """
+    ended = step_type == types.LAST
+    if num_agents == 1:
+        return Outcomes(ended, episode_return, episode_length)
+    ended, returns, lengths = (
+        x.reshape(*x.shape[:-1], -1, num_agents) for x in (ended, episode_return, episode_length)
+    )
+    return Outcomes(ended.all(-1), returns.mean(-1), lengths.max(-1))
 
 
 class RawStep(NamedTuple):
@@ -183,6 +262,9 @@ class RawStep(NamedTuple):
 
 class HostEnvironment(Protocol):
     """B environments on the CPU, batched, in NumPy, with the same reset rule as `Environment`.
+
+    With A agents in each, arrays of timesteps and actions have B·A columns, where B stands below, and N·A for N;
+    environments are still named by B indices.
 
     It has two faces. `reset`, `step`, `send` and `recv` check what they take and what they give, at every step. The raw
     ones check nothing, for actors, who check the rows of a whole unroll at once with `account`; `host.checked.Checked`

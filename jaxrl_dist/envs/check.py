@@ -162,8 +162,9 @@ def check(make: Callable[[], envs.HostEnvironment], steps: int, seed: int = 0) -
     facts.append(Fact("equal seeds and actions give equal rows", f"row {differs[0]} differs" if differs else ""))
     anew = bool((again_first.step_type == types.FIRST).all())
     facts.append(Fact("a second reset starts every environment anew", "" if anew else "a row is not FIRST"))
-    ended = rows.step_type == types.LAST
-    returns = rows.info.episode_return[ended]
+    info, num_agents = rows.info, environment.spec.num_agents
+    ended, returns, _ = envs.outcomes(num_agents, rows.step_type, info.episode_return, info.episode_length)
+    returns = returns[ended]
     mean_return = float(returns.mean()) if returns.size else float("nan")
     return Report(facts, len(returns), mean_return, steps * environment.num_envs / seconds)
 
@@ -176,7 +177,8 @@ def _play(
     row = environment.reset()
     played = [(row, jax.tree.map(np.copy, row))]
     for _ in range(steps):
-        action = _random_action(rng, environment.spec, row.observation, environment.num_envs)
+        columns = environment.num_envs * environment.spec.num_agents
+        action = _random_action(rng, environment.spec, row.observation, columns)
         start = time.perf_counter()
         row = environment.step(action)
         seconds += time.perf_counter() - start
@@ -184,18 +186,16 @@ def _play(
     return played, seconds
 
 
-def _random_action(
-    rng: np.random.Generator, spec: types.EnvironmentSpec, observation: Any, num_envs: int
-) -> np.ndarray:
+def _random_action(rng: np.random.Generator, spec: types.EnvironmentSpec, observation: Any, columns: int) -> np.ndarray:
     """Draws actions uniformly, of choices among the legal ones."""
     space = spec.action
     if isinstance(space, types.BoxSpace):
         low, high = (np.clip(bound, -1e3, 1e3) for bound in (space.low, space.high))
-        return rng.uniform(low, high, (num_envs, *space.shape)).astype(np.float32)
+        return rng.uniform(low, high, (columns, *space.shape)).astype(np.float32)
     sizes = np.ravel(space.num_values)
-    legal = np.ones((num_envs, sizes.sum()), bool)
+    legal = np.ones((columns, sizes.sum()), bool)
     if spec.mask:
-        legal = np.asarray(types.named_leaves(observation)[spec.mask]).reshape(num_envs, -1) != 0
+        legal = np.asarray(types.named_leaves(observation)[spec.mask]).reshape(columns, -1) != 0
     parts = (part | ~part.any(1, keepdims=True) for part in np.split(legal, np.cumsum(sizes)[:-1], axis=1))
     chosen = [np.argmax((1 + rng.random(part.shape)) * part, 1).astype(np.int32) for part in parts]
     return chosen[0] if isinstance(space, types.DiscreteSpace) else np.stack(chosen, 1)
@@ -206,11 +206,14 @@ def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
     step_type, discount, reward, info = rows.step_type, rows.discount, rows.reward, rows.info
     is_first, is_last = step_type == types.FIRST, step_type == types.LAST
     follows_last = np.concatenate([np.ones_like(is_first[:1]), is_last[:-1]])
+    is_due = np.repeat(follows_last.reshape(len(is_last), -1, spec.num_agents).all(-1), spec.num_agents, -1)
+    is_gone = follows_last & ~is_due
     # Only Atari's protocols know lives; elsewhere a discount of 0 within an episode has no meaning.
     may_be_zero = info.game_over | ((step_type == types.MID) & (spec.family == "atari"))
-    length, total = _counted(is_first, info.reward)
+    length, total = _counted(is_first, is_gone, info.reward)
     rules = {
-        "the row after LAST is FIRST, and no other": is_first != follows_last,
+        "the row after LAST is FIRST, and no other": is_first != is_due,
+        "an agent whose episode has ended has LAST rows until all are reset": is_gone & ~is_last,
         "a FIRST row has reward 0 and discount 1": is_first & ((reward != 0) | (discount != 1)),
         "the discount is 0 or 1": (discount != 0) & (discount != 1),
         "the discount is 0 only at a true end or a life loss": (discount == 0) & ~may_be_zero,
@@ -222,14 +225,16 @@ def _rules(rows: Any, spec: types.EnvironmentSpec) -> list[Fact]:
             list(envs.out_of_range(spec, rows).values()), axis=0
         ),
     }
-    return [Fact(rule, _place(wrong)) for rule, wrong in rules.items() if spec.time_limit or "longer" not in rule]
+    left_out = [word for word, has in (("longer", spec.time_limit), ("an agent", spec.num_agents > 1)) if not has]
+    shown = {rule: wrong for rule, wrong in rules.items() if not any(word in rule for word in left_out)}
+    return [Fact(rule, _place(wrong, spec.num_agents)) for rule, wrong in shown.items()]
 
 
-def _counted(is_first: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Counts steps and sums rewards [T, B] since each column's last FIRST."""
+def _counted(is_first: np.ndarray, is_gone: np.ndarray, reward: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Counts steps and sums rewards [T, B] since each column's last FIRST; an agent that is gone takes no steps."""
     length, total = np.zeros(is_first.shape, np.int64), np.zeros(is_first.shape)
     for t in range(1, len(is_first)):
-        length[t] = np.where(is_first[t], 0, length[t - 1] + 1)
+        length[t] = np.where(is_first[t], 0, length[t - 1] + ~is_gone[t])
         total[t] = np.where(is_first[t], 0, total[t - 1] + reward[t])
     return length, total
 
@@ -249,11 +254,11 @@ def _equal(left: types.TimeStep, right: types.TimeStep) -> bool:
     return all(jax.tree.leaves(same))
 
 
-def _place(wrong: np.ndarray) -> str:
+def _place(wrong: np.ndarray, num_agents: int) -> str:
     if not wrong.any():
         return ""
-    row, env = np.argwhere(wrong)[0]
-    return f"row {row} of environment {env}"
+    row, column = np.argwhere(wrong)[0]
+    return f"row {row} of environment {column // num_agents}"
 
 
 def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
@@ -269,6 +274,7 @@ def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
     lines = {
         "observation": ", ".join(shapes),
         "action": f"{actions}, those of {spec.mask} are legal" if spec.mask else actions,
+        **({"agents": f"{spec.num_agents}, columns of their own"} if spec.num_agents > 1 else {}),
         "family": spec.family,
         "reward": f"{spec.reward_range[0]:g} to {spec.reward_range[1]:g}",
         "time limit": f"{spec.time_limit} steps" if spec.time_limit else "none",

@@ -16,12 +16,12 @@ from jaxrl_dist.types import Array, ArrayTree
 
 
 class State(NamedTuple):
-    """State of one environment with auto-reset.
+    """State of one environment with auto-reset; of A agents `ended` and what follows the environment are [A].
 
     Attributes:
         key: typed key [], constant; step n consumes its child n.
         steps: i32 [], calls of `step` so far, plus one.
-        ended: bool [], whether the last timestep was LAST, so that the next step resets.
+        ended: bool [], whether the last timestep was LAST, so that the next step resets once this holds for all agents.
         environment: tree, the bare environment's state.
         episode_return: f32 [].
         episode_length: i32 [].
@@ -42,6 +42,10 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
     and returns FIRST with reward 0 and discount 1. An episode that terminates and is truncated at the same step counts
     as terminated. Real actions are clipped to their bounds. Every leaf is strongly typed, and a step's outputs have the
     types of those of `reset`, so that a scan can carry them.
+
+    An agent of several whose episode has ended before the others' has LAST rows with discount 0 until all have ended;
+    what it is given there counts in its return, and teaches nothing, since these rows leave LAST ones. The bare
+    environment ends all that are left with the last step of its own.
 
     Args:
         bare: one environment without resets.
@@ -74,31 +78,40 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
     """
     # Traced once, however often a program needs them; some libraries take a second each time.
     bare = bare._replace(reset=jax.jit(bare.reset, inline=True), step=jax.jit(bare.step, inline=True))
-    struct = _common_struct(bare)
+    num_agents, struct = bare.spec.num_agents, _common_struct(bare)
     restart = _restart_where_ended(lambda key: _cast(bare.reset(key), struct))
+
+    shape = (num_agents,) if num_agents > 1 else ()
+
+    def of_each(x: Any) -> Array:
+        return jnp.broadcast_to(x, shape) if shape else x
 
     def reset(key: Array) -> tuple[State, types.TimeStep]:
         environment, observation = _cast(bare.reset(jax.random.fold_in(key, 0)), struct)
-        zero, false = jnp.zeros((), jnp.float32), jnp.zeros((), bool)
-        length = jnp.zeros((), jnp.int32)
+        zero, false = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool)
+        length = jnp.zeros(shape, jnp.int32)
         state = State(key, jnp.ones((), jnp.int32), false, environment, zero, length)
         info = types.EpisodeInfo(zero, length, zero, false)
-        return state, types.TimeStep(jnp.full((), types.FIRST, jnp.int8), zero, zero + 1, observation, info)
+        return state, types.TimeStep(jnp.full(shape, types.FIRST, jnp.int8), zero, zero + 1, observation, info)
 
     def step(state: State, action: Array) -> tuple[State, types.TimeStep]:
         key = jax.random.fold_in(state.key, state.steps)
         transition = bare.step(key, state.environment, _within_bounds(bare.spec.action, action))
         stepped = _cast((transition.state, transition.observation), struct)
-        environment, observation = restart(state.key, state.steps, state.ended, stepped)
+        first = state.ended.all() if shape else state.ended
+        environment, observation = restart(state.key, state.steps, first, stepped)
 
-        first = state.ended
-        terminated = ~first & jnp.asarray(transition.terminated, bool)
-        ended = terminated | (~first & jnp.asarray(transition.truncated, bool))
-        reward = jnp.where(first, 0.0, jnp.asarray(transition.reward, jnp.float32))
+        terminated = of_each(~first & jnp.asarray(transition.terminated, bool))
+        ended = terminated | of_each(~first & jnp.asarray(transition.truncated, bool))
+        taken: Any = 1
+        if shape:
+            gone = state.ended & ~first
+            terminated, ended, taken = terminated | gone, ended | gone, jnp.where(gone, 0, 1)
+        reward = of_each(jnp.where(first, 0.0, jnp.asarray(transition.reward, jnp.float32)))
         episode_return = jnp.where(first, 0.0, state.episode_return + reward)
-        episode_length = jnp.where(first, 0, state.episode_length + 1)
+        episode_length = jnp.where(first, 0, state.episode_length + taken)
         timestep = types.TimeStep(
-            step_type=jnp.where(first, types.FIRST, jnp.where(ended, types.LAST, types.MID)).astype(jnp.int8),
+            step_type=of_each(jnp.where(first, types.FIRST, jnp.where(ended, types.LAST, types.MID)).astype(jnp.int8)),
             reward=reward,
             discount=1.0 - terminated.astype(jnp.float32),
             observation=observation,
@@ -106,7 +119,10 @@ def auto_reset(bare: envs.BareEnvironment) -> envs.Environment:
         )
         return State(state.key, state.steps + 1, ended, environment, episode_return, episode_length), timestep
 
-    return envs.Environment(reset, step, bare.spec._replace(observation=struct[1]))
+    observation = struct[1]
+    if shape:
+        observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), observation)
+    return envs.Environment(reset, step, bare.spec._replace(observation=observation))
 
 
 def observe(environment: envs.Environment, indices: tuple[int, ...]) -> envs.Environment:
@@ -157,7 +173,8 @@ def observe_on_host(task: envs.HostTask, indices: tuple[int, ...]) -> envs.HostT
 def flatten(environment: envs.Environment) -> envs.Environment:
     """Makes one vector f32 [D] of an observation: all leaves but the mask of actions, categories as one-hot vectors.
 
-    A mask of actions stays a leaf of its own, `action_mask` beside `observation`.
+    A mask of actions stays a leaf of its own, `action_mask` beside `observation`, and so does what is privileged, as
+    one vector.
 
     Args:
         environment: an environment with any observation.
@@ -195,7 +212,8 @@ def flatten_on_host(task: envs.HostTask) -> envs.HostTask:
 
 def _flat(spec: types.EnvironmentSpec) -> tuple[types.EnvironmentSpec, "_Vector"]:
     leaves = types.named_leaves(spec.observation)
-    show = _Vector({name: len(leaf.shape) for name, leaf in leaves.items()}, spec.categories, spec.mask)
+    ranks = {name: len(leaf.shape) for name, leaf in leaves.items()}
+    show = _Vector(ranks, spec.categories, spec.mask, spec.privileged)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec.observation)
     observation = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), show(zeros))
     mask = episodes.MASK if spec.mask else ""
@@ -219,18 +237,25 @@ class _Vector:
     ranks: Mapping[str, int]
     categories: Mapping[str, tuple[int, ...]]
     mask: str
+    privileged: str
 
     def __call__(self, observation: Any) -> Any:
         # The names are those of `types.named_leaves`, which would take longer at each step.
         leaves = dict(zip(self.ranks, jax.tree.leaves(observation), strict=True))
-        parts = [self._numbers(name, leaf) for name, leaf in leaves.items() if name != self.mask]
+        hidden = [name for name in leaves if self.privileged and f"{name}/".startswith(f"{self.privileged}/")]
+        joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in (self.mask, *hidden)})
+        found = {"observation": joined}
+        if hidden:
+            found[self.privileged] = self._joined({name: leaves[name] for name in hidden})
+        if self.mask:
+            mask = leaves[self.mask]
+            lead = mask.shape[: mask.ndim - self.ranks[self.mask]]
+            found[episodes.MASK] = mask.reshape(*lead, -1)
+        return found if len(found) > 1 else joined
+
+    def _joined(self, leaves: Mapping[str, Any]) -> Any:
         numbers: Any = jnp if any(isinstance(leaf, jax.Array) for leaf in leaves.values()) else np
-        joined = numbers.concatenate(parts, -1)
-        if not self.mask:
-            return joined
-        mask = leaves[self.mask]
-        lead = mask.shape[: mask.ndim - self.ranks[self.mask]]
-        return {episodes.MASK: mask.reshape(*lead, -1), "observation": joined}
+        return numbers.concatenate([self._numbers(name, leaf) for name, leaf in leaves.items()], -1)
 
     def _numbers(self, name: str, leaf: Any) -> Any:
         lead = leaf.shape[: leaf.ndim - self.ranks[name]]
@@ -383,7 +408,10 @@ def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
     """Returns (state, observation) as structs, with dtypes that can hold the results of both reset and step."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
-    transition = jax.eval_shape(bare.step, key, from_reset[0], bare.spec.action.struct)
+    action = bare.spec.action.struct
+    if bare.spec.num_agents > 1:
+        action = jax.ShapeDtypeStruct((bare.spec.num_agents, *action.shape), action.dtype)
+    transition = jax.eval_shape(bare.step, key, from_reset[0], action)
     from_step = (transition.state, transition.observation)
     of_reset: Any = jax.tree.structure(from_reset)
     of_step: Any = jax.tree.structure(from_step)

@@ -110,7 +110,8 @@ class Config:
     )
     policy_inputs: tuple[str, ...] = setting(
         (),
-        "Leaves, or trees, of the observation that the policy sees, by name; none named: all but the mask of actions.",
+        "Leaves, or trees, of the observation that the policy sees, by name; none named: all but the mask of actions "
+        "and what is for training alone, such as the observations of other agents.",
         source=OURS,
     )
     value_inputs: tuple[str, ...] = setting(
@@ -130,8 +131,8 @@ class Head(NamedTuple):
         depends_on_input: whether it depends on the features; else it is a free vector, 0 at first.
         noise: σ₀ of noisy layers, in the deviation σ₀ / √p of a weight with p inputs (Fortunato et al. 2018, section
             3.2); 0 makes plain layers.
-        inputs: names of leaves, or of trees, of the observation that it sees; () is all but the mask. Heads that see
-            the same share encoder and core.
+        inputs: names of leaves, or of trees, of the observation that it sees; () is all but the mask and what is
+            privileged. Heads that see the same share encoder and core.
 
     Example:
         >>> from jaxrl_dist import networks

@@ -2,7 +2,8 @@
 
 An observation of one array passes the torso alone. Of a tree, images pass the torso of images, and integers that stand
 for categories an embedding; all else goes as it is. What comes of them is concatenated, and passes the layers of the
-mlp torso. The leaf that says which actions are legal is seen only where it is asked for by its name.
+mlp torso. The leaf that says which actions are legal, and those that are privileged, are seen only where they are asked
+for by name.
 """
 
 import functools
@@ -50,7 +51,7 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
     Args:
         config: settings of the network.
         spec: of the environment; its observation has the shapes that the network gets, such as stacked frames.
-        inputs: names of leaves or of trees in the observation; () takes all but the mask.
+        inputs: names of leaves or of trees in the observation; () takes all but the mask and what is privileged.
         last_layer: whether the last layer of units is part of it; else each head has its own.
 
     Raises:
@@ -72,7 +73,7 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
     leaves = types.named_leaves(spec.observation)
     names = seen(spec, inputs)
     if ":" in config.torso:
-        pick = functools.partial(_picked, names=tuple(names)) if inputs else _unchanged
+        pick = functools.partial(_picked, names=tuple(names)) if inputs or spec.privileged else _unchanged
         custom.check(config.torso, custom.make(config.torso), pick(spec.observation))
         return Encoder(pick, functools.partial(custom.make, config.torso))
     images = {
@@ -99,12 +100,16 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
 
 
 def seen(spec: types.EnvironmentSpec, inputs: Sequence[str]) -> list[str]:
-    """Returns the names of the leaves that `inputs` means, a leaf or a tree each; () means all but the mask."""
+    """Returns the names of the leaves that `inputs` means, a leaf or a tree each; () is all but mask and privileged."""
     leaves = types.named_leaves(spec.observation)
     if inputs:
         return [name for name in leaves if any(_is_within(name, tree) for tree in inputs)]
-    unseen = {spec.mask} if spec.mask else set()
-    return [name for name in leaves if name not in unseen and math.prod(leaves[name].shape)]
+    unseen = [name for name in (spec.mask, spec.privileged) if name]
+    return [
+        name
+        for name, leaf in leaves.items()
+        if math.prod(leaf.shape) and not any(_is_within(name, tree) for tree in unseen)
+    ]
 
 
 def check_inputs(flag: str, inputs: Sequence[str], spec: types.EnvironmentSpec) -> None:

@@ -115,6 +115,16 @@ class LayoutParts(NamedTuple):
     mesh: Mesh
     rebuild: Callable[[], tuple[agents.Agent, Any]] = _cannot_rebuild
 
+    @property
+    def num_agents(self) -> int:
+        """The number of agents in each environment, A."""
+        return int(self.environment.spec.num_agents)
+
+    @property
+    def num_columns(self) -> int:
+        """The number of columns of rows, A for each environment."""
+        return self.num_envs * self.num_agents
+
 
 def check_goes_on(parts: LayoutParts, layout: str) -> None:
     """Checks that an agent's environments need not begin anew with every unroll, in a layout where they go on.

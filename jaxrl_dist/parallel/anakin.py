@@ -82,8 +82,10 @@ class Anakin(parallel.Layout):
         self._parts, self.mesh = parts, parts.mesh
         length = parts.config.unroll_length
         self.rows_per_iteration = parts.num_envs * length
-        self._columns = parts.num_envs // parts.mesh.shape["devices"]
-        self._packs = _packs(parts.mesh)
+        self._envs = parts.num_envs // parts.mesh.shape["devices"]
+        self._columns = self._envs * parts.num_agents
+        # Words have one column for all leaves, and environments of several agents have fewer than their rows.
+        self._packs = _packs(parts.mesh) and parts.num_agents == 1
         self._unroll = unrolls.device_unroll(parts.agent, parts.environment, length, packs=self._packs)
         self._learn, self._pace = step.make(parts.learner, parts.replay), step.pace(parts.replay, length)
         numerator, denominator = self._pace.ratio
@@ -127,7 +129,7 @@ class Anakin(parallel.Layout):
         keys = run_keys.seed_keys(key)
         learner_state = self._parts.learner.init(agent.init(keys.params))
         columns = envs.columns(environment)
-        state, timestep = columns.reset(keys.environment, meshes.global_columns(self._columns))
+        state, timestep = columns.reset(keys.environment, meshes.global_columns(self._envs))
         actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         numbers = jnp.float32(1), jnp.int32(0)
         rows = jax.eval_shape(self._act, key, *numbers, learner_state.params, actors, jnp.int32(0))[1]
@@ -138,10 +140,11 @@ class Anakin(parallel.Layout):
     ) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""
         act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
-        env_index, agent = meshes.global_columns(self._columns), self._parts.agent
-        exploration = agent.exploration(params, env_index, self._parts.num_envs, i / total)
+        column, agent = meshes.global_columns(self._columns), self._parts.agent
+        exploration = agent.exploration(params, column, self._parts.num_columns, i / total)
         if agent.fresh_episodes:
             reset_key, act_key = jax.random.split(act_key)
+            env_index = meshes.global_columns(self._envs)
             state, timestep = envs.columns(self._parts.environment).reset(reset_key, env_index)
             actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         return *self._unroll(params, actors, act_key, exploration, version), learn_key

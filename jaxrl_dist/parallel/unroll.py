@@ -95,7 +95,7 @@ def device_unroll(
         ((17, 2), 4, 28)
     """
 
-    step = envs.columns(environment).step
+    step, num_agents = envs.columns(environment).step, environment.spec.num_agents
     pack, unpack = words.packing(packs)
 
     def unroll(
@@ -112,8 +112,8 @@ def device_unroll(
             state: ActorState = unpack(carried)
             row, carry = act(state, key)
             environments, timestep = step(state.environment, row.action)
-            ended = timestep.step_type == types.LAST
-            episode = (ended, timestep.info.episode_return, timestep.info.episode_length)
+            info = timestep.info
+            episode = envs.outcomes(num_agents, timestep.step_type, info.episode_return, info.episode_length)
             return pack(ActorState(environments, timestep, carry)), pack((row, episode))
 
         with jax.named_scope(ROLLOUT_STEP):
@@ -123,7 +123,7 @@ def device_unroll(
         steps = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), rows, closing)
         # The same for every row, so it is written once behind the loop.
         steps = steps._replace(version=jnp.broadcast_to(version, steps.timestep.step_type.shape))
-        return final, types.Unroll(steps, state.carry), _episode_sums(environment.spec, rows.timestep, *episode)
+        return final, types.Unroll(steps, state.carry), _episode_sums(environment.spec, rows.timestep, episode)
 
     return unroll
 
@@ -231,8 +231,8 @@ class HostUnroll:
             published: parameters to act with.
             key: typed key of the actor; with `index` folded in, it is the key that `device_unroll` takes.
             index: number of the unroll.
-            env_ids: i32 [B], global indices of the environments.
-            environment: B environments.
+            env_ids: i32 [E], global indices of the environments.
+            environment: E environments of A agents, B columns.
             timestep: leaves [B, ...] in NumPy, row 0 of the unroll.
             carry: leaves [B, ...], the acting state before row 0.
 
@@ -244,7 +244,7 @@ class HostUnroll:
             ValueError: the agent chose an action that is not one of the action space; the environments were given
                 another one.
         """
-        opening, params, ids = carry, published.params, np.arange(len(timestep.step_type), dtype=np.int32)
+        opening, params, ids = carry, published.params, np.arange(len(env_ids), dtype=np.int32)
         keys, exploration = self._begin(published, key, np.int32(index), env_ids)
         raw, rows = episodes.raw_step(timestep), Rows(self._length)
         environment_s, started_s = 0.0, time.perf_counter()
@@ -252,7 +252,7 @@ class HostUnroll:
             # The call itself takes arrays from the host to the parameters' device, in a quarter of `device_put`'s time.
             sent, acted, following = self._act(params, carry, keys, exploration, np.int32(t), raw)
             if t == 0:
-                rows.allocate((raw, acted), len(ids))
+                rows.allocate((raw, acted), len(timestep.step_type))
             if t == self._length:
                 rows.write(t, (raw, acted))
                 break
@@ -272,7 +272,8 @@ class HostUnroll:
 
     def warm_up(self, published: Published, timestep: types.TimeStep, carry: ArrayTree, device: jax.Device) -> None:
         """Compiles the programs for a device."""
-        number, ids = np.int32(0), np.arange(timestep.step_type.shape[0], dtype=np.int32)
+        number = np.int32(0)
+        ids = np.arange(timestep.step_type.shape[0] // self._spec.num_agents, dtype=np.int32)
         carry, key, ids = jax.device_put((carry, jax.random.key(0), ids), device)
         keys, exploration = self._begin(published, key, number, ids)
         raw = episodes.raw_step(timestep)
@@ -281,7 +282,9 @@ class HostUnroll:
     def _begun(self, published: Published, key: Array, index: Array, env_ids: Array) -> tuple[Array, ArrayTree]:
         """Returns the keys of the rows [T + 1], and the exploration [B, ...]."""
         keys = jax.random.split(jax.random.split(jax.random.fold_in(key, index))[0], self._length + 1)
-        return keys, self._agent.exploration(published.params, env_ids, self._num_envs, published.progress)
+        num_agents = self._spec.num_agents
+        columns, num_columns = envs.column_ids(env_ids, num_agents), self._num_envs * num_agents
+        return keys, self._agent.exploration(published.params, columns, num_columns, published.progress)
 
     def _acted(
         self, params: types.Params, carry: ArrayTree, keys: Array, exploration: ArrayTree, t: Array, raw: envs.RawStep
@@ -345,7 +348,8 @@ def finished(
         environment: gave them.
         rows: raw steps, and actions with extras, leaves [T + 1, B, ...]; row 0 was the last of the columns before.
         version: i32 [] or [T + 1, B], version of the policy that acted.
-        ids: i32 [B], environments of the columns; of one with several columns, these are in order.
+        ids: i32 [E], environments of the columns; of one that comes several times, these are in order. With A agents
+            in each, B is E·A.
 
     Returns:
         The rows as `types.Step`, and sums in NumPy.
@@ -373,11 +377,14 @@ def finished(
     timestep = episodes.timestep(raw)
     episodes.check_actions(environment.spec, action[:-1])
     is_last, lost, sums = timestep.step_type == types.LAST, episodes.lost(raw), np.zeros(3)
+    num_agents = environment.spec.num_agents
     for turn in _turns(ids):
-        arrived = jax.tree.map(lambda x: x[1:, turn], timestep)  # noqa: B023
-        returns, lengths = environment.account(arrived, lost[1:, turn], ids[turn])
+        columns = turn if isinstance(turn, slice) else envs.column_ids(turn, num_agents)
+        arrived = jax.tree.map(lambda x: x[1:, columns], timestep)  # noqa: B023
+        account = environment.account(arrived, lost[1:, columns], ids[turn])
+        ended, returns, lengths = envs.outcomes(num_agents, arrived.step_type, *account)
         # An episode that was cut short by a fault has length 0.
-        played: Any = is_last[1:, turn] & (lengths > 0)
+        played: Any = ended & (lengths > 0)
         counts = float(np.count_nonzero(played)), float(lengths[played].sum())
         sums += (counts[0], _sum_by_rows(returns, played), counts[1])
     valid = is_last[:-1].size - np.count_nonzero(is_last[:-1])
@@ -551,13 +558,8 @@ def _cut(tree: ArrayTree, parts: int, axis: int) -> tuple[ArrayTree, ...]:
     return tuple(jax.tree.map(lambda leaf: piece(leaf, part), tree) for part in range(parts))  # noqa: B023
 
 
-def _episode_sums(
-    spec: types.EnvironmentSpec,
-    timestep: types.TimeStep,
-    ended: Array,
-    episode_return: Array,
-    episode_length: Array,
-) -> EpisodeSums:
+def _episode_sums(spec: types.EnvironmentSpec, timestep: types.TimeStep, outcomes: envs.Outcomes) -> EpisodeSums:
+    ended, episode_return, episode_length = outcomes
     unsound = functools.reduce(operator.or_, envs.out_of_range(spec, timestep).values())
     return EpisodeSums(
         ended.sum(dtype=jnp.int32),

@@ -160,7 +160,8 @@ def make(
     """
     resolved, environment = resolve(by_flag(system, env, settings, run_settings))
     agent, config = make_agent(resolved, *facts(environment)), resolved.group("learner", learner.Config)
-    rows, learns = make_replay(resolved, agent, config), learner.make(config, agent, types.LOCAL)
+    rows = make_replay(resolved, agent, config, num_agents=environment.spec.num_agents)
+    learns = learner.make(config, agent, types.LOCAL)
     return Parts(resolved, environment, agent, rows, learns, step.make(learns, rows))
 
 
@@ -201,7 +202,8 @@ class Builder(NamedTuple):
         shards = chosen.replay_shards(self.settings, self.mesh.shape["devices"])
         rules = self.settings.group("learner", learner.Config)
         apart = chosen.axis is types.LOCAL
-        rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart)
+        num_agents = self.environment.spec.num_agents
+        rows = make_replay(self.settings, agent, rules, shards, chosen.axis, apart=apart, num_agents=num_agents)
         config: Any = self.settings.group("layout", chosen.config)
         parts = parallel.LayoutParts(
             *(config, agent, rows, learns, self.environment, num_envs, self.mesh),
@@ -314,6 +316,7 @@ def make_replay(
     axis: types.Axis = types.LOCAL,
     *,
     apart: bool = False,
+    num_agents: int = 1,
 ) -> replay.Replay:
     """Builds one shard of the replay of the settings' system.
 
@@ -324,11 +327,12 @@ def make_replay(
         num_shards: number of shards, which divide environments and capacity.
         axis: reduces over the shards, which draw a batch together.
         apart: whether each shard draws a batch of its own, of which one gradient is taken.
+        num_agents: agents in each environment, each of which is a column.
 
     Raises:
         UsageError: sizes do not fit together.
     """
-    num_envs, unroll_length = settings["env.num_envs"], settings["layout.unroll_length"]
+    num_columns, unroll_length = settings["env.num_envs"] * num_agents, settings["layout.unroll_length"]
     system = settings.row
     epochs, minibatches = learner_config.epochs, learner_config.minibatches
     once = errors.given("learner.epochs", epochs), " ", errors.given("learner.minibatches", minibatches)
@@ -343,7 +347,7 @@ def make_replay(
                 errors.given("system", "ppo"),
                 ")",
             )
-        items = num_envs if agent.keeps_sequences else num_envs * unroll_length
+        items = num_columns if agent.keeps_sequences else num_columns * unroll_length
         learner.check_batch(learner_config, items, num_shards)
     elif more_than_once:
         raise errors.UsageError(
@@ -363,7 +367,7 @@ def make_replay(
     if apart and isinstance(config, replay.UniformConfig):
         # Each shard draws a whole batch of its own.
         config = dataclasses.replace(config, batch_size=config.batch_size * num_shards)
-    sizes: Any = {"num_columns": num_envs, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
+    sizes: Any = {"num_columns": num_columns, "num_devices": num_shards, "unroll_length": unroll_length, "axis": axis}
     return system.replay.make(config, windows, **sizes)
 
 

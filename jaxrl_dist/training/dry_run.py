@@ -153,7 +153,8 @@ def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: type
         params: parameters of its seeds, leaves [S, ...].
     """
     one = jax.tree.map(lambda x: x[0], params)
-    rules, num_envs = settings.group("learner", learner.Config), settings["env.num_envs"]
+    rules = settings.group("learner", learner.Config)
+    num_envs = settings["env.num_envs"] * parts.environment.spec.num_agents
     rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
     exploring = [parts.agent.exploration(one, np.arange(num_envs), num_envs, np.float32(share)) for share in _SHARES]
     # Of one number for each environment; noise on parameters is a tree.

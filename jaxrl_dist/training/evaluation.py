@@ -23,7 +23,7 @@ _FIRST_SLICE = 64
 
 
 class _Episodes(NamedTuple):
-    """One episode in each of B environments, leaves [B, ...]; rewards are added until it is done."""
+    """One episode in each of E environments; `done` and `returns` are [E], leaves of timestep and carry [B, ...]."""
 
     environment: ArrayTree
     timestep: types.TimeStep
@@ -49,14 +49,14 @@ def make(
         mesh: from `mesh.make`.
 
     Returns:
-        (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns; equal arguments
-        give equal returns. An episode is cut at the environment's time limit, or at `max_steps` if it has none, and
-        counts with its return so far; `limit` lowers this bound (0 only compiles). `stopped`, () -> bool, is called
-        about once a second; if it is True, the evaluation ends and returns None.
+        (params [S, ...], keys [S], index, limit, stopped) -> f64 [S, episodes] undiscounted returns, of several agents
+        their mean; equal arguments give equal returns. An episode is cut at the environment's time limit, or at
+        `max_steps` if it has none, and counts with its return so far; `limit` lowers this bound (0 only compiles).
+        `stopped`, () -> bool, is called about once a second; if it is True, the evaluation ends and returns None.
     """
-    columns = -(-episodes // mesh.shape["devices"])
+    num_envs = -(-episodes // mesh.shape["devices"])
     by_seed, by_column = meshes.PER_SEED, meshes.COLUMNS
-    reset, started = functools.partial(_reset, agent, environment, columns), (by_seed, by_column)
+    reset, started = functools.partial(_reset, agent, environment, num_envs), (by_seed, by_column)
     reset = meshes.program(meshes.device_map(reset, mesh, (meshes.SHARED, by_seed), started), mesh, started)
     play_specs = (meshes.SHARED, meshes.SHARED, by_seed, by_seed, by_column)
     play = meshes.device_map(functools.partial(_play, agent, environment), mesh, play_specs, by_column)
@@ -78,12 +78,13 @@ def make(
 
 
 def _reset(
-    agent: agents.Agent, environment: envs.Environment, columns: int, index: Array, key: Array
+    agent: agents.Agent, environment: envs.Environment, num_envs: int, index: Array, key: Array
 ) -> tuple[Array, _Episodes]:
     """Begins the episodes of this device; also returns the key for choosing actions."""
     env_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-    state, timestep = envs.columns(environment).reset(env_key, meshes.global_columns(columns))
-    carry, done, returns = agent.init_carry(columns), jnp.zeros(columns, bool), jnp.zeros(columns)
+    state, timestep = envs.columns(environment).reset(env_key, meshes.global_columns(num_envs))
+    carry = agent.init_carry(num_envs * environment.spec.num_agents)
+    done, returns = jnp.zeros(num_envs, bool), jnp.zeros(num_envs)
     return act_key, _Episodes(state, timestep, carry, done, returns)
 
 
@@ -98,7 +99,7 @@ def _play(
 ) -> _Episodes:
     """Plays from one step to another, or until all episodes of this device are done."""
     act_key = jax.random.fold_in(act_key, jax.lax.axis_index("devices"))
-    step = envs.columns(environment).step
+    step, num_agents = envs.columns(environment).step, environment.spec.num_agents
 
     def unfinished(loop: tuple[Array, _Episodes]) -> Array:
         i, episodes = loop
@@ -110,8 +111,10 @@ def _play(
         inputs = types.ActInputs(timestep._replace(info=()), carry, key, state=state)
         output = agent.evaluate(params, inputs)
         state, timestep = step(state, output.action)
-        returns = jnp.where(done, returns, timestep.info.episode_return)
-        done = done | (timestep.step_type == types.LAST)
+        info = timestep.info
+        ended, so_far, _ = envs.outcomes(num_agents, timestep.step_type, info.episode_return, info.episode_length)
+        returns = jnp.where(done, returns, so_far)
+        done = done | ended
         return i + 1, _Episodes(state, timestep, output.carry, done, returns)
 
     return jax.lax.while_loop(unfinished, body, (start, episodes))[1]
@@ -167,10 +170,11 @@ def make_on_host(
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
-        carry = agent.init_carry(num_own)
+        columns = num_own * task.spec.num_agents
+        carry = agent.init_carry(columns)
         if limit == 0 or num_own == 0:
             if num_own:
-                timestep = unroll.zero_timestep(task.spec, num_own)
+                timestep = unroll.zero_timestep(task.spec, columns)
                 jax.block_until_ready(act(params, carry, timestep, act_key, np.int32(0)))
             return np.zeros(num_own)
         seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)[own]
@@ -253,9 +257,13 @@ def _play_episodes(
     for t in range(limit):
         action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
         timestep = environment.step(np.asarray(action))
-        returns = np.where(done, returns, timestep.info.episode_return)
+        info = timestep.info
+        ended, so_far, length = envs.outcomes(
+            environment.spec.num_agents, timestep.step_type, info.episode_return, info.episode_length
+        )
+        returns = np.where(done, returns, so_far)
         # An episode that a fault has cut short has length 0; the next one counts instead.
-        done = done | ((timestep.step_type == types.LAST) & (timestep.info.episode_length > 0))
+        done = done | (ended & (length > 0))
         if done.all():
             break
         if stopped():

@@ -59,7 +59,7 @@ def make(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None) -> P
     """
     chosen = settings.replaced({_EPSILON: 0.0} if _EPSILON in settings.settings else {})
     agent = assemble.make_agent(chosen, spec, step)
-    num_envs = settings["env.num_envs"]
+    num_envs = settings["env.num_envs"] * spec.num_agents
 
     def explore(params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
         index = jnp.full(inputs.timestep.reward.shape, num_envs - 1, jnp.int32)

@@ -145,8 +145,9 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     """
     parts = probe.parts
     settings, mesh, environment = parts.settings, parts.layout.mesh, parts.environment
-    num_envs, columns = settings["env.num_envs"], settings["env.num_envs"] // mesh.shape["devices"]
     assert isinstance(environment, envs.Environment)
+    num_envs = settings["env.num_envs"] * environment.spec.num_agents
+    columns = num_envs // mesh.shape["devices"]
     unroll = unrolls.device_unroll(parts.agent, environment, settings["layout.unroll_length"])
 
     def play(key: jax.Array, params: Any, actors: Any) -> Any:

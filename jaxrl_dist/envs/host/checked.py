@@ -86,8 +86,11 @@ class Checked(abc.ABC):
         self._check_usable()
         action = episodes.check_action(self.spec, action, env_ids)
         # Checking the indices may take longer than a step of the environments.
-        is_all = env_ids is self._all and len(action) == self.num_envs
-        ids = self._all if is_all else episodes.check_ids(self.spec, env_ids, len(action), self.num_envs)
+        num_agents = self.spec.num_agents
+        is_all = env_ids is self._all and len(action) == self.num_envs * num_agents
+        ids = self._all
+        if not is_all:
+            ids = episodes.check_ids(self.spec, env_ids, len(action) / num_agents, self.num_envs)
         episodes.check_idle(self.spec, ids, self._busy)
         with self._remembering():
             self.raw_send(action, ids)
@@ -146,9 +149,9 @@ def receive_all(environment: Receiving, env_ids: np.ndarray) -> envs.RawStep:
     raw, received = environment.raw_recv()
     if received.tobytes() == env_ids.tobytes():
         return raw
-    batches = [raw]
+    batches, first = [raw], received
     while len(received) < len(env_ids):
         raw, more = environment.raw_recv()
         batches, received = [*batches, raw], np.concatenate([received, more])
-    order = np.argsort(received)
+    order = envs.column_ids(np.argsort(received), len(batches[0].is_first) // max(len(first), 1))
     return jax.tree.map(lambda *rows: np.concatenate(rows)[order], *batches)

@@ -51,7 +51,7 @@ def check_action(spec: types.EnvironmentSpec, action: np.ndarray, env_ids: np.nd
     valid = _valid(space, action)
     if not valid.all():
         row = int((~valid).argmax())
-        env = row if env_ids is None else env_ids[row]
+        env = row if env_ids is None else env_ids[row // spec.num_agents]
         expected = "finite numbers"
         if not isinstance(space, types.BoxSpace):
             expected = f"0 to {np.subtract(space.num_values, 1).tolist()}"
@@ -105,13 +105,13 @@ def _valid(space: types.ActionSpace, action: Any) -> Any:
     return numbers.isfinite(action).reshape(*action.shape[:lead], -1).all(-1)
 
 
-def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: int, num_envs: int) -> np.ndarray:
+def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: float, num_envs: int) -> np.ndarray:
     """Checks which environments are to be stepped, and returns their indices as i32 [N].
 
     Args:
         spec: spec of one environment.
         env_ids: integers [N].
-        num_actions: number of actions for them.
+        num_actions: number of actions for them, or of the actions of all their agents.
         num_envs: B.
 
     Raises:
@@ -121,7 +121,7 @@ def check_ids(spec: types.EnvironmentSpec, env_ids: np.ndarray, num_actions: int
     is_within = ids.ndim == 1 and len(ids) == num_actions > 0 and ids.min() >= 0 and ids.max() < num_envs
     if not is_within or np.bincount(ids).max() > 1:
         raise ValueError(
-            f"{spec.name}: env_ids={ids.tolist()} for {num_actions} actions: expected as many distinct indices in "
+            f"{spec.name}: env_ids={ids.tolist()} for {num_actions:g} actions: expected as many distinct indices in "
             f"0 … {num_envs - 1}"
         )
     return ids
@@ -207,8 +207,9 @@ class Episodes:
     """Follows the episodes of B environments with next-step reset by their rows, and checks these.
 
     Attributes:
-        steps: i64 [B], rows so far.
-        ended: bool [B], whether the last row was LAST, so that the next is FIRST; at first True.
+        steps: i64 [B], rows so far; with A agents it and `ended` are [B·A].
+        ended: bool [B], whether the last row was LAST, so that the next is FIRST; at first True. With A agents it holds
+            for each, and the next is FIRST once it holds for all.
     """
 
     def __init__(self, spec: types.EnvironmentSpec, num_envs: int) -> None:
@@ -219,30 +220,42 @@ class Episodes:
             num_envs: B.
         """
         self._spec = spec
-        self.steps = np.zeros(num_envs, np.int64)
-        self.ended = np.ones(num_envs, bool)
-        self._return = np.zeros(num_envs, np.float32)
-        self._length = np.zeros(num_envs, np.int32)
+        columns = num_envs * spec.num_agents
+        self.steps = np.zeros(columns, np.int64)
+        self.ended = np.ones(columns, bool)
+        self._return = np.zeros(columns, np.float32)
+        self._length = np.zeros(columns, np.int32)
 
     def go_on(self, steps: np.ndarray, ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> None:
         """Takes over the account [B] of saved environments: `steps`, `ended`, and return and length of the episode."""
-        self.steps, self.ended = np.array(steps, np.int64), np.array(ended, bool)
-        self._return, self._length = np.array(returns, np.float32), np.array(lengths, np.int32)
+        columns = self.ended.shape
+        self.steps = np.repeat(np.asarray(steps, np.int64), self._spec.num_agents)
+        self.ended = np.array(ended, bool).reshape(columns)
+        self._return = np.array(returns, np.float32).reshape(columns)
+        self._length = np.array(lengths, np.int32).reshape(columns)
 
     def add(self, rows: types.TimeStep, lost: np.ndarray, env_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Checks and follows the next rows of some environments, see `envs.HostEnvironment.account`."""
         is_first, is_last = rows.step_type == types.FIRST, rows.step_type == types.LAST
+        num_agents = self._spec.num_agents
         self._check_resets(is_first, is_last, env_ids)
+        env_ids = envs.column_ids(env_ids, num_agents)
         if not _is_within_range(self._spec, rows):
             for t in range(len(is_first)):
-                check_timestep(self._spec, jax.tree.map(lambda x: x[t], rows), env_ids, self.steps[env_ids] + t + 1)  # noqa: B023
+                row = jax.tree.map(lambda x: x[t], rows)  # noqa: B023
+                check_timestep(self._spec, row, env_ids // num_agents, self.steps[env_ids] + t + 1)
         returns, total = np.empty(is_first.shape, np.float32), self._return[env_ids]
         for t, some_begin in enumerate(is_first.any(1).tolist()):
             # Added one by one, as an environment on the device does.
             total = np.add(total, rows.reward[t], out=returns[t])
             if some_begin:
                 np.copyto(total, 0, where=is_first[t])
-        count = np.arange(1, len(is_first) + 1, dtype=np.int32)[:, None]
+        if num_agents == 1:
+            count: Any = np.arange(1, len(is_first) + 1, dtype=np.int32)[:, None]
+        else:
+            # Once its episode has ended, an agent acts no more until all are reset.
+            before = np.concatenate([self.ended[env_ids][None], is_last[:-1]])
+            count = np.cumsum(~(before & is_last), 0, dtype=np.int32)
         lengths = count - np.maximum.accumulate(np.where(is_first, count, -self._length[env_ids]), 0)
         self._return[env_ids], self._length[env_ids], self.ended[env_ids] = returns[-1], lengths[-1], is_last[-1]
         self.steps[env_ids] += len(is_first)
@@ -251,9 +264,15 @@ class Episodes:
         return returns, lengths
 
     def _check_resets(self, is_first: Any, is_last: Any, env_ids: np.ndarray) -> None:
-        misplaced = is_first != np.concatenate([self.ended[env_ids][None], is_last[:-1]])
+        num_agents = self._spec.num_agents
+        before = np.concatenate([self.ended[envs.column_ids(env_ids, num_agents)][None], is_last[:-1]])
+        misplaced = is_first != before
+        if num_agents > 1:
+            agents = before.reshape(len(before), -1, num_agents)
+            all_ended = np.repeat(agents.all(-1), num_agents, -1)
+            misplaced = (is_first != all_ended) | (before & ~all_ended & ~is_last)
         if misplaced.any():
-            env = env_ids[misplaced.any(0).argmax()]
+            env = env_ids[misplaced.any(0).argmax() // num_agents]
             raise errors.EnvironmentFault(
                 f"{self._spec.name}: environment {env} was not reset in the step after its episode's end, or elsewhere"
             )

@@ -11,9 +11,11 @@ from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "toy"
-ENVIRONMENTS = ("episode", "time_limit", "both", "walk", "choice", "choices", "reach")
+ENVIRONMENTS = ("episode", "time_limit", "both", "walk", "choice", "choices", "reach", "team")
 # Numbers of values of the two numbers of a goal.
 _GOAL = (3, 2)
+# Agents of a team, and their actions.
+_TEAM = 3
 
 _FAMILY = "classic"
 
@@ -29,6 +31,11 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     two numbers that are categories; one of the others is illegal, costs 1, and is counted in the state. A picture and
     a number say nothing. In `choices` the action is the two numbers. In `reach` an action of two reals is worth its
     distance from `target`, with −1, of which `state` is only the first number.
+
+    `team` has three agents, of which agent a terminates 2a steps before the last, which is truncated. All see a `goal`,
+    drawn anew in each step, as a number, and their index as `agent`; 1 is the reward of agent a for the action
+    (goal + a) mod 3, so none can do without its index; one whose episode has ended is given ½ whatever it does. `all`,
+    for a critic alone, has how many agents are left, and the goal.
 
     Args:
         name: one of `ENVIRONMENTS`.
@@ -51,6 +58,12 @@ def bare(name: str, length: int) -> envs.BareEnvironment:
         spec = spec._replace(action=space, mask="action_mask", categories={"goal": _GOAL})
         reset = functools.partial(_choice_reset, is_vector=is_vector)
         return envs.BareEnvironment(reset, functools.partial(_choice_step, length=length, is_vector=is_vector), spec)
+    if name == "team":
+        spec = spec._replace(
+            num_agents=_TEAM, categories={"agent": (_TEAM,)}, privileged="all", reward_range=(0.0, 1.0)
+        )
+        begin = functools.partial(_team_reset, length=length)
+        return envs.BareEnvironment(begin, functools.partial(_team_step, length=length), spec)
     if name == "reach":
         spec = spec._replace(action=types.BoxSpace((2,), -1.0, 1.0), family="continuous")
         return envs.BareEnvironment(_reach_reset, functools.partial(_reach_step, length=length), spec)
@@ -141,6 +154,33 @@ def _reach_step(key: Array, state: tuple[Array, Array], action: Array, *, length
     (after, _), observation = _reach_reset(key)
     reward = -jnp.abs(action - target).sum()
     return envs.Transition((after, steps + 1), observation, reward, jnp.bool_(False), steps + 1 >= length)
+
+
+def _team_reset(key: Array, *, length: int) -> tuple[tuple[Array, Array], ArrayTree]:
+    return _team_drawn(key, jnp.int32(0), length)
+
+
+def _team_drawn(key: Array, steps: Array, length: int) -> tuple[tuple[Array, Array], ArrayTree]:
+    goal, agents = jax.random.randint(key, (), 0, _TEAM), jnp.arange(_TEAM)
+    own = jnp.broadcast_to(goal.astype(jnp.float32), (_TEAM, 1))
+    left = (steps < _team_ends(length)).sum()
+    every = jnp.broadcast_to(jnp.stack([left, goal]).astype(jnp.float32), (_TEAM, 2))
+    return (goal, steps), {"agent": agents, "all": every, "goal": own}
+
+
+def _team_ends(length: int) -> Array:
+    """Returns i32 [3], the step with which each agent's episode ends."""
+    return jnp.maximum(length - 2 * jnp.arange(_TEAM), 1)
+
+
+def _team_step(key: Array, state: tuple[Array, Array], action: Array, *, length: int) -> envs.Transition:
+    goal, steps = state
+    is_right = (action == (goal + jnp.arange(_TEAM)) % _TEAM).astype(jnp.float32)
+    reward = jnp.where(steps < _team_ends(length), is_right, 0.5)
+    after, observation = _team_drawn(key, steps + 1, length)
+    has_ended = steps + 1 >= _team_ends(length)
+    is_last = jnp.arange(_TEAM) == 0
+    return envs.Transition(after, observation, reward, has_ended & ~is_last, has_ended & is_last)
 
 
 SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)

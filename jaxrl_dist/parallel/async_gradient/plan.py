@@ -25,7 +25,8 @@ class Plan:
         parts: the parts of the layout.
         players: P.
         members: number of all members.
-        width: B, environments of a player.
+        width: E, environments of a player.
+        columns: B, columns of its rows, one for each agent of these.
         num_rings: number of shared replays; 0 where each worker has its own.
         devices: device of each member.
         rows: an unroll [T + 1, B] of `jax.ShapeDtypeStruct`.
@@ -44,11 +45,11 @@ class Plan:
         is_shared = bool(config.num_actors) or config.replay == "global"
         self.num_rings = (1 if config.replay == "global" else self.players) if is_shared else 0
         _check(self)
-        self.width = parts.num_envs // self.players
+        self.width, self.columns = parts.num_envs // self.players, parts.num_columns // self.players
         available, named = jax.local_devices(backend=platform), config.worker_devices
         devices = placement.parse("layout.worker_devices", named, available) if named else available
         self.devices = tuple(devices[i % len(devices)] for i in range(self.members))
-        self.rows = unrolls.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.width)
+        self.rows = unrolls.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.columns)
         self.programs = Programs(parts)
 
     def plays(self, index: int) -> bool:
@@ -60,7 +61,7 @@ class Plan:
         return bool(index >= self.parts.config.num_actors)
 
     def env_ids(self, index: int) -> np.ndarray:
-        """Returns i32 [B], the global indices of a player's environments."""
+        """Returns i32 [E], the global indices of a player's environments."""
         return np.arange(index * self.width, (index + 1) * self.width, dtype=np.int32)
 
     def replay_devices(self) -> Sequence[jax.Device]:
@@ -73,15 +74,15 @@ class Plan:
 
     def init_actors(self, keys: Array, env_ids: Any) -> unrolls.ActorState:
         """Returns the first state of a player's environments, of keys [1]; on the host a LAST timestep of zeros."""
-        carry, environment = self.parts.agent.init_carry(self.width), self.parts.environment
+        carry, environment = self.parts.agent.init_carry(self.columns), self.parts.environment
         if not isinstance(environment, envs.Environment):
-            return unrolls.ActorState((), unrolls.zero_timestep(environment.spec, self.width), carry)
+            return unrolls.ActorState((), unrolls.zero_timestep(environment.spec, self.columns), carry)
         state, timestep = envs.columns(environment).reset(run_keys.seed_keys(keys[0]).environment, env_ids)
         return unrolls.ActorState(state, timestep, carry)
 
     def init_replay(self) -> ArrayTree:
         """Returns an empty replay, a worker's own or a shared one."""
-        carry = jax.eval_shape(lambda: self.parts.agent.init_carry(self.width))
+        carry = jax.eval_shape(lambda: self.parts.agent.init_carry(self.columns))
         return self.parts.replay.init(unrolls.step_struct(self.rows.steps), carry)
 
     @functools.cached_property

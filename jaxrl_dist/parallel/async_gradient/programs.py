@@ -98,14 +98,15 @@ def play(
     Args:
         parts: the parts of the layout.
         turn: the member's arguments.
-        env_ids: i32 [B], global indices of its environments.
+        env_ids: i32 [E], global indices of its environments.
         actors: state of its environments.
 
     Returns:
         The next state of the environments, the unroll [T + 1, B], and the sums of its episodes, leaves [1].
     """
     held, act_key = turn.held, jax.random.split(jax.random.fold_in(turn.key, turn.number))[0]
-    exploration = parts.agent.exploration(held.params, env_ids, parts.num_envs, held.progress)
+    columns = envs.column_ids(env_ids, parts.num_agents)
+    exploration = parts.agent.exploration(held.params, columns, parts.num_columns, held.progress)
     actors = actors._replace(carry=sound_carry(parts.agent, actors.carry))
     unroll = unrolls.device_unroll(parts.agent, parts.environment, parts.config.unroll_length)
     actors, rows, episodes = unroll(held.params, actors, act_key, exploration, held.updates)

@@ -67,7 +67,7 @@ class SharedReplay:
             return replay.sample(ring, jax.random.split(programs.learning_key(replay, key, number))[0], progress)
 
         self._add, self._update = (jax.jit(one, donate_argnums=0) for one in (replay.add, replay.update))
-        self._draw, self._rate, self._width = jax.jit(draw), rate(plan), plan.width
+        self._draw, self._rate, self._width = jax.jit(draw), rate(plan), plan.columns
 
     def load(self, rings: Sequence[ArrayTree], counts: np.ndarray) -> None:
         """Takes over a saved state."""

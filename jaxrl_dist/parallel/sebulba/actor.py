@@ -306,7 +306,7 @@ class Threads:
         if self.state.pending:
             return self.began + len(self.state.pending[number]), jax.tree.map(_to_host, state)
         timestep: Any = unrolls.ended(jax.tree.map(np.asarray, state.timestep)) if self.began else ()
-        return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.width))
+        return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.num_rows))
 
     def _make_stand_ins(self) -> tuple[queues.Unrolled, ...]:
         """Makes the stand-in for each actor's late unroll, which teaches nothing; all share their arrays."""

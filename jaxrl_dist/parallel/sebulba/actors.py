@@ -30,7 +30,7 @@ class Actors(NamedTuple):
         parts: the parts of the layout.
         devices: device of each actor.
         local: the learner's devices in this process.
-        width: B, environments of one actor.
+        width: E, environments of one actor.
         ready: number of ready environments that act together; 0 waits for all.
         lag: exact policy lag, None where it is free.
         quorum: number of unrolls that an iteration needs; that of all actors where none may be late.
@@ -60,9 +60,14 @@ class Actors(NamedTuple):
         return (self.lag or 0) + 1
 
     @property
+    def num_rows(self) -> int:
+        """The number of columns B of an actor's unroll, one for each agent of its environments."""
+        return self.width * self.parts.num_agents
+
+    @property
     def num_columns(self) -> int:
         """The number of columns of an unroll on each of the learner's devices."""
-        return self.width // len(self.local)
+        return self.num_rows // len(self.local)
 
     def columns(self, number: int) -> np.ndarray:
         """Returns i32 [B / D], the columns of a device that belong to an actor."""
@@ -282,6 +287,8 @@ def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width
     if width % ready:
         valid = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
         raise UsageError(flag, f" does not divide the {width} environments of an actor; valid: {valid}")
+    if parts.num_agents > 1:
+        raise UsageError(flag, f": {environment.spec.name} has {parts.num_agents} agents, who act together; valid: 0")
     if parts.agent.keeps_sequences and parts.agent.staleness != "any":
         raise UsageError(flag, ": this recurrent policy keeps its parameters for a whole unroll; valid: 0")
     if parts.replay.keeps_rows and parts.mesh.shape["devices"] > 1:

@@ -68,7 +68,7 @@ class Fleet:
         if not software.is_installed("ray"):
             raise errors.missing_package(errors.given("layout.fleet", config.fleet), "ray", "ray")
         self._actors, self._config, self._lock = actors, config, threading.Lock()
-        spec, sizes = parts.environment.spec, (config.unroll_length, actors.width)
+        spec, sizes = parts.environment.spec, (config.unroll_length, actors.num_rows)
         self.wire = wire.Wire(spec, unrolls.rows_struct(parts.agent, spec, *sizes))
         self._plan = player.Plan(parts.rebuild, parts.num_envs, actors.width, config.unroll_length, config.timeout_s)
         self._ahead = min(_MOST_AHEAD, 2 if actors.lag is None else actors.lag + 1)

@@ -41,8 +41,8 @@ class HostTier(tiers.Tier):
         assert storage is not None
         (self._length, self._capacity, self._prefetch), self._devices = storage, list(mesh.devices.flat)
         self._observations = packed_observations.Observations(parts.environment.spec.observation, length)
-        self._shape = (mesh.shape["devices"], parts.num_envs // mesh.shape["devices"])
-        self._places = storage.capacity // parts.num_envs // length
+        self._shape = (mesh.shape["devices"], parts.num_columns // mesh.shape["devices"])
+        self._places = storage.capacity // parts.num_columns // length
         steps = step.parts(parts.learner, parts.replay)
         shared, per_seed, by_column = meshes.SHARED, meshes.PER_SEED, meshes.COLUMNS
         insert_specs = (by_column, shared, (meshes.UNROLL,) * len(self._unrolls))

@@ -20,7 +20,7 @@ class InStep:
 
     def __init__(self, actors: Actors) -> None:
         """Builds the programs; compiles none."""
-        parts, self._width, self.open = actors.parts, actors.width, actors.make_environments
+        parts, self._width, self.open = actors.parts, actors.num_rows, actors.make_environments
         self._agent, self._spec = parts.agent, parts.environment.spec
         length, pieces = parts.config.unroll_length, len(actors.local)
         self.programs = unroll.HostUnroll(parts.agent, self._spec, parts.num_envs, length, pieces)

@@ -159,7 +159,7 @@ class Sebulba(parallel.Layout):
     def init(self, keys: Array) -> tiers.State:
         keys = meshes.put_keys(self.mesh, keys)
         learner, replay = self._tier.init(keys)
-        timestep = unroll.zero_timestep(self._actors.parts.environment.spec, self._actors.width)
+        timestep = unroll.zero_timestep(self._actors.parts.environment.spec, self._actors.num_rows)
         acting = (unroll.ActorState((), timestep, ()),) * self._actors.num_actors
         return tiers.State(learner, keys, acting, replay, (), np.zeros((), np.int32))
 

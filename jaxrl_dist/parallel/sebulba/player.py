@@ -100,8 +100,8 @@ class Player:
         """
         plan, device = self._plan, jax.local_devices(backend="cpu")[0]
         self._build()
-        timestep = unrolls.zero_timestep(self._task.spec, plan.width)
-        carry = self._agent.init_carry(plan.width)
+        width = plan.width * self._task.spec.num_agents
+        timestep, carry = unrolls.zero_timestep(self._task.spec, width), self._agent.init_carry(width)
         self._programs.warm_up(jax.device_put(wire.whole(published), device), timestep, carry, device)
         return software.versions()
 
@@ -168,7 +168,7 @@ class Player:
         plan = self._plan
         self._agent, self._task = plan.rebuild()
         spec = self._task.spec
-        rows = unrolls.rows_struct(self._agent, spec, plan.unroll_length, plan.width)
+        rows = unrolls.rows_struct(self._agent, spec, plan.unroll_length, plan.width * spec.num_agents)
         self._wire = wire.Wire(spec, rows)
         self._programs = unrolls.HostUnroll(self._agent, spec, plan.num_envs, plan.unroll_length, 1)
         self._playing: Any = None

@@ -46,12 +46,12 @@ def template(actors: Actors, tier: tiers.Tier, keys: Array) -> tiers.State:
     """Returns a saved state of `jax.ShapeDtypeStruct` with shardings; keys [1]."""
     parts = actors.parts
     learner, replay = tier.template(keys)
-    timestep = jax.eval_shape(lambda: unroll.zero_timestep(parts.environment.spec, actors.width))
+    timestep = jax.eval_shape(lambda: unroll.zero_timestep(parts.environment.spec, actors.num_rows))
     acting: Any = unroll.ActorState((), timestep, ())
     pending: Any = ()
     if is_exact(actors):
         saved = as_host.saved_struct(parts.environment, actors.width)
-        acting = unroll.ActorState(saved, timestep, jax.eval_shape(lambda: parts.agent.init_carry(actors.width)))
+        acting = unroll.ActorState(saved, timestep, jax.eval_shape(lambda: parts.agent.init_carry(actors.num_rows)))
         one = mesh.placed(parts.mesh, mesh.UNROLL, tiers.unroll_struct(parts)), jax.eval_shape(unroll.no_episodes)
         pending = ((one,) * actors.num_waiting,) * actors.num_actors
     key = mesh.placed(parts.mesh, mesh.PER_SEED, keys)

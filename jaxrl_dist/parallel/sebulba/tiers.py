@@ -81,7 +81,7 @@ class Tier(abc.ABC):
         """Takes one actor's unroll [T + 1, B], of all processes together, as shapes on the learner's devices."""
         num_unrolls, devices = parts.config.num_actors, parts.mesh.shape["devices"]
         self._mesh, self._pace = parts.mesh, learning_steps.pace(parts.replay, parts.config.unroll_length)
-        self._columns = np.zeros((num_unrolls, parts.num_envs // num_unrolls // devices), np.int32)
+        self._columns = np.zeros((num_unrolls, parts.num_columns // num_unrolls // devices), np.int32)
         self._unrolls = (meshes.placed(parts.mesh, meshes.UNROLL, unroll),) * num_unrolls
         init = functools.partial(_init, parts, unrolls.step_struct(unroll.steps))
         self._init = program(init, parts.mesh, (meshes.PER_SEED,), (meshes.PER_SEED, meshes.COLUMNS))
@@ -135,7 +135,7 @@ def program(
 
 
 def _init(parts: parallel.LayoutParts, row: types.Step, key: Array) -> tuple[learners.LearnerState, ArrayTree]:
-    width = parts.num_envs // parts.config.num_actors // parts.mesh.shape["devices"]
+    width = parts.num_columns // parts.config.num_actors // parts.mesh.shape["devices"]
     carry = jax.eval_shape(lambda: parts.agent.init_carry(width))
     return parts.learner.init(parts.agent.init(run_keys.seed_keys(key).params)), parts.replay.init(row, carry)
 
@@ -163,7 +163,7 @@ def keep_sound(
 
 def unroll_struct(parts: parallel.LayoutParts) -> types.Unroll:
     """Returns one actor's unroll [T + 1, B] in all processes together, of `jax.ShapeDtypeStruct`."""
-    width = parts.num_envs // parts.config.num_actors
+    width = parts.num_columns // parts.config.num_actors
     return unrolls.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
 
 
