@@ -1,7 +1,8 @@
 """Reads presets, `SYSTEM/TASK.flags`: files of flags in which a comment above each flag names its source.
 
-The first paragraph of a file is its head: a sentence, the command, and its result. In the others, a comment is the
-source of all flags below it. So a preset is also a file for `--flagfile`.
+`SYSTEM/paper` is without a task: the values that a paper has published, for any environment. The first paragraph of a
+file is its head: a sentence, the command, and its result. In the others, a comment is the source of all flags below it.
+So a preset is also a file for `--flagfile`.
 """
 
 import functools
@@ -13,10 +14,12 @@ from jaxrl_dist import errors
 from jaxrl_dist.settings.fields import Cited
 
 _SUFFIX = ".flags"
+# Stands in the place of a task.
+PAPER = "paper"
 
 
 class Preset(NamedTuple):
-    """The name of a preset, SYSTEM/TASK, the lines of its head, and flag name -> value with its source."""
+    """The name of a preset, SYSTEM/TASK or SYSTEM/paper, the lines of its head, and flag -> value with its source."""
 
     name: str
     head: tuple[str, ...]
@@ -60,6 +63,7 @@ def _read(path: pathlib.Path, name: str) -> Preset:
             if not line.startswith("--") or not separator or not source or flag in settings:
                 raise ValueError(f"{path}: {line!r} should be --name=value, once, below a comment with its source")
             settings[flag] = Cited(value.strip(), source)
-    if not {"system", "env"} <= set(settings) or not head.startswith("#"):
-        raise ValueError(f"{path}: a preset has a head, --system and --env")
+    is_of_task = path.stem != PAPER
+    if "system" not in settings or ("env" in settings) != is_of_task or not head.startswith("#"):
+        raise ValueError(f"{path}: a preset has a head, --system, and --env unless it is named {PAPER}")
     return Preset(name, tuple(line.lstrip("# ") for line in head.splitlines()), settings)

@@ -53,7 +53,12 @@ class RunConfig:
         "How data moves between environments and learners; empty takes the system's own; auto measures which layout is "
         "fastest, among those with equal results.",
     )
-    preset: str = setting("", "Settings below the flags, as SYSTEM/TASK; --list names them.", tag="tunable")
+    preset: str = setting(
+        "",
+        "Settings below the flags, as SYSTEM/TASK, or SYSTEM/paper for those of its paper on any task; --list names "
+        "them.",
+        tag="tunable",
+    )
     steps: int = setting(
         1_000_000, "Environment steps per seed; a larger number extends a finished run.", low=1, tag="tunable"
     )

@@ -18,7 +18,18 @@ from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import assemble
 
 NAMES = catalogue.preset_names()
+# Without a task: what a system's paper has published.
+PAPERS = [name for name in NAMES if name.endswith(f"/{presets.PAPER}")]
+TASKS = [name for name in NAMES if name not in PAPERS]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def arguments(name: str) -> list[str]:
+    """Returns the flags by which a preset trains, with a task if it has none."""
+    if name in TASKS:
+        return [f"--preset={name}"]
+    is_discrete = "discrete" in systems.SYSTEMS[name.partition("/")[0]].actions
+    return [f"--preset={name}", f"--env=gymnax:{'CartPole' if is_discrete else 'Pendulum'}-v1"]
 
 
 def parsed(*arguments: str) -> resolve.Resolved:
@@ -28,7 +39,7 @@ def parsed(*arguments: str) -> resolve.Resolved:
 
 
 def test_every_system_has_a_preset() -> None:
-    assert {name.partition("/")[0] for name in NAMES} == set(systems.SYSTEMS)
+    assert {name.partition("/")[0] for name in TASKS} == set(systems.SYSTEMS)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -37,7 +48,8 @@ def test_a_preset_is_whole_and_says_where_its_settings_are_from(name: str) -> No
     settings = parsed(f"--preset={name}")
     assert preset.settings["system"].value == name.partition("/")[0]
     sentence, command, result = preset.head
-    assert sentence.endswith(".") and command == f"Command: python scripts/train.py --preset={name}"
+    assert sentence.endswith(".") and command == " ".join(["Command: python scripts/train.py", *arguments(name)])
+    assert ("env" in preset.settings) == (name in TASKS)
     assert result.startswith("Result: ") and "\n" not in sentence
     if study := re.search(r"docs/results\.md, (\w+)", result):
         text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").replace("−", "-")
@@ -90,6 +102,7 @@ OTHER = {
     [
         (["--preset=impala/pogn"], ["--preset=impala/pogn: ", " impala/pong?"]),
         (["--preset=ppo"], ["--preset=ppo: ", " ppo/"]),
+        (["--preset=a2c/papper"], ["--preset=a2c/papper: ", " a2c/paper?"]),
         (["--preset=ppo/cartpole", "--system=dqn"], ["--system=dqn: ", "--preset=ppo/cartpole "]),
     ],
 )
@@ -104,11 +117,59 @@ def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], named: list
     ids=["no source", "no environment", "no flag"],
 )
 def test_a_broken_file_is_refused(text: str, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "ppo" / "broken.flags"
+    with pytest.raises(ValueError, match=r"broken\.flags"):
+        written(tmp_path, "broken", text)
+
+
+def written(folder: pathlib.Path, name: str, text: str) -> presets.Preset:
+    path = folder / "ppo" / f"{name}.flags"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"broken\.flags"):
-        presets.load("ppo/broken", tmp_path)
+    return presets.load(f"ppo/{name}", folder)
+
+
+def test_a_preset_without_a_task_is_named_after_its_paper(tmp_path: pathlib.Path) -> None:
+    text = "# head\n\n# s\n--system=ppo"
+    assert set(written(tmp_path, "paper", text).settings) == {"system"}
+    with pytest.raises(ValueError, match=r"paper\.flags"):
+        written(tmp_path / "other", "paper", f"{text}\n--env=gymnax:CartPole-v1")
+
+
+def specs_of(row: systems.System) -> list[types.EnvironmentSpec]:
+    """Returns a spec for each family that a system has settings for, and each kind of actions there is in it."""
+    shapes = {"minatar": ((10, 10, 4), jnp.float32), "atari": ((84, 84, 1), jnp.uint8), "classic": ((4,), jnp.float32)}
+    found = []
+    for family in row.families:
+        observation = jax.ShapeDtypeStruct(*shapes.get(family, ((17,), jnp.float32)))
+        space = types.DiscreteSpace(6) if family in shapes else types.BoxSpace((6,), -1.0, 1.0)
+        found.append(types.EnvironmentSpec("mine:task", observation, space, family, (-1.0, 1.0), 1000))
+    return found
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_paper_s_values_fit_each_kind_of_task(name: str) -> None:
+    row = systems.SYSTEMS[name.partition("/")[0]]
+    given = {flag: one for flag, one in catalogue.find_preset(name).settings.items() if flag != "system"}
+    differing = set()
+    for spec in specs_of(row):
+        settings, own = (catalogue.resolved(flags, spec.family) for flags in ({"preset": name}, {"system": row.name}))
+        assert {flag: settings.origins[flag] for flag in given} == {
+            flag: f"preset {name}: {one.source}" for flag, one in given.items()
+        }
+        assert not [origin for origin in settings.origins.values() if "fitted" in origin]
+        differing |= {flag for flag in given if settings[flag] != own[flag]}
+        agent, config = assemble.make_agent(settings, spec), settings.group("learner", learner.Config)
+        learner.make(config, agent, types.LOCAL)
+        assemble.make_replay(settings, agent, config)
+    assert differing == set(given), "a value that every family of tasks has already"
+
+
+def test_a_task_is_given_beside_a_paper_s_values() -> None:
+    chosen = {"preset": "a2c/paper", "env": "gymnax:Acrobot-v1"}
+    settings = catalogue.resolved(chosen, "classic")
+    assert (settings["system"], settings["env"], settings["agent.entropy_cost"]) == ("a2c", "gymnax:Acrobot-v1", 0.01)
+    assert catalogue.resolved({**chosen, "agent.entropy_cost": 0.0}, "classic")["agent.entropy_cost"] == 0.0
+    assert catalogue.resolved({"preset": "a2c/cartpole"}, "classic")["agent.entropy_cost"] == 0.0
 
 
 def test_a_run_keeps_what_its_preset_said(tmp_path: pathlib.Path) -> None:
@@ -170,7 +231,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     system = name.partition("/")[0]
-    settings = parsed(f"--preset={name}")
+    settings = parsed(*arguments(name))
     if settings["env"].startswith("playground:"):
         pytest.importorskip("mujoco_playground", reason="needs MuJoCo Playground")
     few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
