@@ -60,6 +60,7 @@ ALTERED = {
         "learner.decay": 0.9,
         "learner.momentum": 0.5,
         "learner.max_grad_norm": 0.01,
+        "learner.max_grad_ratio": 1e-3,
         "learner.reduction": "sum",
         "learner.epochs": 1,
         "learner.minibatches": 4,
@@ -77,7 +78,6 @@ ALTERED = {
         "seed": 1,
     },
     "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
-        "learner.max_grad_ratio": 1e-3,
     "rnd": {
         "agent.normalise_advantage": "none",
         "agent.intrinsic_weight": 0.2,

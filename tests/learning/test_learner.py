@@ -393,6 +393,8 @@ RULES = {
     "sum": {"reduction": "sum"},
     "below the clip": {"max_grad_norm": 1e3},
     "no clip": {"max_grad_norm": 0.0},
+    "clip of each array": {"max_grad_norm": 0.0, "max_grad_ratio": 0.1},
+    "both clips": {"max_grad_ratio": 0.1},
     "annealed": {"anneal": True},
     "target": {"target_period": 2, "target_rate": 0.25},
 }
@@ -416,8 +418,6 @@ def test_two_steps_are_those_of_the_rule_written_out(name):
         mean = [x / (1 if rule.reduction == "sum" else 5) for x in jax.tree.leaves(sums)]
         clipped = oracle.clipped_by_ratio(oracle.clipped(mean, rule.max_grad_norm), params, rule.max_grad_ratio)
         params = oracle.moved(params, clipped, oracle.rate(0.1, 0.5, rule.anneal))
-    "clip of each array": {"max_grad_norm": 0.0, "max_grad_ratio": 0.1},
-    "both clips": {"max_grad_ratio": 0.1},
         target = oracle.target(target, params, update, rule.target_period, rule.target_rate)
         norm = np.sqrt(sum(np.square(x).sum() for x in mean))
         assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-5) and float(metrics["x"]) == 2
