@@ -129,8 +129,14 @@ class _Convolution(nn.Module):
         weights = self.param("kernel", self.kernel, (self.size, self.size, x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
         x, weights, bias = nn.dtypes.promote_dtype(x, weights, bias)
-        products, convolution = (functools.partial(f, stride=self.stride) for f in (by_products, by_convolution))
-        return jax.lax.platform_dependent(x, weights, cpu=products, default=convolution) + bias
+        return convolve(x, weights, self.stride) + bias
+
+
+def convolve(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
+    """Convolves images [B, H, W, C] with weights [K, K, C, F], without padding, by what the platform is fast at."""
+    products, convolution = (functools.partial(f, stride=stride) for f in (by_products, by_convolution))
+    convolved: jax.Array = jax.lax.platform_dependent(x, weights, cpu=products, default=convolution)
+    return convolved
 
 
 def by_convolution(x: jax.Array, weights: jax.Array, stride: int) -> jax.Array:
