@@ -26,6 +26,8 @@ study cartpole_discrete_sac 5 -- --system=discrete_sac --env=gymnax:CartPole-v1 
 study cartpole_vmpo 5 -- --system=vmpo --env=gymnax:CartPole-v1 --steps=500_000
 study pendulum_crossq 5 -- --system=crossq --env=gymnax:Pendulum-v1 --steps=5_000
 study pendulum_mpo 5 -- --preset=mpo/pendulum
+study catch_dreamer 5 -- --preset=dreamer/catch
+study cartpole_dreamer 5 -- --preset=dreamer/cartpole
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000

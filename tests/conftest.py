@@ -87,6 +87,25 @@ SMALL["r2d2"] = SMALL["dqn"] | {
     "network.head_size": 8,
     "replay.batch_size": 8,
 }
+SMALL["dreamer"] = {
+    "env.num_envs": 8,
+    "layout.unroll_length": 4,
+    "replay.capacity": 1024,
+    "replay.min_size": 64,
+    "replay.batch_size": 8,
+    "replay.samples_per_insert": 2.0,
+    "agent.length": 8,
+    "agent.horizon": 3,
+    "agent.units": 8,
+    "agent.layers": 1,
+    "agent.recurrent_units": 8,
+    "agent.blocks": 2,
+    "agent.latents": 3,
+    "agent.classes": 4,
+    "agent.channels": 1,
+    "agent.num_bins": 15,
+    "steps": 320,
+}
 SMALL["seed_r2d2"] = SMALL["r2d2"] | {"layout": "sebulba"}
 SMALL["iqn"] = SMALL["dqn"] | {"agent.num_levels": 5, "agent.num_target_levels": 4, "agent.num_policy_levels": 3}
 SMALL["discrete_sac"] = SMALL["dqn"]

@@ -8,7 +8,24 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import networks, replay
-from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, es, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
+from jaxrl_dist.agents import (
+    a2c,
+    crossq,
+    discrete_sac,
+    dpg,
+    dqn,
+    dreamer,
+    es,
+    impala,
+    iqn,
+    mpo,
+    ppo,
+    pqn,
+    r2d2,
+    rnd,
+    sac,
+    vmpo,
+)
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin
 
@@ -234,6 +251,29 @@ ALTERED = {
         "agent.clip_rewards": 0.5,
         "agent.reward_scale": 0.2,
     },
+    "dreamer": {
+        "agent.discount": 0.9,
+        "agent.trace_decay": 0.5,
+        "agent.length": 4,
+        "agent.horizon": 2,
+        "agent.entropy_cost": 0.1,
+        "agent.unimix": 0.2,
+        "agent.free_nats": 0.0,
+        "agent.dynamics_scale": 0.5,
+        "agent.representation_scale": 0.5,
+        "agent.replay_value_scale": 1.0,
+        "agent.slow_scale": 0.1,
+        "agent.return_rate": 1.0,
+        "agent.policy_learning_rate": 0.1,
+        "agent.critic_learning_rate": 0.1,
+        "agent.units": 4,
+        "agent.layers": 2,
+        "agent.recurrent_units": 4,
+        "agent.blocks": 1,
+        "agent.latents": 2,
+        "agent.classes": 2,
+        "agent.num_bins": 7,
+    },
     "discrete_sac": {
         "agent.discount": 0.9,
         "agent.n_step": 3,
@@ -293,6 +333,8 @@ ELSEWHERE = {
     "mpo": set(),
     "vmpo": {"agent.distribution", "agent.mean_bound", "agent.deviation_bound"},
     "iqn": {"agent.evaluation_epsilon", "agent.double"},
+    # Of images (tests/agents/test_dreamer.py).
+    "dreamer": {"agent.channels"},
 }
 BASE = {
     "ppo": {"network.shared": False},
@@ -327,6 +369,8 @@ BASE = {
         "agent.munchausen": 0.9,
     },
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
+    # Rewards far apart, so that advantages are divided by more than 1.
+    "dreamer": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "r2d2": {"learner.learning_rate": 0.1, "learner.target_period": 50, "seed": 3},
 }
 
@@ -368,6 +412,7 @@ def test_no_switch_is_missing_from_the_test_above():
         "vmpo": {"agent": vmpo},
         "iqn": {"agent": iqn},
         "dqn": {"agent": dqn},
+        "dreamer": {"agent": dreamer},
         "r2d2": {"agent": r2d2},
     }
     for system, modules in owners.items():

@@ -14,7 +14,23 @@ from fakes import calls
 from oracles import learner as oracle
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
+from jaxrl_dist.agents import (
+    a2c,
+    crossq,
+    discrete_sac,
+    dpg,
+    dqn,
+    dreamer,
+    impala,
+    iqn,
+    mpo,
+    ppo,
+    pqn,
+    r2d2,
+    rnd,
+    sac,
+    vmpo,
+)
 from jaxrl_dist.learning import learner, optimizers
 from jaxrl_dist.parallel import mesh as meshes
 
@@ -28,6 +44,8 @@ NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
 LSTM = networks.Config(torso="mlp", hidden_sizes=(8,), core="lstm", core_size=4)
 A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
 PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
+_SIZES = {"units": 8, "layers": 1, "recurrent_units": 8, "blocks": 2, "latents": 3, "classes": 4, "num_bins": 15}
+DREAMER = dreamer.Config(length=T, horizon=3, **_SIZES)
 SGD = learner.Config(optimizer="sgd", learning_rate=0.1, anneal=False, shuffle=False, max_grad_norm=0.5)
 CASES = {
     "ppo": (ppo, PPO, SPEC, NETWORK),
@@ -60,6 +78,8 @@ CASES = {
     "sac": (sac, sac.Config(), BOX, NETWORK),
     "d4pg": (dpg, dpg.Config(num_atoms=11, value_low=-3.0, value_high=3.0), BOX, NETWORK),
     "r2d2": (r2d2, r2d2.Config(burn_in=3, taught=4, n_step=2), SPEC, LSTM),
+    "dreamer": (dreamer, DREAMER, SPEC, networks.Config()),
+    "dreamer-continuous": (dreamer, DREAMER, BOX, networks.Config()),
 }
 
 
@@ -132,9 +152,10 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy, IQN's levels and MPO's actions are draws, which each device makes for its own rows;
-    # CrossQ's critics are normalised by these.
-    yield from ((case, 2, "mean") for case in CASES if case not in ("ppo-tanh", "iqn", "mpo", "crossq"))
+    # The squashed policy's entropy, IQN's levels, MPO's actions and all that Dreamer imagines are draws, which each
+    # device makes for its own rows; CrossQ's critics are normalised by these.
+    drawn = ("ppo-tanh", "iqn", "mpo", "crossq", "dreamer", "dreamer-continuous")
+    yield from ((case, 2, "mean") for case in CASES if case not in drawn)
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
 
 
@@ -255,7 +276,8 @@ def test_poisoned_rows_change_no_bit_of_parameters_or_metrics(case):
     agent, sample = _sample(case, seed=3)
     step_type = np.asarray(sample.sequences.steps.timestep.step_type)
     taught_row = agent.context if agent.taught == 1 else None
-    poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row, case.startswith("rnd")))
+    arrives = case.startswith(("rnd", "dreamer"))
+    poison = sample._replace(sequences=_poisoned(sample.sequences, taught_row, arrives))
     assert (step_type[:-1] == types.LAST).any()
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), sample.sequences.steps, poison.sequences.steps)
     assert sum(jax.tree.leaves(changed)) >= 3

@@ -51,6 +51,8 @@ VARIANTS = {
     "vmpo-lstm": ("vmpo", PENDULUM, BOTH),
     "mpo": ("mpo", PENDULUM, {}),
     "crossq": ("crossq", PENDULUM, {}),
+    "dreamer": ("dreamer", CARTPOLE, {}),
+    "dreamer-continuous": ("dreamer", PENDULUM, {}),
     "apex_dqn": ("apex_dqn", CARTPOLE, {"network.core": "frame_stack"}),
     "r2d2": ("r2d2", CARTPOLE, BOTH),
     "ppo-gru": ("ppo", CARTPOLE, {"network.core": "gru", "network.core_size": 8}),

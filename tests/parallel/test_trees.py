@@ -33,6 +33,7 @@ VARIANTS = {
     "mpo": ("mpo", "toy:reach", {"network.policy_inputs": ("state",)}),
     "crossq": ("crossq", "toy:reach", {"network.value_inputs": ("target",)}),
     "r2d2": ("r2d2", "toy:choice", {"network.core": "frame_stack_lstm", "network.num_frames": 2}),
+    "dreamer": ("dreamer", "toy:reach", {}),
     "sac": ("sac", "toy:reach", {"network.policy_inputs": ("state",)}),
     "td3": ("td3", "toy:reach", {"network.value_inputs": ("target",)}),
     "d4pg": ("d4pg", "toy:reach", {"agent.value_low": -20.0, "agent.value_high": 0.0}),

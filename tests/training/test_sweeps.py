@@ -196,6 +196,7 @@ LONG = (
     "vmpo",
     "rnd",
     "es",
+    "dreamer",
 )
 
 
@@ -228,6 +229,7 @@ def test_a_run_sweeps_only_what_python_leaves_alone(system: str) -> None:
                 ("vmpo",),
                 ("ppo", "rnd"),
                 ("es",),
+                ("dreamer",),
             )
         ),
     ],
