@@ -22,6 +22,7 @@ from jaxrl_dist.training import assemble
 PACKAGES = {
     "ale": "ale_py",
     "craftax": "craftax",
+    "jaxmarl": "jaxmarl",
     "jumanji": "jumanji",
     "navix": "navix",
     "pgx": "pgx",
@@ -35,6 +36,8 @@ ON_DEVICE = [f"{suite}:{name}" for suite, module in MODULES.items() for name in 
 PLAYED: dict[str, dict[str, str]] = {
     "ale:pong": {"max_episode_steps": "20"},
     "craftax:Craftax-Classic-Symbolic-v1": {"max_timesteps": "20"},
+    "jaxmarl:MPE_simple_tag_v3": {"max_steps": "9"},
+    "jaxmarl:HeuristicEnemySMAX": {"max_steps": "12"},
     "jumanji:Snake-v1": {"time_limit": "20"},
     "jumanji:Tetris-v0": {"time_limit": "20"},
     "navix:Navix-Empty-5x5-v0": {"max_steps": "20"},
@@ -82,10 +85,14 @@ def test_every_environment_can_be_traced(name: str, tmp_path: pathlib.Path) -> N
         params = {"models": menagerie(name)}
     environment = made(name, **params)
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
-    stepped = jax.eval_shape(environment.step, state, environment.spec.action.struct)
+    action, num_agents = environment.spec.action.struct, environment.spec.num_agents
+    if num_agents > 1:
+        action = jax.ShapeDtypeStruct((num_agents, *action.shape), action.dtype)
+    stepped = jax.eval_shape(environment.step, state, action)
     assert jax.tree.structure((state, timestep)) == jax.tree.structure(stepped)
     observation, spec = timestep.observation, environment.spec
-    assert jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), observation) == spec.observation != ()
+    lead = int(num_agents > 1)
+    assert jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[lead:], x.dtype), observation) == spec.observation != ()
     if spec.mask:
         mask = types.named_leaves(spec.observation)[spec.mask]
         assert mask.size == np.sum(spec.action.num_values)

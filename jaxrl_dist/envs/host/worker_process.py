@@ -11,6 +11,7 @@ import json
 import mmap
 import operator
 import os
+import runpy
 import select
 import signal
 import struct
@@ -32,7 +33,8 @@ class Factory(NamedTuple):
     """Describes, in JSON's types, how a process makes an environment with Gymnasium's `reset` and `step`.
 
     Attributes:
-        functions: names `module:function`; the first takes `argument`, each later one the result before it.
+        functions: names `module:function`, or `file.py:function` of a file of this package, which is run by its path;
+            the first takes `argument`, each later one the result before it.
         argument: any value of JSON's types.
     """
 
@@ -238,8 +240,10 @@ def described(error: BaseException) -> str:
 
 
 def _resolve(name: str) -> Any:
-    """Imports the object that `module:attribute.attribute` names."""
-    module, _, path = name.partition(":")
+    """Imports the object that `module:attribute.attribute`, or `file.py:function`, names."""
+    module, _, path = name.rpartition(":")
+    if module.endswith(".py"):
+        return runpy.run_path(module)[path]
     return functools.reduce(getattr, path.split("."), importlib.import_module(module))
 
 

@@ -70,7 +70,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     again = made if registered.id in library.registry else _with_arguments(registered, kwargs)
-    structs = {leaf.path: jax.ShapeDtypeStruct(*_seen(space)) for leaf, space in leaves}
+    structs = {leaf.path: jax.ShapeDtypeStruct(*seen(space)) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
     is_atari, time_limit = made.id.startswith("ALE/"), made.max_episode_steps or 0
@@ -113,7 +113,7 @@ def _split(params: Mapping[str, str], full_name: str) -> tuple[dict[str, Any], d
     own = {key: params[key] for key in _DEFAULTS.keys() & params}
     settings = {**_DEFAULTS, **parameters.parse_params(own, _DEFAULTS, full_name)}
     parameters.check_least(settings, dict.fromkeys(settings, 0))
-    kwargs = {key: _literal(text) for key, text in params.items() if key not in _DEFAULTS}
+    kwargs = {key: literal(text) for key, text in params.items() if key not in _DEFAULTS}
     if settings["max_episode_steps"]:
         kwargs["max_episode_steps"] = settings["max_episode_steps"]
     return settings, kwargs
@@ -183,7 +183,7 @@ def _json(made: Any, name: str) -> str:
     return _make(made.to_json, f"{_NAME}:{name}", "its arguments must be numbers, texts or lists: ")
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
     """Reads a number, truth value, none or list; everything else is text."""
     if text.lower() in _LITERALS:
         return _LITERALS[text.lower()]
@@ -210,7 +210,7 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     )
 
 
-def _seen(space: Any) -> tuple[tuple[int, ...], Any]:
+def seen(space: Any) -> tuple[tuple[int, ...], Any]:
     """Returns shape and dtype of an array as the agent sees it."""
     if type(space).__name__ == "Discrete":
         return (int(space.n),), np.float32
@@ -330,10 +330,10 @@ def _named_function(function: Any, kwargs: Mapping[str, Any]) -> Named:
 
 
 def _texts(given: Any, kwargs: Mapping[str, Any]) -> dict[str, str]:
-    """Returns arguments as texts, from which `_literal` reads the same values."""
+    """Returns arguments as texts, from which `literal` reads the same values."""
     texts = {key: value if isinstance(value, str) else repr(value) for key, value in kwargs.items()}
     for key, value in kwargs.items():
-        read = _literal(texts[key])
+        read = literal(texts[key])
         if type(read) is not type(value) or read != value:
             raise _unnamed(given, f"its argument {key} is no number, text or list")
     return texts
