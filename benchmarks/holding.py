@@ -59,8 +59,8 @@ LONGER = {
 _ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
 _BY_REPLAY = ("dqn", "apex_dqn", "r2d2", "rainbow")
 TOGETHER = {
-    "cartpole": (*_ON_POLICY, *_BY_REPLAY, "qr_dqn", "iqn", "discrete_sac", "vmpo", "rnd", "es"),
-    "catch": (*_ON_POLICY, *_BY_REPLAY, "dreamer"),
+    "cartpole": (*_ON_POLICY, *_BY_REPLAY, "qr_dqn", "iqn", "discrete_sac", "vmpo", "rnd", "es", "muzero", "alphazero"),
+    "catch": (*_ON_POLICY, *_BY_REPLAY, "dreamer", "muzero"),
     "pendulum": ("ddpg", "td3", "sac", "d4pg", "apex_dpg", "crossq", "mpo"),
 }
 APART = {"cartpole": ("a3c", "ga3c", "gorila", "seed_impala", "seed_r2d2")}

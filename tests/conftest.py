@@ -109,6 +109,13 @@ SMALL["dreamer"] = {
 SMALL["seed_r2d2"] = SMALL["r2d2"] | {"layout": "sebulba"}
 SMALL["iqn"] = SMALL["dqn"] | {"agent.num_levels": 5, "agent.num_target_levels": 4, "agent.num_policy_levels": 3}
 SMALL["discrete_sac"] = SMALL["dqn"]
+SMALL["alphazero"] = SMALL["dqn"] | {
+    "agent.n_step": 2,
+    "agent.num_atoms": 11,
+    "agent.value_bound": 10.0,
+    "agent.simulations": 3,
+}
+SMALL["muzero"] = SMALL["alphazero"] | {"agent.unroll_steps": 2, "agent.latent_size": 8, "agent.model_size": 8}
 SMALL["ddpg"] = SMALL["dqn"] | {"learner.target_period": 1, "learner.target_rate": 0.1}
 SMALL["sac"] = SMALL["ddpg"]
 SMALL["crossq"] = SMALL["ddpg"]

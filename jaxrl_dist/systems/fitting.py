@@ -12,7 +12,7 @@ from jaxrl_dist.settings.resolve import FLAG, Resolved
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
 # Settings whose sum is at least the rows of a window beside its last one.
-_WINDOW = ("agent.burn_in", "agent.taught", "agent.n_step", "network.num_frames")
+_WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step", "network.num_frames")
 # Parts of an iteration's environments, each with as many as the others.
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
 

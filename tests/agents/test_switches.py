@@ -10,6 +10,7 @@ import pytest
 from jaxrl_dist import networks, replay
 from jaxrl_dist.agents import (
     a2c,
+    alphazero,
     crossq,
     discrete_sac,
     dpg,
@@ -19,6 +20,7 @@ from jaxrl_dist.agents import (
     impala,
     iqn,
     mpo,
+    muzero,
     ppo,
     pqn,
     r2d2,
@@ -196,6 +198,34 @@ ALTERED = {
         "agent.epsilon_fraction": 0.1,
         "agent.epsilon_wait": 0.3,
     },
+    "muzero": {
+        "agent.discount": 0.9,
+        "agent.n_step": 3,
+        "agent.search": "gumbel",
+        "agent.simulations": 5,
+        "agent.dirichlet_alpha": 9.0,
+        "agent.dirichlet_fraction": 0.9,
+        "agent.temperature": 0.1,
+        "agent.value_cost": 0.1,
+        "agent.num_atoms": 21,
+        "agent.value_bound": 5.0,
+        "agent.unroll_steps": 3,
+        "agent.latent_size": 4,
+        "agent.model_size": 4,
+        "agent.target_values": True,
+        "agent.reanalyse": 1.0,
+    },
+    "alphazero": {
+        "agent.discount": 0.9,
+        "agent.n_step": 3,
+        "agent.search": "muzero",
+        "agent.simulations": 5,
+        "agent.considered_actions": 1,
+        "agent.value_scale": 9.0,
+        "agent.value_cost": 0.1,
+        "agent.num_atoms": 21,
+        "agent.value_bound": 5.0,
+    },
     "apex_dqn": {"agent.ladder_base": 0.9, "agent.ladder_exponent": 1.0, "agent.actor_errors": False},
     "apex_dpg": {"agent.actor_errors": False},
     "d4pg": {
@@ -335,6 +365,8 @@ ELSEWHERE = {
     "iqn": {"agent.evaluation_epsilon", "agent.double"},
     # Of images (tests/agents/test_dreamer.py).
     "dreamer": {"agent.channels"},
+    "muzero": {"agent.considered_actions", "agent.value_scale"},
+    "alphazero": {"agent.dirichlet_alpha", "agent.dirichlet_fraction", "agent.temperature"},
 }
 BASE = {
     "ppo": {"network.shared": False},
@@ -368,6 +400,8 @@ BASE = {
         "agent.temperature": 0.1,
         "agent.munchausen": 0.9,
     },
+    "muzero": {"learner.learning_rate": 0.03},
+    "alphazero": {"learner.learning_rate": 0.03, "agent.search": "gumbel"},
     "apex_dqn": {"learner.learning_rate": 0.03, "learner.target_period": 5},
     # Rewards far apart, so that advantages are divided by more than 1.
     "dreamer": {"learner.learning_rate": 0.03, "env": PENDULUM},
@@ -411,6 +445,8 @@ def test_no_switch_is_missing_from_the_test_above():
         "mpo": {"agent": mpo},
         "vmpo": {"agent": vmpo},
         "iqn": {"agent": iqn},
+        "muzero": {"agent": muzero},
+        "alphazero": {"agent": alphazero},
         "dqn": {"agent": dqn},
         "dreamer": {"agent": dreamer},
         "r2d2": {"agent": r2d2},

@@ -9,10 +9,16 @@ from jaxrl_dist import agents, types
 
 
 def act(
-    agent: agents.Agent, params: Any, carry: Any, timestep: types.TimeStep, key: Any, exploration: Any = ()
+    agent: agents.Agent,
+    params: Any,
+    carry: Any,
+    timestep: types.TimeStep,
+    key: Any,
+    exploration: Any = (),
+    state: Any = (),
 ) -> types.ActOutput:
     """Acts on a timestep [B]."""
-    return agent.act(params, types.ActInputs(timestep, carry, key, exploration))
+    return agent.act(params, types.ActInputs(timestep, carry, key, exploration, state))
 
 
 def evaluate(agent: agents.Agent, params: Any, carry: Any, timestep: types.TimeStep, key: Any) -> types.ActOutput:

@@ -16,6 +16,7 @@ from oracles import learner as oracle
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import (
     a2c,
+    alphazero,
     crossq,
     discrete_sac,
     dpg,
@@ -24,6 +25,7 @@ from jaxrl_dist.agents import (
     impala,
     iqn,
     mpo,
+    muzero,
     ppo,
     pqn,
     r2d2,
@@ -46,6 +48,8 @@ A2C = a2c.Config(normalise_observations=True, scale_rewards=True)
 PPO = ppo.Config(normalise_observations=True, scale_rewards=True)
 _SIZES = {"units": 8, "layers": 1, "recurrent_units": 8, "blocks": 2, "latents": 3, "classes": 4, "num_bins": 15}
 DREAMER = dreamer.Config(length=T, horizon=3, **_SIZES)
+SEARCH = {"num_atoms": 11, "value_bound": 5.0, "simulations": 3, "n_step": 2}
+MUZERO = muzero.Config(**SEARCH, unroll_steps=3, latent_size=4, model_size=4)
 SGD = learner.Config(optimizer="sgd", learning_rate=0.1, anneal=False, shuffle=False, max_grad_norm=0.5)
 CASES = {
     "ppo": (ppo, PPO, SPEC, NETWORK),
@@ -70,6 +74,9 @@ CASES = {
     "dqn-munchausen": (dqn, dqn.Config(temperature=0.5, munchausen=0.9), SPEC, NETWORK),
     "discrete_sac": (discrete_sac, discrete_sac.Config(n_step=3), SPEC, NETWORK),
     "iqn": (iqn, iqn.Config(num_levels=5, num_target_levels=4, num_policy_levels=3), SPEC, NETWORK),
+    "muzero": (muzero, MUZERO, SPEC, NETWORK),
+    "muzero-reanalysed": (muzero, dataclasses.replace(MUZERO, target_values=True, reanalyse=1.0), SPEC, NETWORK),
+    "alphazero": (alphazero, alphazero.Config(**SEARCH), SPEC, NETWORK),
     "vmpo": (vmpo, vmpo.Config(normalise_observations=True, scale_rewards=True), SPEC, NETWORK),
     "vmpo-gaussian-lstm": (vmpo, vmpo.Config(), BOX, LSTM),
     "mpo": (mpo, mpo.Config(n_step=2, num_samples=4), BOX, NETWORK),
@@ -105,7 +112,8 @@ def _unroll(agent, spec, length, columns, seed=0):
         (),
     )
     params = jax.jit(agent.init)(jax.random.key(1))
-    act = jax.jit(functools.partial(calls.act, agent, params, exploration=jnp.full(columns, 0.5)))
+    given = {"exploration": jnp.full(columns, 0.5), "state": jnp.zeros(columns)}
+    act = jax.jit(functools.partial(calls.act, agent, params, **given))
     rows, carry = [], agent.init_carry(columns)
     for t in range(length):
         one = jax.tree.map(lambda x, t=t: x[t], timestep)
@@ -118,11 +126,16 @@ def _unroll(agent, spec, length, columns, seed=0):
 
 def _sample(case, seed=0, columns=B):
     module, settings, spec, network = CASES[case]
-    agent = module.make(settings, spec, network)
+    agent = module.make(settings, spec, network, *((_thought_step,) if module is alphazero else ()))
     length = agent.taught + agent.lookahead + agent.context if agent.taught else T + 1
     weights = jnp.asarray(np.random.default_rng(seed).uniform(0.5, 1.0, columns), jnp.float32)
     weights = weights if agent.taught else jnp.ones(columns)
     return agent, types.Sample(_unroll(agent, spec, length, columns, seed), (), weights)
+
+
+def _thought_step(state, action):
+    """The model of an agent that needs one; its rows are not those that are learned from."""
+    return state, types.TimeStep(jnp.int8(types.MID), jnp.float32(action), jnp.ones(()), jnp.zeros(D), ())
 
 
 def _update_on(agent, settings, sample, num_devices):
@@ -152,9 +165,9 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy, IQN's levels, MPO's actions and all that Dreamer imagines are draws, which each
-    # device makes for its own rows; CrossQ's critics are normalised by these.
-    drawn = ("ppo-tanh", "iqn", "mpo", "crossq", "dreamer", "dreamer-continuous")
+    # The squashed policy's entropy, IQN's levels, MPO's actions, MuZero's behind an end and all that Dreamer imagines are
+    # draws, which each device makes for its own rows; CrossQ's critics are normalised by these.
+    drawn = ("ppo-tanh", "iqn", "mpo", "crossq", "dreamer", "dreamer-continuous", "muzero", "muzero-reanalysed")
     yield from ((case, 2, "mean") for case in CASES if case not in drawn)
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
 

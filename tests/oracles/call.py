@@ -15,14 +15,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents import a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo
-from jaxrl_dist.agents.shared import actor_critic, normalisation
+from jaxrl_dist.agents import (
+    a2c,
+    alphazero,
+    crossq,
+    discrete_sac,
+    dpg,
+    dqn,
+    impala,
+    iqn,
+    mpo,
+    muzero,
+    ppo,
+    pqn,
+    r2d2,
+    rnd,
+    sac,
+    vmpo,
+)
+from jaxrl_dist.agents.shared import actor_critic, normalisation, search
 from jaxrl_dist.learning import learner
 from jaxrl_dist.networks import noisy
 from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import mesh
 
-_AGENTS = (a2c, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, ppo, pqn, r2d2, rnd, sac, vmpo)
+_AGENTS = (a2c, alphazero, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, muzero, ppo, pqn, r2d2, rnd, sac, vmpo)
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _AGENTS}
 # Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
 D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
@@ -91,7 +108,9 @@ def make(
     )
     config = MODULES[name].Config(**settings)
     with unittest.mock.patch.object(noisy, "draw", _recorded(noisy.draw)):
-        agent = MODULES[name].make(config, spec, network)
+        # Only acting takes the model of a system with one.
+        model = (lambda state, action: (state, ()),) if name == "alphazero" else ()
+        agent = MODULES[name].make(config, spec, network, *model)
     return Made(agent, config, 0 if real else A, core)
 
 
@@ -219,6 +238,24 @@ def learn(
         sums, priorities, drawn = jax.tree.map(np.asarray, (_renamed(sums), found.priorities, drawn))
         aux = jax.tree.map(np.asarray, found.aux)
         return Found(float(loss), sums, float(valid), metrics, maxima, priorities, drawn, aux)
+
+
+def prepare(made: Made, given: dict[str, Any], target: dict[str, Any] | None = None, key: int = 4) -> Any:
+    """Prepares the batch that `learn` learns from, with its key; leaves in NumPy."""
+
+    def one(sequences: Any, target: Any) -> Any:
+        inputs = types.LossInputs(sequences, target, jax.random.key(key), jnp.float32(0), types.LOCAL)
+        return made.agent.prepare((), inputs)
+
+    with wide():
+        of_target = () if target is None else _named(_shapes(made), target)
+        return jax.tree.map(np.asarray, jax.jit(one)(_unroll(made, given), of_target))
+
+
+def first_error(made: Made, given: dict[str, Any]) -> np.ndarray:
+    """Errors [B] of new windows, by what acting stored."""
+    with wide():
+        return np.asarray(made.agent.first_error(_unroll(made, given)))
 
 
 def adapt(
@@ -355,6 +392,8 @@ def _unroll(made: Made, given: dict[str, Any]) -> types.Unroll:
     if "gae_lambda" in made.settings or "correction" in made.settings:
         extras = actor_critic.Extras(given.get("log_prob", ()), action if squashes(made) else (), given.get("seen", ()))
         carry = actor_critic.Carry(carry, np.zeros(shape[1]) if made.settings["scale_rewards"] else ())
+    if "simulations" in made.settings:
+        extras = search.Found(given["policy"], given["value"])
     timestep = given["step_type"].astype(np.int8), given["reward"], given["discount"], given["observation"]
     timestep = types.TimeStep(*timestep, ())
     steps = types.Step(timestep, np.tanh(action) if squashes(made) else action, extras, np.zeros(shape, np.int32))

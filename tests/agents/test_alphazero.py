@@ -1,0 +1,159 @@
+"""AlphaZero: targets, loss and gradient in float64, searches whose results are known, and what is refused."""
+
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import call, differences, dqn
+from oracles import search as oracle
+
+from jaxrl_dist import envs, networks, types
+from jaxrl_dist.agents import alphazero
+from jaxrl_dist.envs import wrappers
+from jaxrl_dist.training import assemble
+
+B = 12
+NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), activation="relu")
+SETTINGS: dict[str, Any] = {"num_atoms": 11, "value_bound": 5.0, "discount": 0.9, "value_cost": 0.5}
+
+
+@pytest.mark.parametrize("core", ["identity", "frame_stack"])
+def test_loss_and_gradient_are_those_of_the_paper(core: str) -> None:
+    made = call.make("alphazero", **SETTINGS, n_step=3, core=core)
+    s, context, rng = made.settings, made.agent.context, np.random.default_rng(5)
+    rows = call.rows(made, seed=3, length=context + 4, columns=B)
+    shape = rows["step_type"].shape
+    policy = rng.dirichlet(np.ones(call.A), shape).astype(np.float32).astype(np.float64)
+    rows |= {"policy": policy, "value": 3 * rng.normal(size=shape).astype(np.float32).astype(np.float64)}
+    now, weights = call.params(made, 1), rng.uniform(0.2, 1.0, B)
+
+    def terms(params: dict[str, Any]) -> dict[int, Any]:
+        found = {}
+        for b in np.flatnonzero(rows["step_type"][context] != types.LAST):
+            column = tuple(rows[name][context:, b] for name in ("reward", "discount", "step_type", "value"))
+            z = oracle.n_step(column, s["discount"], s["n_step"], 0)
+            found[b] = oracle.row(params, dqn.inputs(rows, b)[context], policy[context, b], z, s)
+        return found
+
+    def objective(params: dict[str, Any]) -> float:
+        return sum(weights[b] * one["loss"] for b, one in terms(params).items())
+
+    found, expected = call.learn(made, rows, now, weights=weights), terms(now)
+    assert found.valid == len(expected) <= B and found.loss == pytest.approx(objective(now), rel=1e-6)
+    sums = {key: sum(one[key] for one in expected.values()) for key in found.metrics}
+    assert found.metrics == pytest.approx(sums, rel=1e-5)
+    np.testing.assert_allclose(found.priorities, [expected[b]["td_error"] if b in expected else 0 for b in range(B)])
+    gradient = differences.gradient(objective, now)
+    differences.assert_same(found.gradient, gradient, rtol=1e-5, atol=1e-6)
+    assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
+
+
+def _nim(sticks: int) -> envs.Environment:
+    """Two players take one or two sticks in turn; who takes the last one wins."""
+
+    def observed(left: Any) -> Any:
+        return {"left": left[None].astype(jnp.float32), "mask": jnp.array([True, False]) | (left != 1)}
+
+    def reset(key: Any) -> Any:
+        return jnp.int32(sticks), observed(jnp.int32(sticks))
+
+    def step(key: Any, left: Any, action: Any) -> envs.Transition:
+        left = left - 1 - action
+        return envs.Transition(left, observed(left), jnp.where(left == 0, 1.0, 0.0), left <= 0, False)
+
+    spec = types.EnvironmentSpec("toy:nim", (), types.DiscreteSpace(2), "classic", (-1.0, 1.0), mask="mask", players=2)
+    return wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+
+
+def _search(environment: envs.Environment, states: Any, timestep: Any, **changes: Any) -> types.ActOutput:
+    config = alphazero.Config(**{**SETTINGS, "simulations": 64, "discount": 1.0, **changes})
+    agent = alphazero.make(config, environment.spec, NETWORK, environment.step)
+    params, count = agent.init(jax.random.key(0)), timestep.reward.shape[0]
+    inputs = types.ActInputs(timestep, agent.init_carry(count), jax.random.key(1), jnp.full(count, 1e-3), states)
+    return jax.jit(agent.act)(params, inputs)
+
+
+@pytest.mark.parametrize("kind", ["muzero", "gumbel"])
+def test_a_search_of_a_game_of_two_finds_the_move_that_wins(kind: str) -> None:
+    for sticks in (4, 5):
+        environment = _nim(sticks)
+        states, timestep = envs.columns(environment).reset(jax.random.key(0), jnp.arange(4))
+        found = _search(environment, states, timestep, search=kind, value_scale=1.0)
+        # A multiple of three is lost for who is to move.
+        assert (found.action == sticks % 3 - 1).all()
+        assert (found.extras.value > 0.3).all()
+    environment = _nim(3)
+    states, timestep = envs.columns(environment).reset(jax.random.key(0), jnp.arange(4))
+    assert (_search(environment, states, timestep, search=kind, value_scale=1.0).extras.value < -0.3).all()
+
+
+def _corridor(limit: int, end: int) -> envs.Environment:
+    """Action 1 earns 1 and action 0 nothing, until a time limit or an end; state and observation count the steps."""
+
+    def reset(key: Any) -> Any:
+        return jnp.int32(0), jnp.zeros(1)
+
+    def step(key: Any, state: Any, action: Any) -> envs.Transition:
+        state = state + 1
+        reward = jnp.asarray(action, jnp.float32)
+        return envs.Transition(state, state[None].astype(jnp.float32), reward, state >= end, state >= limit)
+
+    spec = types.EnvironmentSpec("toy:corridor", (), types.DiscreteSpace(2), "classic", (0.0, 1.0))
+    return wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+
+
+@pytest.mark.parametrize(("limit", "end"), [(1, 9), (9, 1)])
+def test_nothing_behind_the_end_of_an_episode_counts(limit: int, end: int, monkeypatch: Any) -> None:
+    seen = {}
+
+    def value(static: Any, network: Any, carry: Any, timestep: types.TimeStep) -> Any:
+        node = alphazero.search.Node(jnp.zeros((2, 2)), 3 + 4 * timestep.observation[:, 0], ())
+        seen[len(seen)] = timestep
+        return node, None, carry
+
+    monkeypatch.setattr(alphazero, "_node", value)
+    environment = _corridor(limit, end)
+    states, timestep = envs.columns(environment).reset(jax.random.key(0), jnp.arange(2))
+    found = _search(environment, states, timestep, simulations=40, discount=0.5, dirichlet_fraction=0.0)
+    # Both actions end the episode; behind a time limit the value is that of the last row, 7, and stays.
+    visits = found.extras.policy * 40
+    behind = 0.5 * 7 if limit == 1 else 0.0
+    expected = (3 + (visits * (jnp.array([0.0, 1.0]) + behind)).sum(-1)) / 41
+    np.testing.assert_allclose(found.extras.value, expected, rtol=1e-5)
+
+
+def test_a_search_does_not_see_what_the_environment_will_draw() -> None:
+    """A wager: the next step's own key decides; whoever could see it would always win."""
+
+    def reset(key: Any) -> Any:
+        return jnp.int32(0), jnp.zeros(1)
+
+    def step(key: Any, state: Any, action: Any) -> envs.Transition:
+        drawn = jax.random.randint(key, (), 0, 2)
+        return envs.Transition(state, jnp.zeros(1), jnp.where(drawn == action, 1.0, -1.0), True, False)
+
+    spec = types.EnvironmentSpec("toy:wager", (), types.DiscreteSpace(2), "classic", (-1.0, 1.0))
+    environment = wrappers.auto_reset(envs.BareEnvironment(reset, step, spec))
+    columns = envs.columns(environment)
+    states, timestep = columns.reset(jax.random.key(0), jnp.arange(400))
+    found = _search(environment, states, timestep, search="gumbel", simulations=8)
+    assert abs(float(columns.step(states, found.action)[1].reward.mean())) < 0.3
+
+
+def test_environments_that_are_not_on_the_device_are_refused() -> None:
+    settings, environment = assemble.resolve({"system": "alphazero", "env": "toy:walk"})
+    with conftest.refused("--env=toy:walk", "--system=muzero"):
+        assemble.make_agent(settings, environment.spec)
+    agent = assemble.make_agent(settings, *assemble.facts(environment))
+    timestep = types.TimeStep(jnp.zeros(2, jnp.int8), jnp.zeros(2), jnp.ones(2), jnp.zeros((2, 2)), ())
+    with conftest.refused("--system=alphazero", "--system=muzero"):
+        agent.evaluate(agent.init(jax.random.key(0)), types.ActInputs(timestep, agent.init_carry(2), jax.random.key(0)))
+
+
+def test_systems_that_know_no_turns_refuse_a_game_of_two() -> None:
+    settings, environment = assemble.resolve({"system": "dqn", "env": "toy:walk"})
+    with conftest.refused("--system=alphazero", "muzero", "--env.params.opponent=random"):
+        assemble.make_agent(settings, environment.spec._replace(players=2))
