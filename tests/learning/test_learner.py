@@ -165,8 +165,8 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy, IQN's levels, MPO's actions, MuZero's behind an end and all that Dreamer imagines are
-    # draws, which each device makes for its own rows; CrossQ's critics are normalised by these.
+    # The squashed policy's entropy, IQN's levels, MPO's actions, MuZero's behind an end and all that Dreamer imagines
+    # are draws, which each device makes for its own rows; CrossQ's critics are normalised by these.
     drawn = ("ppo-tanh", "iqn", "mpo", "crossq", "dreamer", "dreamer-continuous", "muzero", "muzero-reanalysed")
     yield from ((case, 2, "mean") for case in CASES if case not in drawn)
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))

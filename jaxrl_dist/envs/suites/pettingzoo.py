@@ -130,7 +130,7 @@ def _spec(
         name=full_name,
         observation=observation,
         action=actions.space,
-        family=episodes.family(leaves, actions.space),
+        family=episodes.family(leaves, actions.space, 0),
         mask=episodes.mask_of(leaves, actions.space),
         categories={teams.INDEX: (len(agents),)},
         num_agents=len(agents),
