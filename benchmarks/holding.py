@@ -59,7 +59,10 @@ LONGER = {
 _ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
 _BY_REPLAY = ("dqn", "apex_dqn", "r2d2", "rainbow")
 TOGETHER = {
-    "cartpole": (*_ON_POLICY, *_BY_REPLAY, "qr_dqn", "iqn", "discrete_sac", "vmpo", "rnd", "es", "muzero", "alphazero"),
+    "cartpole": (
+        *(*_ON_POLICY, *_BY_REPLAY, "qr_dqn", "iqn", "discrete_sac", "vmpo", "rnd", "es", "ippo", "mappo"),
+        *("muzero", "alphazero"),
+    ),
     "catch": (*_ON_POLICY, *_BY_REPLAY, "dreamer", "muzero"),
     "pendulum": ("ddpg", "td3", "sac", "d4pg", "apex_dpg", "crossq", "mpo"),
 }

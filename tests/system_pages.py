@@ -23,6 +23,7 @@ BESIDE = {
     **dict.fromkeys(("dppo", "gpu_sim"), "ppo"),
     **dict.fromkeys(("impala_replay", "seed_impala"), "impala"),
     "gorila": "dqn",
+    "ippo": "mappo",
     "seed_r2d2": "r2d2",
 }
 # Names in docs/results.md of systems with a switch on.

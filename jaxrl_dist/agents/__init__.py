@@ -94,6 +94,8 @@ class Agent(NamedTuple):
         adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; parameters whose
             first value is a setting keep it.
         fresh_episodes: whether all environments begin anew where an unroll opens; for anakin.
+        columns_per_item: columns that are one item of a batch together, the agents of an environment whose parameters
+            are apart.
 
     Example:
         >>> import jax
@@ -130,6 +132,7 @@ class Agent(NamedTuple):
     pace: Callable[[Array, Mapping[str, Array]], Array] | None = None
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
     fresh_episodes: bool = False
+    columns_per_item: int = 1
 
     def __repr__(self) -> str:
         return types.short_repr(self)

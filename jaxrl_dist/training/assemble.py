@@ -347,7 +347,7 @@ def make_replay(
                 errors.given("system", "ppo"),
                 ")",
             )
-        items = num_columns if agent.keeps_sequences else num_columns * unroll_length
+        items = num_columns // agent.columns_per_item * (1 if agent.keeps_sequences else unroll_length)
         learner.check_batch(learner_config, items, num_shards)
     elif more_than_once:
         raise errors.UsageError(

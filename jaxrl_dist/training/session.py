@@ -166,12 +166,14 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
 def _described(parts: assemble.Assembly) -> str:
     """Says in one line where a run trains, and on how much at a time."""
     settings, members = parts.settings, sweep.num_members(parts.settings)
-    rows = parts.layout.rows_per_iteration // settings["learner.minibatches"]
+    num_agents = parts.environment.spec.num_agents
+    rows = parts.layout.rows_per_iteration * num_agents // settings["learner.minibatches"]
     if "replay.batch_size" in settings.settings:
         rows = settings["replay.batch_size"] * parts.agent.taught
+    of_agents = f" of {num_agents} agents" if num_agents > 1 else ""
     told = [
         f"{settings['layout']} on {mesh.describe(parts.layout.mesh)}",
-        f"{settings['env.num_envs']:,} environments × {settings['layout.unroll_length']:,} steps",
+        f"{settings['env.num_envs']:,} environments{of_agents} × {settings['layout.unroll_length']:,} steps",
         f"batches of {rows:,} rows",
         f"network {settings['network.torso']}",
         *([f"{members} seeds"] if members > 1 else ()),

@@ -19,6 +19,7 @@ from jaxrl_dist.agents import (
     es,
     impala,
     iqn,
+    mappo,
     mpo,
     muzero,
     ppo,
@@ -97,6 +98,7 @@ ALTERED = {
         "seed": 1,
     },
     "dppo": {"agent.kl_penalty": 9.0, "agent.kl_target": 1e-6},
+    "mappo": {"agent.central_critic": False, "agent.share_parameters": False},
     "rnd": {
         "agent.normalise_advantage": "none",
         "agent.intrinsic_weight": 0.2,
@@ -348,6 +350,7 @@ ELSEWHERE = {
     | {f"network.core_{name}" for name in ("layers", "heads", "rows")}
     | {f"learner.{name}" for name in ("target_period", "target_rate")},
     "rnd": {f"agent.{field.name}" for field in dataclasses.fields(ppo.Config)} - {"agent.normalise_advantage"},
+    "mappo": {f"agent.{field.name}" for field in dataclasses.fields(ppo.Config)},
     "es": {"agent.distribution"},
     "a2c": {"agent.distribution"},
     "impala": {"agent.distribution", "agent.correction_epsilon"},
@@ -372,6 +375,7 @@ BASE = {
     "ppo": {"network.shared": False},
     "dppo": {},
     "rnd": {},
+    "mappo": {"env": "toy:team"},
     "es": {},
     "a2c": {},
     "impala": {"layout": "anakin"},
@@ -434,6 +438,7 @@ def test_no_switch_is_missing_from_the_test_above():
     owners = {
         "ppo": {"agent": ppo, "learner": learner, "network": networks, "layout": anakin},
         "rnd": {"agent": rnd},
+        "mappo": {"agent": mappo},
         "es": {"agent": es},
         "a2c": {"agent": a2c},
         "impala": {"agent": impala},

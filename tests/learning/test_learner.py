@@ -24,6 +24,7 @@ from jaxrl_dist.agents import (
     dreamer,
     impala,
     iqn,
+    mappo,
     mpo,
     muzero,
     ppo,
@@ -40,6 +41,7 @@ T, B, D = 6, 8, 3
 SPEC = types.EnvironmentSpec(
     "toy:random", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(4), "classic", (-1.0, 1.0)
 )
+PAIR = SPEC._replace(num_agents=2)
 BOX = SPEC._replace(action=types.BoxSpace((2,), -1.0, 1.0))
 NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
 NORMALISED = networks.Config(torso="mlp", hidden_sizes=(8,), layer_norm=True)
@@ -58,6 +60,8 @@ CASES = {
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
     "dppo": (ppo, ppo.Config(clip_epsilon=0.0, clip_value=0.0, kl_penalty=2.0, kl_target=1e-3), SPEC, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
+    "ippo-apart": (mappo, mappo.Config(share_parameters=False, scale_rewards=True), PAIR, NETWORK),
+    "ippo-apart-lstm": (mappo, mappo.Config(share_parameters=False), PAIR, LSTM),
     # A draw of rows is each device's own.
     "rnd": (rnd, rnd.Config(predictor_share=1.0, feature_size=4), SPEC, NETWORK),
     "rnd-lstm": (rnd, rnd.Config(predictor_share=1.0, feature_size=4, scale_rewards=True), SPEC, LSTM),

@@ -15,6 +15,7 @@ from jaxrl_dist.parallel import mesh as meshes
 
 CARTPOLE = "gymnax:CartPole-v1"
 PENDULUM = "gymnax:Pendulum-v1"
+TEAM = "toy:team"
 BOTH = {"network.core": "frame_stack_lstm", "network.num_frames": 3, "network.core_size": 8}
 VARIANTS = {
     "ppo": ("ppo", CARTPOLE, {}),
@@ -26,6 +27,10 @@ VARIANTS = {
     "es": ("es", CARTPOLE, {"agent.normalise_observations": True}),
     "es-lstm": ("es", PENDULUM, BOTH),
     "ppo-stack": ("ppo", CARTPOLE, {"network.core": "frame_stack"}),
+    "ippo": ("ippo", TEAM, {"network.core": "frame_stack"}),
+    "ippo-apart": ("ippo", TEAM, {"agent.share_parameters": False, "agent.normalise_observations": True}),
+    "mappo": ("mappo", TEAM, {"agent.scale_rewards": True, "agent.normalise_observations": True}),
+    "mappo-lstm": ("mappo", TEAM, {"network.core": "lstm", "network.core_size": 8, "agent.share_parameters": False}),
     "a2c": ("a2c", CARTPOLE, {}),
     "a2c-continuous": ("a2c", PENDULUM, {}),
     "a2c-lstm": ("a2c", CARTPOLE, BOTH),

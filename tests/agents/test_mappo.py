@@ -1,0 +1,171 @@
+"""Several agents that learn: whose parameters are whose, what policy and critic see, and evaluation of a team."""
+
+from typing import Any
+
+import conftest
+import jax
+import jax.numpy as jnp
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist import agents, envs, networks, types
+from jaxrl_dist.agents import dqn, es, mappo, ppo
+from jaxrl_dist.agents.shared import own_parameters
+from jaxrl_dist.parallel import unroll
+
+AGENTS, NUM_ENVS, LENGTH = 3, 2, 9
+NETWORK = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False)
+CONFIG = mappo.Config(share_parameters=False, scale_rewards=True, normalise_observations=True, central_critic=False)
+# Forwarded as they are, since they take trees of parameters as they come, or numbers.
+UNCHANGED = {
+    *("init_carry", "staleness", "context", "taught", "lookahead", "keeps_sequences", "gradient", "target", "parts"),
+    *("first_error", "pace", "adopt", "fresh_episodes"),
+}
+
+
+def team() -> envs.Environment:
+    environment = envs.make("toy:team")
+    assert isinstance(environment, envs.Environment)
+    return environment
+
+
+def played(agent: agents.Agent, params: types.Params) -> types.Unroll:
+    columns = envs.columns(team())
+    state, timestep = columns.reset(jax.random.key(0), jnp.arange(NUM_ENVS))
+    actors = unroll.ActorState(state, timestep, agent.init_carry(NUM_ENVS * AGENTS))
+    play = unroll.device_unroll(agent, team(), LENGTH)
+    return jax.jit(play)(params, actors, jax.random.key(1), (), jnp.int32(0))[1]
+
+
+def of_agent(sequences: types.Unroll, a: int) -> types.Unroll:
+    steps = jax.tree.map(lambda x: x[:, a::AGENTS], sequences.steps)
+    return types.Unroll(steps, jax.tree.map(lambda x: x[a::AGENTS], sequences.carry))
+
+
+def inputs(batch: Any, key: int = 2) -> types.LossInputs:
+    return types.LossInputs(batch, (), jax.random.key(key), jnp.float32(0), types.LOCAL)
+
+
+@pytest.mark.parametrize("core", marks.some(["identity", "lstm"], slow={"lstm"}))
+def test_agents_apart_are_as_many_agents_alone(core: str) -> None:
+    network = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False, core=core, core_size=4)
+    together = mappo.make(CONFIG, team().spec, network)
+    alone = ppo.make(ppo.Config(scale_rewards=True, normalise_observations=True), team().spec, network)
+    params = together.init(jax.random.key(5))
+    rows = played(together, params)
+    # Statistics that differ tell apart whose are used.
+    params = jax.jit(together.adapt, static_argnums=4)(params, rows, {}, (), types.LOCAL)
+    batch = together.prepare(params, inputs(rows))
+    assert together.epoch is not None and alone.epoch is not None
+    items = LENGTH * NUM_ENVS if core == "identity" else NUM_ENVS
+    order = jnp.arange(items).reshape(2, -1)
+    batch = together.epoch(batch, order, types.LOCAL)
+    output, gradient = taught(together, params, batch)
+    summed = np.zeros(items)
+    for a in range(AGENTS):
+        own = jax.tree.map(lambda x: x[a], params)  # noqa: B023
+        one = alone.epoch(alone.prepare(own, inputs(of_agent(rows, a))), order, types.LOCAL)
+        expected, its_gradient = taught(alone, own, one)
+        summed += np.asarray(expected.loss)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x[a], y, rtol=1e-4, atol=1e-6),  # noqa: B023
+            gradient,
+            its_gradient,
+        )
+    np.testing.assert_allclose(output.loss, summed, rtol=1e-4, atol=1e-6)
+    assert output.valid.sum() == (rows.steps.timestep.step_type[:-1] != types.LAST).sum()
+
+
+def taught(agent: agents.Agent, params: types.Params, batch: Any) -> tuple[types.LossOutput, Any]:
+    def loss(network: Any) -> Any:
+        output = agent.loss(params._replace(network=network), inputs(batch))
+        return output.loss.sum(), output
+
+    gradient, output = jax.jit(jax.grad(loss, has_aux=True))(params.network)
+    return output, gradient
+
+
+def test_each_agent_acts_by_its_own_parameters() -> None:
+    together = mappo.make(CONFIG, team().spec, NETWORK)
+    params = together.init(jax.random.key(5))
+    alone = ppo.make(ppo.Config(scale_rewards=True, normalise_observations=True), team().spec, NETWORK)
+    timestep = envs.columns(team()).reset(jax.random.key(0), jnp.arange(NUM_ENVS))[1]._replace(info=())
+    # Rows that differ by more than their agent.
+    timestep = timestep._replace(observation={**timestep.observation, "goal": jnp.arange(6.0)[:, None]})
+    carry = together.init_carry(NUM_ENVS * AGENTS)
+    output = together.evaluate(params, types.ActInputs(timestep, carry, jax.random.key(1)))
+    for a in range(AGENTS):
+        own, rows, its = jax.tree.map(lambda x: x[a], params), *_rows((timestep, carry), a)  # noqa: B023
+        expected = alone.evaluate(own, types.ActInputs(rows, its, jax.random.key(1)))
+        assert output.action[a::AGENTS].tolist() == expected.action.tolist()
+    acted = together.act(params, types.ActInputs(timestep, carry, jax.random.key(1)))
+    same = jax.tree.map(lambda x: jnp.broadcast_to(x[:1], x.shape), params)
+    goals = {**timestep.observation, "goal": jnp.zeros((6, 1)), "agent": jnp.zeros(6, jnp.int32)}
+    alike = [
+        together.act(same, types.ActInputs(timestep._replace(observation=goals), carry, jax.random.key(k))).action
+        for k in range(8)
+    ]
+    assert acted.extras.log_prob.shape == (6,)
+    # Agents of one environment draw apart, though they see the same.
+    assert any(len(set(draw.reshape(NUM_ENVS, AGENTS)[0].tolist())) > 1 for draw in alike)
+
+
+def _rows(tree: Any, a: int) -> Any:
+    return jax.tree.map(lambda x: x[a::AGENTS], tree)
+
+
+def test_the_wrapper_knows_every_function_of_an_agent() -> None:
+    inner = ppo.make(ppo.Config(), team().spec, NETWORK)
+    outer = own_parameters.make(inner, AGENTS)
+    kept = {name for name in agents.Agent._fields if getattr(outer, name) is getattr(inner, name)}
+    changed = set(agents.Agent._fields) - kept
+    assert changed == set(agents.Agent._fields) - UNCHANGED
+
+
+def test_only_the_critic_sees_what_is_privileged() -> None:
+    for central in (False, True):
+        agent = mappo.make(mappo.Config(central_critic=central), team().spec, NETWORK)
+        params = agent.init(jax.random.key(0))
+        rows = played(agent, params)
+        changed = {**rows.steps.timestep.observation, "all": rows.steps.timestep.observation["all"] + 1}
+        other = rows._replace(steps=rows.steps._replace(timestep=rows.steps.timestep._replace(observation=changed)))
+        first, second = (agent.prepare(params, inputs(one)) for one in (rows, other))
+        assert np.array_equal(first.value, second.value) != central
+        outputs = [agent.loss(params, inputs(one)).metrics["entropy"] for one in (first, second)]
+        assert np.array_equal(*outputs)
+
+
+def test_evaluation_counts_an_episode_of_a_team_once(small: Any) -> None:
+    run = small("ippo", "toy:team", 2, {})
+    returns = run.parts.evaluate(run.state.learner.params, run.keys, 0)
+    assert returns.shape == (1, run.parts.settings["evaluation.episodes"])
+    # The mean over agents of whole rewards, and of two and four halves of those whose episodes ended before.
+    assert np.isin(np.round(returns * AGENTS, 4), np.arange(3, 19)).all()
+    run.run(3)
+    steps = 3 * 16 * 8
+    episodes = int(run.metrics.episodes.episodes.sum())
+    assert run.layout.rows_per_iteration == 16 * 8 and episodes == pytest.approx(steps / 8, abs=8)
+    assert int(run.metrics.episodes.episode_length.sum()) == 7 * episodes
+    # Of 24 rows of a whole episode, 7 + 5 + 3 are taught, and the three that begin it.
+    valid = int(run.metrics.episodes.valid_steps.sum())
+    assert valid == pytest.approx(steps / 8 * 15, rel=0.1)
+
+
+def test_agents_alone_share_nothing() -> None:
+    with conftest.refused("agent.share_parameters=false"):
+        mappo.make(mappo.Config(share_parameters=False), envs.make("toy:walk").spec, NETWORK)
+
+
+def test_agents_that_replay_or_give_their_gradient_share() -> None:
+    for module in (dqn, es):
+        agent = module.make(module.Config(), team().spec, NETWORK)  # type: ignore[attr-defined]
+        with conftest.refused("agent.share_parameters=false"):
+            own_parameters.make(agent, AGENTS)
+
+
+def test_rows_of_half_a_team_are_refused() -> None:
+    agent = mappo.make(CONFIG, team().spec, NETWORK)
+    timestep: Any = unroll.zero_timestep(team().spec, 4)
+    with conftest.refused("agent.share_parameters=false"):
+        agent.act(agent.init(jax.random.key(0)), types.ActInputs(timestep, agent.init_carry(4), jax.random.key(1)))
