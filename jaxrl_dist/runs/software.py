@@ -19,6 +19,7 @@ from jaxrl_dist.settings import resolve
 _DISTRIBUTIONS = (
     *("jaxrl_dist", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("gymnax", "brax", "envpool", "gymnasium", "ale-py", "craftax", "navix", "jumanji", "pgx", "playground"),
+    *("jaxmarl", "pettingzoo"),
 )
 # Services to which records may be sent, by package.
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
