@@ -36,7 +36,7 @@ from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("bounded",)
-_CODE = "Bhatt et al. 2024, released code (sbx/crossq)"
+_CODE = "Bhatt et al. 2024, released code"
 # Ioffe 2017, section 4, and the released code.
 _LARGEST_RATIO, _LARGEST_SHIFT, _EPSILON = 3.0, 5.0, 1e-3
 
@@ -45,13 +45,13 @@ _LARGEST_RATIO, _LARGEST_SHIFT, _EPSILON = 3.0, 5.0, 1e-3
 class Config(sac.Config):
     """Settings of CrossQ: those of SAC, and of the normalisation; defaults are the paper's."""
 
-    policy_period: int = shared.policy_period(3, source="Bhatt et al. 2024, table 1 (policy delay)")
+    policy_period: int = shared.policy_period(3, source=f"{_CODE} train.py (policy_delay)")
     norm_rate: float = setting(
         0.01,
         "Share of the way that an update moves the running moments of the critics' layers.",
         above=0.0,
         high=1.0,
-        source="Bhatt et al. 2024, table 1 (momentum .99)",
+        source=f"{_CODE} train.py (bn_momentum .99)",
         sweep=True,
     )
     renorm_wait: float = setting(
@@ -60,7 +60,7 @@ class Config(sac.Config):
         "towards the running ones.",
         low=0.0,
         high=1.0,
-        source=f"{_CODE} (100,000 steps of 1M)",
+        source=f"this project ({_CODE} sbx/sac/policies.py: the first 100,000 updates)",
         sweep=True,
     )
 

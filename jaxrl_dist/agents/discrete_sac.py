@@ -52,7 +52,7 @@ class Config:
         "Target of the policy's entropy, as a share of the largest one: the logarithm of the number of legal actions.",
         low=0.0,
         high=1.0,
-        source="Christodoulou 2019, appendix B",
+        source="Christodoulou 2019, appendix B; released code SAC_Discrete.py",
         sweep=True,
     )
     random_share: float = shared.random_share(0.2, source="Christodoulou 2019, appendix B (20,000 steps of 100,000)")

@@ -44,12 +44,10 @@ class Config:
 
     discount: float = shared.discount(0.99, source=_ACME)
     n_step: int = shared.n_step(5, source=_ACME)
-    num_samples: int = setting(
-        20, "Actions that are drawn at each state (K).", low=2, source="Abdolmaleki et al. 2018, appendix D"
-    )
+    num_samples: int = setting(20, "Actions that are drawn at each state (K).", low=2, source=_ACME)
     temperature: float = duals.temperature(10.0, source=_ACME)
-    temperature_bound: float = duals.temperature_bound(0.1, source="Abdolmaleki et al. 2018, appendix D (ε)")
-    multiplier: float = duals.multiplier(10.0, source=_ACME)
+    temperature_bound: float = duals.temperature_bound(0.1, source=_ACME)
+    multiplier: float = duals.multiplier(10.0, source=f"{_ACME} (of means; 1,000 of deviations)")
     mean_bound: float = duals.mean_bound(2.5e-3, source=_ACME)
     deviation_bound: float = duals.deviation_bound(1e-6, source=_ACME)
     policy_learning_rate: float = shared.policy_learning_rate(0.0)

@@ -64,7 +64,7 @@ class Config(ppo.Config):
         "Share of the rows of each minibatch, drawn anew, from which the predictor learns.",
         above=0.0,
         high=1.0,
-        source=_PAPER,
+        source=f"{_PAPER}; CleanRL ppo_rnd_envpool.py (update_proportion)",
         sweep=True,
     )
     feature_size: int = setting(

@@ -32,13 +32,14 @@ from jaxrl_dist.types import Array, ArrayTree
 
 ACTIONS = ("discrete", "multi_discrete", "bounded", "unbounded")
 _PAPER = "Song et al. 2020, appendix D"
+_UNCHECKED = "from the paper's text, not checked against a copy"
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Settings of V-MPO; defaults are the paper's for Atari."""
 
-    discount: float = shared.discount(0.99, source=_PAPER)
+    discount: float = shared.discount(0.99, source=f"{_PAPER}; {_UNCHECKED}")
     gae_lambda: float = setting(
         1.0,
         "Trace decay of the advantage estimate (λ).",
@@ -48,12 +49,12 @@ class Config:
         sweep=True,
     )
     value_cost: float = shared.value_cost(1.0, source="Song et al. 2020, equation 2")
-    temperature: float = duals.temperature(1.0, source=_PAPER)
-    temperature_bound: float = duals.temperature_bound(0.1, source=_PAPER)
-    multiplier: float = duals.multiplier(5.0, source=_PAPER)
-    policy_bound: float = duals.policy_bound(0.005, source=f"{_PAPER} (drawn from .001 to .01)")
-    mean_bound: float = duals.mean_bound(0.0075, source=f"{_PAPER} (drawn from .005 to .01)")
-    deviation_bound: float = duals.deviation_bound(1e-5, source=f"{_PAPER} (drawn from 5e-6 to 5e-5)")
+    temperature: float = duals.temperature(1.0, source=f"{_PAPER}; {_UNCHECKED}")
+    temperature_bound: float = duals.temperature_bound(0.1, source=f"{_PAPER}; {_UNCHECKED}")
+    multiplier: float = duals.multiplier(5.0, source=f"{_PAPER}; {_UNCHECKED}")
+    policy_bound: float = duals.policy_bound(0.005, source=f"{_PAPER} (drawn from .001 to .01); {_UNCHECKED}")
+    mean_bound: float = duals.mean_bound(0.0075, source=f"{_PAPER} (drawn from .005 to .01); {_UNCHECKED}")
+    deviation_bound: float = duals.deviation_bound(1e-5, source=f"{_PAPER} (drawn from 5e-6 to 5e-5); {_UNCHECKED}")
     dual_learning_rate: float = duals.dual_learning_rate(0.0, source=_PAPER)
     normalise_observations: bool = shared.normalise_observations(False, source=_PAPER)
     clip_observations: float = shared.clip_observations(0.0, source=_PAPER)

@@ -6,12 +6,12 @@ from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import OURS, Cited, cited
 from jaxrl_dist.systems import System, dpg
 
-_PAPER = "Bhatt et al. 2024, table 1"
+_CODE = "Bhatt et al. 2024, released code train.py"
 
 CROSSQ = {
     **dpg.COMMON,
     **cited(
-        _PAPER,
+        _CODE,
         {
             "replay.batch_size": 256,
             "replay.samples_per_insert": 256.0,

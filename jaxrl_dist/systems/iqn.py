@@ -9,7 +9,7 @@ from jaxrl_dist.systems import System, async_gradient, dqn
 from jaxrl_dist.systems.families import Families
 
 _IQN = "Dabney et al. 2018 (IQN), section 4.1 (as QR-DQN)"
-_DOPAMINE = "Dopamine's implicit_quantile.gin (Castro et al. 2018)"
+_DOPAMINE = "Dopamine's jax/networks.py, ImplicitQuantileNetwork (Castro et al. 2018)"
 
 IQN = {
     **{name: value for name, value in dqn.DQN.items() if not name.startswith("agent.")},

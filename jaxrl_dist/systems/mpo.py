@@ -13,10 +13,14 @@ MPO = {
     **dpg.COMMON,
     **cited(
         _ACME,
-        {"replay.batch_size": 256, "learner.learning_rate": 3e-4, "learner.target_period": 100},
+        {
+            "replay.batch_size": 256,
+            "replay.samples_per_insert": 32.0,
+            "learner.target_period": 100,
+            "learner.max_grad_norm": 40.0,
+        },
     ),
-    "replay.samples_per_insert": Cited(32.0, f"{_ACME}"),
-    "learner.max_grad_norm": Cited(40.0, _ACME),
+    "learner.learning_rate": Cited(3e-4, "Acme examples/baselines/rl_continuous/run_mpo.py (jax/mpo: 1e-4)"),
 }
 
 SYSTEMS = (

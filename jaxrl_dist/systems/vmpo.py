@@ -8,10 +8,11 @@ from jaxrl_dist.systems import System, ppo
 from jaxrl_dist.systems.families import ANY, Families
 
 _PAPER = "Song et al. 2020, appendix D"
+_UNCHECKED = f"{_PAPER}; from the paper's text, not checked against a copy"
 
 VMPO = {
     **cited(
-        _PAPER,
+        _UNCHECKED,
         {
             "layout.unroll_length": 40,
             "learner.learning_rate": 1e-4,
@@ -44,7 +45,7 @@ VMPO_FAMILIES: Families = {
     "continuous": {
         **_family("continuous"),
         **cited(
-            _PAPER,
+            _UNCHECKED,
             {"agent.temperature_bound": 0.01, "agent.multiplier": 1.0},
         ),
         **cited(

@@ -20,25 +20,27 @@ from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array
 
+_CODE = "Vieillard et al. 2020, released code munchausen_rl/agents/m_iqn.py"
+
 temperature = functools.partial(
     setting,
     help="Temperature τ of the policy whose soft value is the bootstrap value, in units of values; 0 takes the best "
     "action's value.",
     low=0.0,
-    source="Vieillard et al. 2020, section 3 (.03)",
+    source=f"{_CODE} (.03)",
 )
 munchausen = functools.partial(
     setting,
     help="Share α of the policy's log-probability of an action, times the temperature, that its reward grows by.",
     low=0.0,
     high=1.0,
-    source="Vieillard et al. 2020, section 3 (.9)",
+    source=f"{_CODE} (.9)",
 )
 log_policy_low = functools.partial(
     setting,
     help="Lowest log-probability times temperature that a reward gets a share of (l0).",
     sweep=True,
-    source="Vieillard et al. 2020, section 3",
+    source=_CODE,
 )
 
 
