@@ -165,7 +165,7 @@ class Observed(NamedTuple):
     Attributes:
         state: `world_model.State`, the latent part drawn from the posterior.
         posterior: log-probabilities f32 [L, N, G, C].
-        prior: likewise.
+        prior: f32 [L, N, G, C], likewise.
     """
 
     state: world_model.State

@@ -270,7 +270,7 @@ def balanced_kl(posterior: Array, prior: Array, free: float) -> tuple[Array, Arr
 
     Args:
         posterior: logits f32 [..., G, C] of G independent categoricals.
-        prior: likewise.
+        prior: logits f32 [..., G, C].
         free: divergence below which there is no gradient, in nats, of the sum over G.
 
     Returns:

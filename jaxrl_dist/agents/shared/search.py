@@ -262,7 +262,7 @@ def constant_temperature(
         params: parameters, not used.
         env_index: i32 [B].
         num_envs: not used.
-        progress: not used.
+        progress: f32 [], not used.
         temperature: of all.
 
     Example:
