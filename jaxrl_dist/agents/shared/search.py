@@ -369,7 +369,7 @@ def number(logits: Array, atoms: Array) -> Array:
         >>> from jaxrl_dist.agents.shared import search
         >>> atoms = search.support(search.Config(num_atoms=3, value_bound=2.0))
         >>> print(search.number(jnp.array([0.0, 0.0, 100.0]), atoms).round(2))  # √9 − 1 is 2, and ε takes a little
-        7.99
+        7.95
     """
     return values.signed_parabolic(jax.nn.softmax(logits) @ atoms)
 
