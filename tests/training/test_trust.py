@@ -403,7 +403,8 @@ BY_NAME = {"import_module", "__import__", "run_path", "run_module", "spec_from_f
 # Names of the package's own files, of installed packages, and, in the last two, of what the user has named or trusts.
 IMPORTERS = {
     *("__init__.py", "__main__.py", "envs/__init__.py", "systems/__init__.py", "envs/suites/gymnax.py"),
-    *("envs/suites/gymnasium.py", "envs/host/worker_process.py", "settings/user_code.py"),
+    *("envs/suites/gymnasium.py", "envs/suites/pettingzoo.py", "envs/host/together.py", "envs/host/worker_process.py"),
+    "settings/user_code.py",
 }
 
 
