@@ -172,7 +172,9 @@ def test_adam_of_dqn_families_keeps_none_of_rmsprops_constants() -> None:
 def test_an_agent_takes_the_actions_that_it_declares(system: str) -> None:
     observation = jax.ShapeDtypeStruct((4,), np.float32)
     spaces = (types.DiscreteSpace(3), types.BoxSpace((2,), -1.0, 1.0), types.BoxSpace((2,), -np.inf, np.inf))
-    settings = catalogue.resolved({"system": system, "env": "toy:walk", "network.torso": "mlp"})
+    # Dreamer's networks are its own, and take no torso.
+    torso = {} if system == "dreamer" else {"network.torso": "mlp"}
+    settings = catalogue.resolved({"system": system, "env": "toy:walk", **torso})
     for space in spaces:
         try:
             spec = types.EnvironmentSpec("toy:walk", observation, space, "classic", (0, 1))
