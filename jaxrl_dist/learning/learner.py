@@ -242,7 +242,7 @@ def _update(
 ) -> tuple[LearnerState, Array, dict[str, Array]]:
     inputs = types.LossInputs(sample.sequences, state.target_network, key, progress, static.axis)
     batch = _prepare(static.agent, state.params, inputs)
-    weights = item_weights(sample, batch)
+    weights = item_weights(sample, batch, static.agent.columns_per_item)
     if static.config.epochs * static.config.minibatches == 1:
         inputs = inputs._replace(batch=_as_one(static.agent, batch, static.axis))
         state, priorities, measured = _step(static, state, inputs, weights)
@@ -498,12 +498,13 @@ def _check_pace(config: Config, agent: agents.Agent) -> None:
         )
 
 
-def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
+def item_weights(sample: types.Sample, batch: ArrayTree, columns_per_item: int = 1) -> Array:
     """Returns the weight of each item that an agent made of a sample's N sequences.
 
     Args:
         sample: N sequences [L, N] with a weight each.
         batch: tree of [N', ...], the items.
+        columns_per_item: sequences beside each other that are one item together, with one weight.
 
     Returns:
         f32 [N'].
@@ -517,7 +518,8 @@ def item_weights(sample: types.Sample, batch: ArrayTree) -> Array:
         [1.  0.5 1.  0.5 1.  0.5]
     """
     # Items are rows of the sequences, time-major, or the sequences themselves.
-    return jnp.tile(sample.weights, _num_items(batch) // sample.weights.shape[0])
+    weights = sample.weights[::columns_per_item]
+    return jnp.tile(weights, _num_items(batch) // weights.shape[0])
 
 
 def check_batch(config: Config, num_items: int, num_devices: int) -> None:

@@ -187,8 +187,9 @@ def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devi
         jax.tree.map(lambda a, b: jnp.abs(a[0] - b).max(), one.params, agent.init(jax.random.key(0)))
     )
     assert max(map(float, moved)) > 1e-3
+    # A mean of rewards that is 0 but for rounding is far off in relation.
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
-        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-6)
     for name in one_metrics:
         np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=2e-3, atol=1e-5, err_msg=name)
 
@@ -513,3 +514,11 @@ def test_a_gradient_beyond_the_norm_is_cut_to_it(limit, share):
     moved, _ = learner._moved(static, grads, rule.init(zeros), zeros, jnp.float32(1.0))
     np.testing.assert_allclose(moved["a"], [[-3.0 * share, 4.0 * share]], rtol=1e-6)
     np.testing.assert_allclose(moved["b"], -12.0 * share, rtol=1e-6)
+
+
+def test_columns_that_are_one_item_have_one_weight():
+    """Two environments of three agents each: two rows of them are four items, whole sequences two."""
+    sample = types.Sample(types.Unroll((), ()), indices=(), weights=jnp.array([2.0, 2.0, 2.0, 0.5, 0.5, 0.5]))
+    for num_items, wanted in ((4, [2.0, 0.5, 2.0, 0.5]), (2, [2.0, 0.5])):
+        found = learner.item_weights(sample, jnp.zeros((num_items, 3)), columns_per_item=3)
+        np.testing.assert_array_equal(found, wanted)

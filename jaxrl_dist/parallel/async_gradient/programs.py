@@ -209,6 +209,6 @@ def _gradient(
     """Returns the gradient of a sample, without priorities, and the priorities."""
     inputs = types.LossInputs(sample.sequences, held.target_network, key, held.progress, types.LOCAL)
     batch = parts.learner.prepare(held.params, inputs)
-    weights = learners.item_weights(sample, batch)
+    weights = learners.item_weights(sample, batch, parts.agent.columns_per_item)
     gradient = parts.learner.gradients(held.params, inputs._replace(batch=batch), weights)
     return server.without_priorities(gradient), gradient.priorities
