@@ -214,7 +214,7 @@ ALTERED = {
         "agent.unroll_steps": 3,
         "agent.latent_size": 4,
         "agent.model_size": 4,
-        "agent.target_values": True,
+        "agent.target_values": False,
         "agent.reanalyse": 1.0,
     },
     "alphazero": {
