@@ -1,5 +1,6 @@
 """Exports: as the policy acts, for any number of rows, and by ONNX's runtime in a process without JAX."""
 
+import functools
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ from typing import Any
 
 import conftest
 import jax
+import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
@@ -264,12 +266,61 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         export.onnx(steps.of_policy(made(*CASES["ppo"])))
 
 
+def operations(image: Any) -> dict[str, Any]:
+    """Computes of images [B, 4, 4, 2] what an order of arguments, a sign or a bound could turn round."""
+    x, at = image.reshape(image.shape[0], 32), functools.partial(jax.lax.index_in_dim, axis=0, keepdims=False)
+    above, rows = x > 0.3, jnp.moveaxis(image, 3, 0)
+    _, backward = jax.lax.scan(lambda last, row: (0.5 * last + row, last), at(rows, 0), rows, reverse=True)
+    weights = jnp.arange(16.0).reshape(2, 2, 2, 2)
+    around, image_axes = ((0, 1), (2, 0)), ("NHWC", "HWIO", "NHWC")
+    return {
+        "all": (x > -1.5).all(1),
+        "any": (x > 1.5).any(1),
+        "backward": at(backward, 0),
+        "backward's last": at(backward, 1),
+        "bounded": jnp.clip(x, -0.5, 0.7),
+        "convolved": jax.lax.conv_general_dilated(image, weights, (1, 1), around, dimension_numbers=image_axes),
+        "cubed": x**3,
+        "equal": above == (x > -0.3),
+        "exponential": jnp.expm1(x),
+        "finite": jnp.isfinite(jnp.where(x > 1, jnp.inf, jnp.where(x < -1, jnp.nan, x))),
+        "largest": x.argmax(1),
+        "logarithm": jnp.log1p(jnp.abs(x)),
+        "moved inside": jax.vmap(lambda row: jax.lax.dynamic_slice_in_dim(row, 30, 5))(x),
+        "padded": jnp.pad(x, ((0, 0), (1, 2))),
+        "pooled": jax.lax.reduce_window(
+            image, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 1, 1, 1), ((0, 0), *around[:1], (1, 0), (0, 0))
+        ),
+        "rest": jax.lax.rem(x, jnp.full_like(x, 0.7)),
+        "root": jax.lax.rsqrt(jnp.abs(x) + 1),
+        "smallest": x.argmin(1),
+        "sums": jnp.cumsum(x, axis=1),
+        "sums backward": jax.lax.cumsum(x, axis=1, reverse=True),
+        "truths": jnp.where(x > 0, above, x < -0.3),
+        "unequal": above != (x > -0.3),
+        "where": jnp.where(above, x, 2 * x),
+    }
+
+
+def test_each_operation_is_jax_s() -> None:
+    (batch,) = jax.export.symbolic_shape(steps.BATCH)
+    given = jax.ShapeDtypeStruct((batch, 4, 4, 2), np.float32)
+    program = jax.make_jaxpr(lambda x: list(operations(x).values()))(given)
+    x = np.random.default_rng(0).normal(size=(7, 4, 4, 2)).astype(np.float32)
+    expected = operations(jnp.asarray(x))
+    outputs = {name: jax.ShapeDtypeStruct((batch, *one.shape[1:]), one.dtype) for name, one in expected.items()}
+    found = by_onnx(steps.Step(program, {"observation": given}, outputs))({"observation": x})
+    for name, one in expected.items():
+        assert found[name].dtype == one.dtype
+        np.testing.assert_allclose(found[name], one, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
 def test_what_onnx_cannot_express_is_refused_in_one_line() -> None:
     pytest.importorskip("onnx", reason="needs the extra onnx")
     one = made(*CASES["ppo"])
 
     def sorts(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
-        return jax.numpy.sort(observation, axis=1)[:, 0].astype(int), state
+        return jnp.sort(observation, axis=1)[:, 0].astype(int), state
 
     step = steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(sorts))))
     with conftest.refused("--format=onnx", "sort", "--format=stablehlo"):
@@ -280,7 +331,7 @@ def test_a_policy_of_a_fixed_number_of_rows_is_refused_in_one_line() -> None:
     one = made(*CASES["ppo"])
 
     def counts(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
-        return jax.numpy.zeros(int(observation.shape[0]), int), state
+        return jnp.zeros(int(observation.shape[0]), int), state
 
     with conftest.refused("number of rows"):
         steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(counts))))

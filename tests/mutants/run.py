@@ -33,6 +33,8 @@ from mutants import aimed, make
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("agents", "learning", "numeric", "replay")
+# Rooms in which mutants are aimed alone.
+AIMED_ROOMS = ("export", "networks")
 JUDGED = ROOT / "tests/mutants/judged.csv"
 EQUIVALENT = ROOT / "tests/mutants/equivalent.csv"
 WANTED = 0.95
@@ -284,7 +286,7 @@ def _measure(tree: pathlib.Path) -> dict[str, object]:
     import coverage
 
     durations = tree / ".durations"
-    sources = [f"--cov={tree / 'jaxrl_dist' / room}" for room in ROOMS]
+    sources = [f"--cov={tree / 'jaxrl_dist' / room}" for room in (*ROOMS, *AIMED_ROOMS)]
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist=worksteal", "-m", "not slow", "--tb=short"]
     command += [f"--ignore={path}" for path in _FAR]
     command += ["-p", "mutants.durations", *sources, "--cov-context=test", "--cov-report="]

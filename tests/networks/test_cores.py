@@ -13,13 +13,13 @@ from oracles import differences
 from jaxrl_dist import networks, types
 from jaxrl_dist.networks import attention, cores
 
-T, B, F, SIZE, BIAS = 11, 3, 4, 5, 1.5
-ROWS = 4
+T, B, F, SIZE, BIAS = 11, 3, 4, 6, 1.5
+ROWS, HEADS = 4, 3
 CORES = {
     "lstm": cores.Lstm,
     "gru": cores.Gru,
     "mingru": cores.MinGru,
-    "gtrxl": lambda size, bias: attention.GTrXL(size, layers=2, heads=size, rows=ROWS),
+    "gtrxl": lambda size, bias: attention.GTrXL(size, layers=2, heads=HEADS, rows=ROWS),
 }
 
 
@@ -68,27 +68,27 @@ def _gate(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _gtrxl(p: Any, memory: Any, x: np.ndarray) -> Any:
-    """Parisotto et al. 2020, equations of section 3.1 and 3.2, one head for each number, and of Dai et al. 2019."""
+    """Parisotto et al. 2020, equations of section 3.1 and 3.2, and of Dai et al. 2019, with scores divided by √d."""
     *rows, kept = memory
     x = x @ p["input"]["kernel"] + p["input"]["bias"]
     after = []
-    for i, own in enumerate(rows):
+    for i, before in enumerate(rows):
         layer, valid = p[f"layer_{i}"], [*kept, 1.0]
         of = layer["attention"]
-        seen = np.concatenate([own, x[None]])
+        seen = np.concatenate([before, x[None]])
         after.append(seen[1:] * np.array(valid[1:])[:, None])
         normal = np.stack([_normal(layer["norm_attention"], row) for row in seen])
         query = normal[-1] @ of["query"]["kernel"]
         found = np.zeros(SIZE)
-        for head in range(SIZE):
-            weights = np.zeros(ROWS + 1)
+        for head in range(HEADS):
+            own, weights = slice(head * SIZE // HEADS, (head + 1) * SIZE // HEADS), np.zeros(ROWS + 1)
             for j in range(ROWS + 1):
                 angle = (ROWS - j) * 10_000.0 ** (-np.arange(0, SIZE, 2) / SIZE)
                 position = np.concatenate([np.sin(angle), np.cos(angle)])[:SIZE] @ of["distance"]["kernel"]
                 key = normal[j] @ of["key"]["kernel"]
-                by_content = (query[head] + of["u"][head, 0]) * key[head]
-                weights[j] = np.exp(by_content + (query[head] + of["v"][head, 0]) * position[head]) * valid[j]
-            found[head] = (weights / weights.sum()) @ (normal @ of["value"]["kernel"])[:, head]
+                score = (query[own] + of["u"][head]) @ key[own] + (query[own] + of["v"][head]) @ position[own]
+                weights[j] = np.exp(score / np.sqrt(SIZE / HEADS)) * valid[j]
+            found[own] = (weights / weights.sum()) @ (normal @ of["value"]["kernel"])[:, own]
         y = _gate(layer["gate_attention"], x, np.maximum(found @ of["out"]["kernel"], 0))
         wide = np.maximum(_normal(layer["norm_mlp"], y) @ layer["wide"]["kernel"] + layer["wide"]["bias"], 0)
         x = _gate(layer["gate_mlp"], y, np.maximum(wide @ layer["narrow"]["kernel"] + layer["narrow"]["bias"], 0))

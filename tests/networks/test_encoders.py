@@ -1,5 +1,6 @@
 """Encoders of trees: every leaf reaches its own part, and the layers that join them, as computed in NumPy."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from oracles import network as oracle
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.networks import torsos
+from jaxrl_dist.networks import encoders, torsos
 
 OBSERVATION = {
     "action_mask": jax.ShapeDtypeStruct((3,), jnp.bool_),
@@ -85,6 +86,20 @@ def test_a_category_out_of_range_is_nothing() -> None:
     beyond = {**observation, "goal": np.array([[4, 2], [-1, 9]], np.int32)}
     found = networks.of_rows(net, params, beyond)["value"]
     np.testing.assert_array_equal(found, networks.of_rows(net, without, observation)["value"])
+
+
+def test_vectors_of_categories_are_as_long_however_many_there_are() -> None:
+    """Numbers of variance 1 / E, so that few categories are not told apart by more than many."""
+    spec = SPEC._replace(categories={"goal": (2, 300), "tiles": (3,)})
+    net = networks.make(dataclasses.replace(CONFIG, embedding_size=64), spec, (VALUE,))
+    tables = net.init(jax.random.key(0))["torsos_0"]["embeddings_0"]
+    for table in tables.values():
+        assert 0.8 < 8 * np.std(table) < 1.2
+
+
+def test_a_leaf_without_numbers_is_no_input() -> None:
+    observation = {**OBSERVATION, "none": jax.ShapeDtypeStruct((0, 3), jnp.float32)}
+    assert encoders.seen(SPEC._replace(observation=observation), ()) == encoders.seen(SPEC, ())
 
 
 @pytest.mark.parametrize("core", ["identity", "lstm"])

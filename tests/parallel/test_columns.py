@@ -114,7 +114,8 @@ def test_seeds_and_sweeps_together_are_those_alone(small: Any) -> None:
     swept = {"sweep": "learner.learning_rate=0.001,0.01", "num_seeds": 2}
     together = small("mappo", TEAM, 1, {**APART, **swept}).run(3)
     alone = small("mappo", TEAM, 1, {**APART, "seed": 1, "learner.learning_rate": 0.01}).run(3)
-    for a, b in zip(together.params, alone.params, strict=True):
+    networks = (jax.tree.leaves(run.state.learner.params.network) for run in (together, alone))
+    for a, b in zip(*networks, strict=True):
         np.testing.assert_allclose(a[3], b[0], rtol=1e-3, atol=1e-5)
 
 
