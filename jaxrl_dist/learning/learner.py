@@ -504,7 +504,8 @@ def item_weights(sample: types.Sample, batch: ArrayTree, columns_per_item: int =
     Args:
         sample: N sequences [L, N] with a weight each.
         batch: tree of [N', ...], the items.
-        columns_per_item: sequences beside each other that are one item together, with one weight.
+        columns_per_item: sequences beside each other that are one item together, see `agents.Agent`; its weight is
+            their mean.
 
     Returns:
         f32 [N'].
@@ -518,7 +519,9 @@ def item_weights(sample: types.Sample, batch: ArrayTree, columns_per_item: int =
         [1.  0.5 1.  0.5 1.  0.5]
     """
     # Items are rows of the sequences, time-major, or the sequences themselves.
-    weights = sample.weights[::columns_per_item]
+    weights = sample.weights
+    if columns_per_item > 1:
+        weights = weights.reshape(-1, columns_per_item).mean(-1)
     return jnp.tile(weights, _num_items(batch) // weights.shape[0])
 
 

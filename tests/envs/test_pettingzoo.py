@@ -95,7 +95,7 @@ def test_modules_of_the_library_are_found_or_refused() -> None:
 
 
 def test_what_all_see_is_joined_by_environment() -> None:
-    seen = teams.show(2, True, {"": np.array([[1.0], [2.0], [3.0], [4.0]])})
-    assert seen["all"].tolist() == [[1.0, 2.0], [1.0, 2.0], [3.0, 4.0], [3.0, 4.0]]
-    assert seen["agent"].tolist() == [0, 1, 0, 1]
+    seen = teams.show(2, True, {"": np.arange(6.0)[:, None]})
+    assert seen["all"].tolist() == [[0.0, 1.0]] * 2 + [[2.0, 3.0]] * 2 + [[4.0, 5.0]] * 2
+    assert seen["agent"].tolist() == [0, 1, 0, 1, 0, 1]
     assert "all" not in teams.show(2, False, {"picture": np.zeros((2, 3, 3))})

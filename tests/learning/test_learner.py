@@ -60,7 +60,7 @@ CASES = {
     "ppo-tanh": (ppo, ppo.Config(distribution="tanh_gaussian"), BOX, NETWORK),
     "dppo": (ppo, ppo.Config(clip_epsilon=0.0, clip_value=0.0, kl_penalty=2.0, kl_target=1e-3), SPEC, NETWORK),
     "ppo-lstm": (ppo, PPO, SPEC, LSTM),
-    "ippo-apart": (mappo, mappo.Config(share_parameters=False, scale_rewards=True), PAIR, NETWORK),
+    "ippo-apart": (mappo, mappo.Config(share_parameters=False), PAIR, NETWORK),
     "ippo-apart-lstm": (mappo, mappo.Config(share_parameters=False), PAIR, LSTM),
     # A draw of rows is each device's own.
     "rnd": (rnd, rnd.Config(predictor_share=1.0, feature_size=4), SPEC, NETWORK),

@@ -254,8 +254,7 @@ class Episodes:
             count: Any = np.arange(1, len(is_first) + 1, dtype=np.int32)[:, None]
         else:
             # Once its episode has ended, an agent acts no more until all are reset.
-            before = np.concatenate([self.ended[env_ids][None], is_last[:-1]])
-            count = np.cumsum(~(before & is_last), 0, dtype=np.int32)
+            count = np.cumsum(~np.concatenate([self.ended[env_ids][None], is_last[:-1]]), 0, dtype=np.int32)
         lengths = count - np.maximum.accumulate(np.where(is_first, count, -self._length[env_ids]), 0)
         self._return[env_ids], self._length[env_ids], self.ended[env_ids] = returns[-1], lengths[-1], is_last[-1]
         self.steps[env_ids] += len(is_first)
