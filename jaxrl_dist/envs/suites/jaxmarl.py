@@ -7,6 +7,7 @@ the state of the world where the library gives it. Its own `step` also resets; t
 import contextlib
 import importlib
 import io
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +62,9 @@ def _library() -> Any:
     Raises:
         errors.UsageError: its version is of an interface that this file does not know.
     """
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    # Where Brax is installed it sets both streams to those of the process as it is imported, so they are put back; its
+    # two lines then appear.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(sys.stderr), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         library = importlib.import_module("jaxmarl")
     version = str(getattr(library, "__version__", "0.1"))
