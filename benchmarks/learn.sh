@@ -243,4 +243,5 @@ teams=(--setting="IPPO: --system=ippo" --setting="MAPPO: --system=mappo")
 study team 5 "${teams[@]}" --setting="IPPO apart: --system=ippo --agent.share_parameters=false" -- --env=toy:team --steps=100_000 \
   --learner.learning_rate=1e-2
 study simple_spread 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000
+study simple_spread_fast 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000 --learner.learning_rate=2e-3
 exit $failed

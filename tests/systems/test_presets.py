@@ -235,6 +235,8 @@ def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     settings = parsed(*arguments(name))
     if settings["env"].startswith("playground:"):
         pytest.importorskip("mujoco_playground", reason="needs MuJoCo Playground")
+    if settings["env"].startswith("jaxmarl:"):
+        pytest.importorskip("jaxmarl", reason="needs JaxMARL")
     few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
     if settings["env"].startswith("envpool:"):
         few["env.params.max_episode_steps"] = 16
