@@ -138,7 +138,9 @@ def test_draws_follow_the_seed_and_go_on_with_the_state(tmp_path: pathlib.Path) 
     later, _ = one.predict(row, state, deterministic=False)
     unseeded = [one.predict(row, deterministic=False)[0] for _ in range(2)]
     drawn = np.stack([action, later, one.predict(row, deterministic=False, seed=6)[0], *unseeded])
-    assert len(np.unique(drawn)) == drawn.size
+    # Draws beyond a bound are the bound.
+    within = drawn[np.abs(drawn) < 2]
+    assert len(np.unique(within)) == within.size > drawn.size / 2
 
 
 def test_real_actions_keep_to_their_bounds(tmp_path: pathlib.Path) -> None:
