@@ -75,11 +75,11 @@ _MODEL = {
         {"agent.latent_size": 64, "agent.model_size": 128, "agent.simulations": 16},
     ),
     **cited(
-        f"{OURS} (as Schaul et al. 2016): with 1 and 1 the item of the smallest error outweighs its whole batch",
+        f"{OURS} (as Schaul et al. 2016): with 1 and 1 one item may outweigh its batch; not measured",
         {"replay.priority_exponent": 0.6, "replay.importance_exponent": 0.4},
     ),
     **cited(
-        f"{OURS}: values of acting are too low while returns grow, and priorities draw just these",
+        f"{OURS}: values of acting may be too low while returns grow, and priorities may draw just these; not measured",
         {"agent.target_values": True, "learner.target_period": 50},
     ),
 }
