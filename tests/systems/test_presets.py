@@ -196,6 +196,9 @@ def tiny(system: str, settings: resolve.Resolved) -> dict[str, Any]:
     small |= {"network.core_size": 8, "network.head_size": 8, "steps": 2 * 8 * small["layout.unroll_length"]}
     if "replay.min_size" in small:
         small |= {"replay.min_size": 32, "steps": 3 * 8 * small["layout.unroll_length"]}
+    if system == "gorila":
+        # For as many workers one gradient per unroll is four rows for each that came.
+        small["layout.num_workers"] = 4
     # Dreamer's networks are its own, so it takes no sizes of others.
     return {k: v for k, v in small.items() if k in settings.fields and not (system == "dreamer" and "network" in k)}
 
@@ -233,10 +236,9 @@ PUBLISHED = {
 def test_a_preset_trains(name: str, tmp_path: pathlib.Path) -> None:
     system = name.partition("/")[0]
     settings = parsed(*arguments(name))
-    if settings["env"].startswith("playground:"):
-        pytest.importorskip("mujoco_playground", reason="needs MuJoCo Playground")
-    if settings["env"].startswith("jaxmarl:"):
-        pytest.importorskip("jaxmarl", reason="needs JaxMARL")
+    package = {"playground": "mujoco_playground", "jaxmarl": "jaxmarl", "pgx": "pgx"}
+    if (suite := settings["env"].partition(":")[0]) in package:
+        pytest.importorskip(package[suite], reason=f"needs {package[suite]}")
     few = {"evaluation.episodes": 1, "evaluation.max_steps": 8, "log.tensorboard": False, **tiny(system, settings)}
     if settings["env"].startswith("envpool:"):
         few["env.params.max_episode_steps"] = 16
