@@ -3,7 +3,10 @@
 Opponents: `random` moves uniformly among legal moves; `rollouts` searches by mctx's PUCT with as many simulations as
 the policy, a uniform prior, and for each new node the result of one random game from it. Half of the games are begun by
 each. `every` plays each possible reply to each move of the policy, which begins in one tree and does not in another: a
-policy that never loses there loses to no player, minimax among them. The policy acts as in evaluation, without noise.
+policy that never loses there loses to no player, minimax among them. `kept` is each network of the run's pool
+(`--agent.pool_size`), with its rating: on Elo's scale, on which the policy itself has 0. The policy acts as in
+evaluation, without noise, and with `--simulations=N` searches longer than it did in training, as AlphaZero does in its
+matches (Silver et al. 2018); `rollouts` and `kept` then have as many.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import json
 import math
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -25,6 +29,7 @@ import jaxrl_dist
 from jaxrl_dist import envs, types
 from jaxrl_dist.agents.shared import search
 from jaxrl_dist.envs.host import episodes
+from jaxrl_dist.training import assemble
 
 # Positions of one depth of tic-tac-toe that are met by a player with one move for each.
 _MOST_POSITIONS = 1024
@@ -46,13 +51,20 @@ class Score(NamedTuple):
         return {**self._asdict(), "games": count, "win_rate": share, "interval": [middle - half, middle + half]}
 
 
-def random_move(game: Any, state: Any, key: Any, simulations: int) -> Any:
+def rating(score: Score) -> float:
+    """Returns an opponent's rating on Elo's scale, on which the policy has 0; of one who never scored, a bound."""
+    count = score.won + score.drawn + score.lost
+    share = min(max((score.won + score.drawn / 2) / count, 0.5 / count), 1 - 0.5 / count)
+    return -400 * math.log10(share / (1 - share))
+
+
+def random_move(game: Any, state: Any, key: Any) -> Any:
     """Moves uniformly among legal moves; i32 [B] of PGX's states [B]."""
-    del game, simulations
+    del game
     return jax.random.categorical(key, search.legal(jnp.zeros(state.legal_action_mask.shape), state.legal_action_mask))
 
 
-def by_rollouts(game: Any, state: Any, key: Any, simulations: int) -> Any:
+def by_rollouts(game: Any, simulations: int, state: Any, key: Any) -> Any:
     """Moves by a search whose values are results of random games; i32 [B] of PGX's states [B]."""
     config = search.Config(search="muzero", simulations=simulations)
     root_key, search_key = jax.random.split(key)
@@ -81,7 +93,7 @@ def _rollout(game: Any, state: Any, key: Any) -> Any:
     def play(carry: Any) -> Any:
         state, total, key = carry
         key, move_key = jax.random.split(key)
-        after = jax.vmap(game.step)(state, random_move(game, state, move_key, 0))
+        after = jax.vmap(game.step)(state, random_move(game, state, move_key))
         return after, total + jnp.take_along_axis(after.rewards, player[:, None], 1)[:, 0], key
 
     # Of a game that is over PGX gives no rewards.
@@ -89,10 +101,25 @@ def _rollout(game: Any, state: Any, key: Any) -> Any:
     return jax.lax.while_loop(goes_on, play, (state, zero, key))[1]
 
 
-OPPONENTS = {"random": random_move, "rollouts": by_rollouts}
+def opponents(policy: Any, game: Any, name: str) -> Iterator[Any]:
+    """Yields (columns' state, timestep, key) -> moves i32 [B], by each opponent of that name."""
+    simulations = policy.settings["agent.simulations"]
+    if name == "kept":
+        past = getattr(policy.params.statistics, "networks", None)
+        if past is None:
+            raise SystemExit("games.py: --opponent=kept: the run has no pool; train it with --agent.pool_size=4")
+        for k in range(jax.tree.leaves(past)[0].shape[0]):
+            params = policy.params._replace(network=jax.tree.map(lambda x, k=k: x[k], past))
+            act = functools.partial(policy.agent.evaluate, params)
+            yield lambda state, timestep, key, act=act: act(_inputs(policy, timestep, key, state)).action
+    else:
+        move = functools.partial(random_move, game)
+        if name == "rollouts":
+            move = functools.partial(by_rollouts, game, simulations)
+        yield lambda state, timestep, key: move(state.environment.game, key)
 
 
-def play(policy: Any, game: Any, opponent: Any, simulations: int, games: int, key: Any) -> Score:
+def play(policy: Any, opponent: Any, games: int, key: Any) -> Score:
     """Plays games at once, of which the policy begins every second one."""
     columns = envs.columns(policy.environment)
     begins = jnp.arange(games) % 2 == 0
@@ -105,7 +132,7 @@ def play(policy: Any, game: Any, opponent: Any, simulations: int, games: int, ke
         key, own_key, other_key = jax.random.split(key, 3)
         is_own = begins == (t % 2 == 0)
         own = policy.agent.evaluate(params, _inputs(policy, timestep, own_key, state)).action
-        other = opponent(game, state.environment.game, other_key, simulations)
+        other = opponent(state, timestep, other_key)
         state, timestep = columns.step(state, jnp.where(is_own, own, other))
         ended = (timestep.step_type == types.LAST) & ~done
         result = jnp.where(ended, jnp.where(is_own, 1.0, -1.0) * timestep.reward, result)
@@ -140,6 +167,12 @@ def play_every(policy: Any, key: Any) -> Score:
     return _score(np.concatenate(results))
 
 
+def searching(policy: Any, simulations: int) -> Any:
+    """Returns the policy with so many simulations in each search."""
+    settings = policy.settings.replaced({"agent.simulations": simulations})
+    return policy._replace(agent=assemble.make_agent(settings, *assemble.facts(policy.environment)), settings=settings)
+
+
 def _inputs(policy: Any, timestep: Any, key: Any, state: Any) -> types.ActInputs:
     carry = policy.agent.init_carry(timestep.reward.shape[0])
     return types.ActInputs(timestep._replace(info=()), carry, key, state=state)
@@ -162,20 +195,23 @@ def _score(result: np.ndarray) -> Score:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True)
-    parser.add_argument("--opponent", choices=(*OPPONENTS, "every"), default="random")
+    parser.add_argument("--opponent", choices=("random", "rollouts", "every", "kept"), default="random")
     parser.add_argument("--games", type=int, default=200)
+    parser.add_argument("--simulations", type=int, default=0, help="of the policy's search; 0 for the run's own")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seed_index", type=int, default=0)
     arguments = parser.parse_args()
     policy = jaxrl_dist.load(arguments.run, seed_index=arguments.seed_index)
+    policy = searching(policy, arguments.simulations or policy.settings["agent.simulations"])
     name, key = policy.settings["env"].partition(":")[2], jax.random.key(arguments.seed)
+    told = {"run": arguments.run, "simulations": policy.settings["agent.simulations"], "opponent": arguments.opponent}
     if arguments.opponent == "every":
-        score = play_every(policy, key)
-    else:
-        simulations = policy.settings["agent.simulations"]
-        opponent = OPPONENTS[arguments.opponent]
-        score = play(policy, pgx.make(name), opponent, simulations, arguments.games, key)
-    print(json.dumps({"run": arguments.run, "opponent": arguments.opponent, **score.told()}))
+        print(json.dumps(told | play_every(policy, key).told()))
+        return
+    for number, opponent in enumerate(opponents(policy, pgx.make(name), arguments.opponent)):
+        score = play(policy, opponent, arguments.games, key)
+        own = {"number": number, "rating": round(rating(score))} if arguments.opponent == "kept" else {}
+        print(json.dumps(told | own | score.told()), flush=True)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ class Agent(NamedTuple):
         fresh_episodes: whether all environments begin anew where an unroll opens; for anakin.
         columns_per_item: columns that are one item of a batch together, the agents of an environment whose parameters
             are apart.
+        acts_together: whether `act` tells columns apart by their places, so that all of them act at once.
 
     Example:
         >>> import jax
@@ -133,6 +134,7 @@ class Agent(NamedTuple):
     adopt: Callable[[types.Params, types.Params], types.Params] = take_other
     fresh_episodes: bool = False
     columns_per_item: int = 1
+    acts_together: bool = False
 
     def __repr__(self) -> str:
         return types.short_repr(self)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
-from jaxrl_dist.agents.shared import action_values, search
+from jaxrl_dist.agents.shared import action_values, opponent_pool, search
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.settings import OURS, setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -37,7 +37,7 @@ _PAPER = "Silver et al. 2018"
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(search.Config):
+class Config(search.Config, opponent_pool.Config):
     """Settings of AlphaZero; defaults are the paper's for chess."""
 
     discount: float = shared.discount(1.0, source=f"{_PAPER}, equation 1 (the outcome of a game)")
@@ -104,7 +104,8 @@ def make(
         step: `envs.Environment.step` of that environment.
 
     Raises:
-        UsageError: actions are not choices of few, the core has a memory, or mctx is not installed.
+        UsageError: actions are not choices of few, the core has a memory, mctx is not installed, or there is a pool of
+            opponents without a game of two.
 
     Example:
         >>> import jax
@@ -127,7 +128,7 @@ def make(
     net = networks.make(network, spec, heads)
     gamma = search.signed_discount(config, spec)
     static = _Static(config, net, jax.vmap(step), search.support(config), gamma)
-    return agents.Agent(
+    agent = agents.Agent(
         init=lambda key: types.Params(net.init(key), ()),
         init_carry=net.initial,
         act=functools.partial(_act, static),
@@ -140,6 +141,7 @@ def make(
         lookahead=config.n_step,
         exploration=functools.partial(search.constant_temperature, temperature=config.temperature),
     )
+    return opponent_pool.make(agent, config, spec)
 
 
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
@@ -214,12 +216,11 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     timestep = sequences.steps.timestep
     seen = static.net.inputs(sequences.carry.frames, timestep.observation, agents.is_first(timestep))
     rows, seen = jax.tree.map(lambda x: x[context:], (sequences.steps, seen))
-    return Batch(
-        jax.tree.map(lambda x: x[0], seen),
-        search.n_step_values(static.config.n_step, static.gamma, rows.timestep, rows.extras.value)[0],
-        rows.extras.policy[0],
-        agents.taught_rows(rows.timestep.step_type[0]),
-    )
+    policy, taught = rows.extras.policy[0], agents.taught_rows(rows.timestep.step_type[0])
+    if static.config.pool_size:
+        taught *= opponent_pool.has_policy(policy)
+    value = search.n_step_values(static.config.n_step, static.gamma, rows.timestep, rows.extras.value)[0]
+    return Batch(jax.tree.map(lambda x: x[0], seen), value, policy, taught)
 
 
 def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:

@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents.shared import action_values, search
+from jaxrl_dist.agents.shared import action_values, opponent_pool, search
 from jaxrl_dist.settings import OURS, setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -44,7 +44,7 @@ _SMALLEST_RANGE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(search.Config):
+class Config(search.Config, opponent_pool.Config):
     """Settings of MuZero; defaults are the paper's for Atari."""
 
     unroll_steps: int = setting(
@@ -111,7 +111,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of the network, of which the representation is made.
 
     Raises:
-        UsageError: actions are not choices of few, the core has a memory, or mctx is not installed.
+        UsageError: actions are not choices of few, the core has a memory, mctx is not installed, or there is a pool of
+            opponents without a game of two.
 
     Example:
         >>> import jax
@@ -129,7 +130,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     model = _Model(config.latent_size, config.model_size, num_actions, config.num_atoms)
     net = networks.make(network, spec, (head,))
     static = _Static(config, net, model, search.support(config), search.signed_discount(config, spec))
-    return agents.Agent(
+    agent = agents.Agent(
         init=functools.partial(_init, static),
         init_carry=net.initial,
         act=functools.partial(_act, static),
@@ -144,6 +145,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         target=agents.copy_target if config.target_values or config.reanalyse else agents.no_target,
         first_error=functools.partial(_first_error, static),
     )
+    return opponent_pool.make(agent, config, spec)
 
 
 class _Model(nn.Module):
@@ -298,6 +300,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     plays = ~(over | unknown)
     # A reward teaches where the row that it leaves is known, and the first step behind an end is 0 too.
     teaches_reward = plays[:-1] | over[:-1]
+    chose = plays & opponent_pool.has_policy(found.policy[:last]) if config.pool_size else plays
     drawn = jax.random.randint(action_key, plays[:-1].shape, 0, found.policy.shape[-1])
     by_item = functools.partial(jnp.swapaxes, axis1=0, axis2=1)
     return Batch(
@@ -306,7 +309,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
         by_item(jnp.where(plays[:-1], timestep.reward[1:last], 0.0)),
         by_item(jnp.where(plays, _targets(static, timestep, found.value)[:last], 0.0)),
         by_item(jnp.where(plays[..., None], found.policy[:last], 0.0)),
-        *(by_item(x.astype(jnp.float32)) for x in (teaches_reward, plays | over, plays)),
+        *(by_item(x.astype(jnp.float32)) for x in (teaches_reward, plays | over, chose)),
     )
 
 

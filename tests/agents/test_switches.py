@@ -336,6 +336,7 @@ ALTERED = {
     },
 }
 # Read in evaluation only, needed for a choice that is not the default, or without effect on one device's arithmetic.
+POOL = ("agent.pool_size", "agent.pool_share", "agent.pool_period")
 ELSEWHERE = {
     "ppo": {
         "agent.kl_penalty",
@@ -368,8 +369,9 @@ ELSEWHERE = {
     "iqn": {"agent.evaluation_epsilon", "agent.double"},
     # Of images (tests/agents/test_dreamer.py).
     "dreamer": {"agent.channels"},
-    "muzero": {"agent.considered_actions", "agent.value_scale"},
-    "alphazero": {"agent.dirichlet_alpha", "agent.dirichlet_fraction", "agent.temperature"},
+    # Of games for two (tests/agents/test_opponent_pool.py).
+    "muzero": {"agent.considered_actions", "agent.value_scale", *POOL},
+    "alphazero": {"agent.dirichlet_alpha", "agent.dirichlet_fraction", "agent.temperature", *POOL},
 }
 BASE = {
     "ppo": {"network.shared": False},

@@ -289,6 +289,10 @@ def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width
         raise UsageError(flag, f" does not divide the {width} environments of an actor; valid: {valid}")
     if parts.num_agents > 1:
         raise UsageError(flag, f": {environment.spec.name} has {parts.num_agents} agents, who act together; valid: 0")
+    if parts.agent.acts_together:
+        raise UsageError(
+            flag, ": this agent tells environments apart by their places, so that all act together; valid: 0"
+        )
     if parts.agent.keeps_sequences and parts.agent.staleness != "any":
         raise UsageError(flag, ": this recurrent policy keeps its parameters for a whole unroll; valid: 0")
     if parts.replay.keeps_rows and parts.mesh.shape["devices"] > 1:
