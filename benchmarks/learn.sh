@@ -85,6 +85,12 @@ study rainbow_parts 5 --setting="Rainbow: --system=rainbow" \
   --setting="DQN with distribution: --system=dqn --agent.num_atoms=51 $atoms" \
   --setting="DQN with noise: --system=dqn --agent.noise=0.5 $no_epsilon" -- $breakout \
   --layout.unroll_length=4 --learner.target_period=250
+# Less of it: σ₀ is .5 in the papers, and .1 in Dopamine's and Kaixhin's code.
+study rainbow_noise 5 --setting="Rainbow, noise .1: --system=rainbow --agent.noise=0.1" \
+  --setting="Rainbow, noise .02: --system=rainbow --agent.noise=0.02" \
+  --setting="DQN, noise .1: --system=dqn --agent.noise=0.1 $no_epsilon" \
+  --setting="DQN, noise .02: --system=dqn --agent.noise=0.02 $no_epsilon" -- $breakout \
+  --layout.unroll_length=4 --learner.target_period=250
 # A memory of 60 steps, longer than the 40 that are taught at once.
 memory="--system=r2d2 --layout=anakin --agent.taught=40 --network.forget_bias=4"
 study memory_replays 5 --setting="R2D2: $memory --agent.burn_in=20" \
@@ -222,6 +228,10 @@ study memory_chain_100 5 --setting="GTrXL: --network.core=gtrxl --network.core_l
 study critic_sees_more 5 --setting="critic sees the target: --network.value_inputs=state,target" \
   --setting="critic sees what the policy sees: --network.value_inputs=state" -- --system=ppo --env=toy:reach \
   --steps=50_000 --network.policy_inputs=state --evaluation.interval_steps=5_000
+# A load that lasts an episode, which the policy does not see: the critic does or does not.
+study critic_sees_load 5 --setting="critic sees the load: --network.value_inputs=state,load" \
+  --setting="critic sees what the policy sees: --network.value_inputs=state" -- --system=ppo --env=toy:load \
+  --steps=50_000 --env.params.length=20 --evaluation.interval_steps=5_000
 # A goal of two categories beside a picture: seen by an encoder for each leaf, or not seen.
 study trees_choice 5 --setting="every leaf:" --setting="one leaf: --network.policy_inputs=seen --network.value_inputs=seen" -- \
   --system=ppo --env=toy:choices --steps=100_000

@@ -245,6 +245,25 @@ def test_step_with_one_action_for_the_whole_batch() -> None:
     np.testing.assert_array_equal(timestep.reward, [2.0, 2.0, 2.0])
 
 
+def test_a_load_lasts_an_episode_and_is_for_a_critic_alone() -> None:
+    environment = environments.make("toy:load", {"length": "4"})
+    keys, actions = jax.random.split(jax.random.key(0), 64), jax.random.uniform(jax.random.key(1), (12, 64, 1))
+    state, first = jax.vmap(environment.reset)(keys)
+    steps = jax.jit(lambda: jax.lax.scan(jax.vmap(environment.step), state, actions)[1])()
+    load, target = (
+        np.concatenate([first.observation[name][None], steps.observation[name]])[..., 0] for name in ("load", "state")
+    )
+    assert (steps.step_type == types.LAST).sum(0).tolist() == [2] * 64
+    assert (steps.discount == 1).all()
+    np.testing.assert_allclose(steps.reward[:4], -abs(actions[:4, :, 0] - target[:4]) - load[:4], rtol=1e-6)
+    # Four steps and the state that they end in; one more row begins the next episode.
+    assert (load[:5] == load[0]).all() and (load[5:10] == load[5]).all()
+    assert len({*load[0].tolist(), *load[5].tolist()}) == 128
+    assert 0 <= load.min() < 1 and 9 < load.max() <= 10
+    assert -1 <= target.min() < -0.9 and 0.9 < target.max() <= 1
+    assert environment.spec.privileged == "load"
+
+
 def test_a_program_for_accelerators_has_no_branch() -> None:
     environment = environments.make("toy:walk")
     state = jax.eval_shape(jax.vmap(environment.reset), jax.random.split(jax.random.key(0), 4))[0]

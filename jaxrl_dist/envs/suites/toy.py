@@ -11,9 +11,10 @@ from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "toy"
-ENVIRONMENTS = ("episode", "time_limit", "both", "walk", "choice", "choices", "reach", "team")
+ENVIRONMENTS = ("episode", "time_limit", "both", "walk", "choice", "choices", "reach", "load", "team")
 # Numbers of values of the two numbers of a goal.
 _GOAL = (3, 2)
+_HEAVIEST = 10.0
 # Agents of a team, and their actions.
 _TEAM = 3
 
@@ -27,10 +28,13 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     the steps before this one. `time_limit` is the same, truncated after 7; `both` terminates and is truncated there at
     once. `walk` is truncated after 7 and has random first states and steps, so its numbers tell the keys apart.
 
-    Three have observations that are trees. In `choice` an action is one of six, and 1 is the reward for that of a goal,
+    Four have observations that are trees. In `choice` an action is one of six, and 1 is the reward for that of a goal,
     two numbers that are categories; one of the others is illegal, costs 1, and is counted in the state. A picture and
     a number say nothing. In `choices` the action is the two numbers. In `reach` an action of two reals is worth its
     distance from `target`, with −1, of which `state` is only the first number.
+
+    In `load` an action of one real is worth its distance from `state`, with −1, and every step costs the `load`, too,
+    which is drawn once for an episode, from 0 to 10, and is for a critic alone.
 
     `team` has three agents, of which agent a terminates 2a steps before the last, which is truncated. All see a `goal`,
     drawn anew in each step, as a number, and their index as `agent`; 1 is the reward of agent a for the action
@@ -67,6 +71,9 @@ def bare(name: str, length: int) -> envs.BareEnvironment:
     if name == "reach":
         spec = spec._replace(action=types.BoxSpace((2,), -1.0, 1.0), family="continuous")
         return envs.BareEnvironment(_reach_reset, functools.partial(_reach_step, length=length), spec)
+    if name == "load":
+        spec = spec._replace(action=types.BoxSpace((1,), -1.0, 1.0), family="continuous", privileged="load")
+        return envs.BareEnvironment(_load_reset, functools.partial(_load_step, length=length), spec)
     if name == "walk":
         return envs.BareEnvironment(_walk_reset, functools.partial(_walk_step, length=length), spec)
     step = functools.partial(
@@ -154,6 +161,23 @@ def _reach_step(key: Array, state: tuple[Array, Array], action: Array, *, length
     (after, _), observation = _reach_reset(key)
     reward = -jnp.abs(action - target).sum()
     return envs.Transition((after, steps + 1), observation, reward, jnp.bool_(False), steps + 1 >= length)
+
+
+def _load_reset(key: Array) -> tuple[tuple[Array, Array, Array], ArrayTree]:
+    target_key, load_key = jax.random.split(key)
+    return _load_drawn(target_key, _HEAVIEST * jax.random.uniform(load_key, (1,)), jnp.int32(0))
+
+
+def _load_drawn(key: Array, load: Array, steps: Array) -> tuple[tuple[Array, Array, Array], ArrayTree]:
+    target = jax.random.uniform(key, (1,), minval=-1.0, maxval=1.0)
+    return (target, load, steps), {"load": load, "state": target}
+
+
+def _load_step(key: Array, state: tuple[Array, Array, Array], action: Array, *, length: int) -> envs.Transition:
+    target, load, steps = state
+    after, observation = _load_drawn(key, load, steps + 1)
+    reward = -jnp.abs(action - target).sum() - load.sum()
+    return envs.Transition(after, observation, reward, jnp.bool_(False), steps + 1 >= length)
 
 
 def _team_reset(key: Array, *, length: int) -> tuple[tuple[Array, Array], ArrayTree]:
