@@ -206,7 +206,7 @@ def _cell(text: str) -> str:
 
 def results(name: str) -> str:
     """Returns the rows of docs/results.md about a system."""
-    found = [*_studies(name), *_canon(name), *_real_actions(name)]
+    found = [*_studies(name), *_canon(name), *_real_actions(name), *_zoo(name)]
     if not found:
         return "Nothing was measured yet."
     lines = [_SCORED, ""]
@@ -283,6 +283,16 @@ def _real_actions(name: str) -> Iterator[Result]:
     for system, scored, lowest, reached in rows("Real actions"):
         if system.partition(",")[0] == TITLES[name]:
             yield Result("`canon_pendulum`", "Pendulum-v1", "5", "15k", scored, lowest, f"≥ −200 from {reached}", "–")
+
+
+def _zoo(name: str) -> Iterator[Result]:
+    """Yields the rows of the zoo, whose table is there only once a row was run."""
+    section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n### A zoo\n")[2]
+    if "| preset |" not in section.partition("\n### ")[0]:
+        return
+    for preset, task, steps, scored, lowest, minutes, _ in rows("A zoo"):
+        if preset.strip("`").partition("/")[0] == name:
+            yield Result("`zoo`", task, "5", steps, scored, lowest, f"preset {preset}", minutes)
 
 
 def drawing() -> Any:

@@ -1,0 +1,123 @@
+"""Trains the zoo, presets whose results and curves are kept: `python benchmarks/zoo.py [--rows=ppo/] [--minutes=60]`.
+
+Each row trains a preset with five seeds, in one program where its layout trains them together. A row that is in
+`zoo.jsonl` is not run again. Of a new one the curves are written to `reference/`, the result into the preset, and the
+table of all rows into docs/results.md; `python tests/test_docs.py` and `python docs/figures/curves.py` do the pages.
+"""
+
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import jsonl  # noqa: E402
+
+from jaxrl_dist.analysis import reference  # noqa: E402
+from jaxrl_dist.runs import aggregate, display, software, view  # noqa: E402
+from jaxrl_dist.settings import presets  # noqa: E402
+from jaxrl_dist.systems import catalogue, training_flags  # noqa: E402
+
+TABLE = HERE / "zoo.jsonl"
+RESULTS = HERE.parent / "docs" / "results.md"
+SEEDS = 5
+MARKERS = "<!-- zoo: written by `python benchmarks/zoo.py` -->\n", "<!-- end of zoo -->\n"
+ROWS = (
+    *("ppo/acrobot", "a2c/acrobot", "impala/acrobot", "pqn/acrobot", "dqn/acrobot"),
+    *("ppo/catch", "a2c/catch", "impala/catch", "pqn/catch", "dqn/catch", "qr_dqn/catch", "rainbow/catch"),
+    *("ppo/pendulum", "ppo/mountain_car_continuous", "ppo/lunar_lander", "ppo/bipedal_walker"),
+    *("ppo/asterix", "ppo/freeway", "ppo/space_invaders", "pqn/breakout", "pqn/asterix", "pqn/space_invaders"),
+    *("ppo/four_rooms", "ppo/discounting_chain"),
+    *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
+    *("ppo/reacher", "ppo/mujoco_ant"),
+)
+
+
+def train(name: str) -> dict[str, Any]:
+    """Trains all seeds of a preset, writes their curves, and returns the row."""
+    settings = training_flags.parse((f"--preset={name}",)).settings
+    assert settings is not None
+    together = settings.row.layout(settings["layout"]).seeds_together
+    programs = [(0, SEEDS)] if together else [(seed, 1) for seed in range(SEEDS)]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for first, number in programs:
+            flags = (f"--preset={name}", f"--seed={first}", f"--num_seeds={number}", f"--out={folder}/{first}")
+            script = HERE.parent / "scripts" / "train.py"
+            subprocess.run([sys.executable, script, *flags], check=True, stdout=subprocess.DEVNULL)
+        wall_s = time.monotonic() - start
+        views = [view.read(pathlib.Path(folder, str(first))) for first, _ in programs]
+        reference.write(HERE / "reference", reference_name(name), views)
+    returns = [value for one in views for value in one.summary["eval_return_per_seed"]]
+    steps = max(one.env_steps for one in views)
+    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}
+
+
+def reference_name(preset: str) -> str:
+    """Returns the name of the curves of a preset, TASK_SYSTEM.
+
+    Example:
+        >>> import zoo
+        >>> zoo.reference_name("ppo/acrobot")
+        'acrobot_ppo'
+    """
+    system, _, task = preset.partition("/")
+    return f"{task}_{system}"
+
+
+def scored(row: Mapping[str, Any]) -> str:
+    """Returns the interquartile mean of a row with its 95 % interval."""
+    returns = np.array(row["returns"])
+    centre, (low, high) = float(aggregate.interquartile_mean(returns)), aggregate.interval(returns)
+    return f"{centre:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def table() -> str:
+    """Returns the lines of the table of all rows."""
+    lines = [
+        "| preset | task | steps | return, IQM [95 %] | lowest seed | minutes | commit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in jsonl.read(TABLE).items():
+        task = presets.load(name, catalogue.PRESETS).settings["env"].value
+        cells = (f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row), f"{min(row['returns']):.4g}")
+        lines.append("| " + " | ".join((*cells, f"{row['wall_s'] / 60:.1f}", row["commit"][:7])) + " |")
+    return re.sub(r"(?<=[ \[])-(?=\d)", "−", "".join(f"{line}\n" for line in lines))
+
+
+def write() -> None:
+    """Writes the table into docs/results.md, and each result into its preset."""
+    start, end = MARKERS
+    before, rest = RESULTS.read_text(encoding="utf-8").split(start)
+    RESULTS.write_text(f"{before}{start}\n{table()}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    for name, row in jsonl.read(TABLE).items():
+        file = catalogue.PRESETS / f"{name}.flags"
+        told = f"# Result: {scored(row)}, {len(row['returns'])} seeds (docs/results.md, zoo)."
+        file.write_text(re.sub(r"^# Result: .*$", told, file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+def main() -> None:
+    """Runs what is missing, and writes what changes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
+    for name in jsonl.chosen({name: name for name in ROWS}, options.rows):
+        if name not in jsonl.read(TABLE) and time.monotonic() < end:
+            jsonl.put(TABLE, ROWS, name, train(name))
+            print(name, scored(jsonl.read(TABLE)[name]), file=sys.stderr, flush=True)
+    write()
+
+
+if __name__ == "__main__":
+    main()

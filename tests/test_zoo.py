@@ -1,0 +1,59 @@
+"""The zoo: its rows are presets, and what was measured stands in its table, in the preset, and in the document."""
+
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_dist.analysis import reference
+from jaxrl_dist.systems import catalogue
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def zoo(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import zoo
+
+    return zoo
+
+
+def test_every_row_is_a_preset_of_one_task(zoo: Any) -> None:
+    assert len(set(zoo.ROWS)) == len(zoo.ROWS) and set(zoo.ROWS) <= set(catalogue.preset_names())
+    assert zoo.reference_name("ppo/lunar_lander") == "lunar_lander_ppo"
+
+
+def test_what_was_measured_stands_everywhere(zoo: Any) -> None:
+    table = zoo.jsonl.read(zoo.TABLE)
+    assert set(table) <= set(zoo.ROWS)
+    assert zoo.table() in zoo.RESULTS.read_text(encoding="utf-8")
+    references = {one.name: one for one in reference.read_all(ROOT / "benchmarks" / "reference")}
+    for name, row in table.items():
+        curve = references[zoo.reference_name(name)]
+        np.testing.assert_allclose(curve.returns[-1], row["returns"], rtol=1e-4, atol=1e-4)
+        assert f"# Result: {zoo.scored(row)}, " in (catalogue.PRESETS / f"{name}.flags").read_text(encoding="utf-8")
+
+
+def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = (catalogue.PRESETS / "ppo" / "acrobot.flags").read_text(encoding="utf-8")
+    (tmp_path / "presets" / "ppo").mkdir(parents=True)
+    (tmp_path / "presets" / "ppo" / "acrobot.flags").write_text(preset, encoding="utf-8")
+    start, end = zoo.MARKERS
+    (tmp_path / "results.md").write_text(f"before\n{start}old\n{end}after\n", encoding="utf-8")
+    row = {"row": "ppo/acrobot", "returns": [-90.0, -80.0, -70.0, -100.0, -85.0], "steps": 500_000, "wall_s": 90}
+    (tmp_path / "zoo.jsonl").write_text(json.dumps(row | {"commit": "0123456789"}) + "\n", encoding="utf-8")
+    monkeypatch.setattr(zoo, "TABLE", tmp_path / "zoo.jsonl")
+    monkeypatch.setattr(zoo, "RESULTS", tmp_path / "results.md")
+    monkeypatch.setattr(zoo.catalogue, "PRESETS", tmp_path / "presets")
+    zoo.write()
+    # Without the lowest and the highest: (90 + 85 + 80) / 3.
+    wanted = "| `ppo/acrobot` | `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 1.5 | 0123456 |"
+    text = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{start}\n| preset |") and text.endswith(f"\n{end}after\n") and "old" not in text
+    assert wanted in text
+    written = (tmp_path / "presets" / "ppo" / "acrobot.flags").read_text(encoding="utf-8")
+    assert "# Result: -85 [-95, -73.33], 5 seeds (docs/results.md, zoo).\n" in written
+    assert len(written.splitlines()) == len(preset.splitlines())
