@@ -6,7 +6,6 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
-import marks
 import numpy as np
 import pytest
 
@@ -48,7 +47,8 @@ def inputs(batch: Any, key: int = 2) -> types.LossInputs:
     return types.LossInputs(batch, (), jax.random.key(key), jnp.float32(0), types.LOCAL)
 
 
-@pytest.mark.parametrize("core", marks.some(["identity", "lstm"], slow={"lstm"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["identity", "lstm"])
 def test_agents_apart_are_as_many_agents_alone(core: str) -> None:
     network = networks.Config(torso="mlp", hidden_sizes=(8,), shared=False, core=core, core_size=4)
     together = mappo.make(CONFIG, team().spec, network)

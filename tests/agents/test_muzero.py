@@ -6,6 +6,7 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from fakes import calls
@@ -109,7 +110,7 @@ def _timestep(observation: Any) -> types.TimeStep:
     return types.TimeStep(rows.astype(jnp.int8), rows, rows + 1, observation, ())
 
 
-@pytest.mark.parametrize("kind", ["muzero", "gumbel"])
+@pytest.mark.parametrize("kind", marks.some(["muzero", "gumbel"], slow={"muzero"}))
 def test_actors_explore_and_evaluation_does_not(kind: str) -> None:
     config = muzero.Config(**{**vars(TINY), "search": kind, "value_bound": 5.0})
     agent = muzero.make(config, SPEC, NETWORK)

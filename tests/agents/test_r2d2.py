@@ -85,7 +85,14 @@ def test_loss_gradient_and_priority_are_those_of_the_paper(name):
     assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
 
 
-@pytest.mark.parametrize("changes", [{}, {"rescale_values": False, "clip_rewards": 1.0}, {"dueling": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"rescale_values": False, "clip_rewards": 1.0},
+        pytest.param({"dueling": False}, marks=pytest.mark.slow),
+    ],
+)
 def test_what_the_actor_saw_gives_the_priority_that_the_learner_finds(changes):
     agent = r2d2.make(r2d2.Config(**LENGTHS, discount=0.9, **changes), SPEC, NETWORK)
     params = agent.init(jax.random.key(0))

@@ -220,6 +220,7 @@ def test_parameters_may_be_held_for_an_episode() -> None:
     assert run.metrics.updates == run.metrics.layout["taken"][0] > 3
 
 
+@pytest.mark.slow
 def test_a_rollback_ends_what_is_held_for_an_episode() -> None:
     settings = {**DQN, "layout.exchange": "episode", "env.num_envs": 2, "replay.min_size": 4, "replay.batch_size": 4}
     settings |= {"replay.samples_per_insert": 1.0, "layout.kept_versions": 3}

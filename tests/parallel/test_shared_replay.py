@@ -108,6 +108,7 @@ def test_unrolls_that_came_without_a_sample_are_resumed_without_one(
         run.layout.close()
 
 
+@pytest.mark.slow
 def test_who_waits_is_answered_in_the_same_order_in_a_resumed_run(tmp_path: pathlib.Path) -> None:
     """The learner that is answered first draws the sample that is due; those after it are held back."""
     settings = {**KINDS["apart, local"], "layout.gradients_per_apply": 3, "layout.schedule": "virtual"}

@@ -71,6 +71,7 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
 
 
+@pytest.mark.slow
 def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_is_saved(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:

@@ -42,6 +42,7 @@ def test_the_first_weight_of_a_divergence_is_that_of_the_settings(train: conftes
     assert_equal(params._replace(statistics=params.statistics._replace(own=given.statistics.own)), given)
 
 
+@pytest.mark.slow
 def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(train: conftest.Train) -> None:
     origin = train("dppo", folder="before", sweep="learner.learning_rate=1e-4,1e-3").folder
     _, state, given = started(origin, "dppo", sweep="learner.learning_rate=1e-2,1e-1", **{"agent.kl_penalty": 7.0})

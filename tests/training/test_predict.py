@@ -7,6 +7,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import numpy as np
 import pytest
 
@@ -61,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marks.some(CASES.keys(), slow={"frames", "memory"}))
 def test_it_acts_as_in_evaluation_one_by_one_and_many_at_once(tmp_path: pathlib.Path, case: str) -> None:
     system, env, settings = CASES[case]
     one = varied(loaded(tmp_path, system, env, **settings))
@@ -121,6 +122,7 @@ def test_draws_are_those_of_the_end_of_training(tmp_path: pathlib.Path) -> None:
     assert (drawn != greedy).mean() == pytest.approx(0.125, abs=4 * np.sqrt(0.125 * 0.875 / 4000))
 
 
+@pytest.mark.slow
 def test_of_a_ladder_the_last_environment_draws(tmp_path: pathlib.Path) -> None:
     """Its ε is .4⁸ = .0007; that of the first is .4, which would change a fifth of the actions."""
     one = loaded(tmp_path, "r2d2", **{"agent.ladder_base": 0.4, "agent.ladder_exponent": 7.0})

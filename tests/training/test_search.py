@@ -161,6 +161,7 @@ def test_the_script_refuses_what_cannot_be(tmp_path: pathlib.Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_optuna_is_told_of_every_trial(
     tmp_path: pathlib.Path, train_command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -240,7 +240,8 @@ def test_a_folder_that_is_slow_or_away_ends_all_and_keeps_the_checkpoint_before(
     assert not test_faults.temporary_folders(tmp_path)
 
 
-@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
 def test_a_signal_to_any_process_saves_all(index: int, tmp_path: pathlib.Path) -> None:
     started = start(tmp_path, *ANAKIN, *LONG)
     test_faults.wait_for_checkpoints(tmp_path)

@@ -211,6 +211,7 @@ def test_a_failed_cell_is_named_and_the_others_run(tmp_path: pathlib.Path, train
     assert any("exit code 1: the reason" in line for line in said)
 
 
+@pytest.mark.slow
 def test_separate_seeds_are_processes_of_their_own(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     (tmp_path / "fail").write_text("seed4")
     separate = plan(tmp_path, settings=SETTINGS[:1], num_seeds=3, first_seed=3, separate_seeds=True)

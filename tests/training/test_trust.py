@@ -332,6 +332,7 @@ def test_the_current_folder_is_last_where_a_command_may_name_a_module_of_it(
     assert sys.path == ["package", "standard library", *[""] * here]
 
 
+@pytest.mark.slow
 def test_no_file_of_the_current_folder_takes_the_place_of_a_module(
     tmp_path: pathlib.Path, ran: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
