@@ -80,10 +80,11 @@ def test_environments_keep_the_rules(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ON_DEVICE)
 def test_every_environment_can_be_traced(name: str, tmp_path: pathlib.Path) -> None:
+    need(name)
     params = {"rulesets": rulesets(tmp_path)} if "XLand" in name else {}
     if name.partition(":")[2] in MODULES["playground"].ROBOTS:
         params = {"models": menagerie(name)}
-    environment = made(name, **params)
+    environment = envs.make(name, params)
     state, timestep = jax.eval_shape(environment.reset, jax.random.key(0))
     action, num_agents = environment.spec.action.struct, environment.spec.num_agents
     if num_agents > 1:
