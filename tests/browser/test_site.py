@@ -34,7 +34,8 @@ def test_the_search_answers_from_disk(chromium: Any, site: pathlib.Path, size: t
             page.click("label[for=__navigation]:visible")
         page.fill("input[name=q]", "policy_lag")
         page.press("input[name=q]", "Enter")
-        page.wait_for_selector("ul.search li a")
+        # What is found is shown one by one, and counted at the end.
+        page.wait_for_selector("#search-results p.search-summary:not(:empty)")
         links = page.eval_on_selector_all("ul.search li a", "links => links.map(link => link.pathname)")
         assert {"flags", "metrics"} <= {pathlib.PurePath(link).stem for link in links}
         page.click("ul.search li a[href*='metrics.html'] >> nth=0")
