@@ -15,7 +15,7 @@ TASKS = {"discrete": "gymnax:CartPole-v1", "bounded": "gymnax:Pendulum-v1"}
 ANAKIN = [name for name, row in systems.SYSTEMS.items() if "anakin" in row.layout_names and name != "es"]
 # Name -> bytes of the reduction beside the gradients': a prioritised replay has the largest priority of all devices and
 # the least, DPPO its mean divergence, V-MPO the sums of its weights.
-BESIDE = {**dict.fromkeys(("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "dppo"), 8), "vmpo": 20}
+BESIDE = {**dict.fromkeys(("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "muzero", "dppo"), 8), "vmpo": 20}
 # Bytes that join the gradients: means and variances of the inputs of CrossQ's layers, 4 and 16 numbers of two critics.
 AUX = {"crossq": 4 * 2 * 2 * (4 + 16)}
 CODE = """
