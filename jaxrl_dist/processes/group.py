@@ -102,7 +102,7 @@ def begun(group: Group) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if place.index == 0:
             stack.enter_context(service.started(place.address, place.count, group.heartbeat_s))
-        _connect(place, group.heartbeat_s)
+        _connect(place)
         stack.callback(_disconnect)
         yield
 
@@ -145,7 +145,7 @@ def _is_alone_on_its_machine() -> bool:
     return re.fullmatch(r"1(\(x\d+\))?", said) is not None
 
 
-def _connect(place: Place, heartbeat_s: float) -> None:
+def _connect(place: Place) -> None:
     """Connects to the service, and waits for all processes to do so.
 
     As `jax.distributed.initialize` does, but for the service, and for JAX's handler of SIGTERM, which would replace
@@ -162,13 +162,12 @@ def _connect(place: Place, heartbeat_s: float) -> None:
         jax.config.update("jax_rocm_visible_devices", visible)
     state = agreement.state()
     state.coordinator_address, state.num_processes, state.process_id = place.address, place.count, place.index
-    # At its own timeout the client aborts the process with a stack of C++.
     state.client = _jax.get_distributed_runtime_client(
         place.address,
         place.index,
         init_timeout=round(START_S) + 60,
         use_compression=True,
-        heartbeat_timeout=max(1, round(heartbeat_s)),
+        heartbeat_timeout=service.QUIET_S,
     )
     missing = f"not all {place.count} processes have begun within {START_S:.0f} s: start each of them"
     timer = threading.Timer(START_S, watch.leave_at_once, (missing,))

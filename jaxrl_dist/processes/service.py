@@ -17,6 +17,9 @@ from jaxrl_dist import errors
 # Seconds for which the service outlives process 0, by the last word that it gets from there: at the end of a run all
 # others are about to leave it, which takes a call, and after an end by the watch they end, too.
 _STAYS_S = {"over": 1.5, "left": 5.0}
+# JAX's own heartbeats count as missed after so long, which is never: a client that misses them aborts its process with
+# a stack of C++, and one that was stopped and goes on did so before the watch could end it with a line.
+QUIET_S = 30 * 24 * 3600
 # Those that this process has started.
 _services: list["subprocess.Popen[str]"] = []
 
@@ -28,7 +31,7 @@ def started(address: str, num_processes: int, heartbeat_s: float) -> Iterator[No
     Args:
         address: HOST:PORT to listen at.
         num_processes: number of processes that will connect.
-        heartbeat_s: seconds without a sign of life after which one counts as dead.
+        heartbeat_s: seconds without a sign of life after which the watch of another counts one as dead.
 
     Raises:
         UsageError: the address cannot be listened at.
@@ -83,7 +86,7 @@ def serve(address: str, num_processes: int, heartbeat_s: float) -> None:
     Args:
         address: HOST:PORT to listen at, and at no other address of the machine.
         num_processes: number of processes that will connect.
-        heartbeat_s: seconds without a sign of life after which one counts as dead.
+        heartbeat_s: seconds after which the watch of the others sees that process 0 is dead.
     """
     from jaxlib import _jax
 
@@ -98,10 +101,9 @@ def serve(address: str, num_processes: int, heartbeat_s: float) -> None:
     except OSError as error:
         print(error.strerror or error, flush=True)
         return
-    whole_s = max(1, round(heartbeat_s))
     # "Recoverable": it does not end the others when one dies, and so they can say why they end.
     service = _jax.get_distributed_runtime_service(
-        listens_at, num_processes, heartbeat_timeout=whole_s, shutdown_timeout=5, recoverable=True
+        listens_at, num_processes, heartbeat_timeout=QUIET_S, shutdown_timeout=5, recoverable=True
     )
     print("listens", flush=True)
     # Without a word process 0 was killed, and the others take as long as that to see it.
