@@ -234,7 +234,9 @@ def unimix(logits: Array, share: float) -> Array:
         >>> print(jnp.exp(distributions.unimix(jnp.array([99.0, 0.0]), share=0.5)))
         [0.75 0.25]
     """
-    return jnp.log((1 - share) * jax.nn.softmax(logits) + share / logits.shape[-1])
+    # In the type of the logits, as a member of a sweep computes it.
+    weight = jnp.asarray(share, logits.dtype)
+    return jnp.log((1 - weight) * jax.nn.softmax(logits) + weight / logits.shape[-1])
 
 
 def straight_through(logits: Array, key: Array) -> Array:
