@@ -81,6 +81,21 @@ def test_a_time_limit_counts_moves_of_both() -> None:
     assert kinds == [(types.MID, 1.0), (types.LAST, 1.0)]
 
 
+def test_games_open_with_moves_that_are_drawn() -> None:
+    keys = jax.random.split(jax.random.key(0), 4_000)
+    environment = wrappers.auto_reset(pgx.adapt_self_play(Sticks(4, 0), "sticks", random_moves=2))
+    state, timestep = jax.vmap(environment.reset)(keys)
+    left, player = np.asarray(timestep.observation["observation"]).T.astype(int)
+    # None, one or two moves of one or two sticks each, but none that ends the game: 2 + 2 of 4 sticks are 2.
+    pairs, counts = np.unique(np.stack([left, player]), axis=1, return_counts=True)
+    wanted = {(4, 0): 1 / 3, (3, 1): 1 / 6, (2, 1): 1 / 6 + 1 / 12, (2, 0): 1 / 12, (1, 0): 1 / 6}
+    found = dict(zip(map(tuple, pairs.T.tolist()), counts / len(keys), strict=True))
+    assert found == pytest.approx(wanted, abs=0.03)
+    assert (np.asarray(state.environment.steps) == 0).all() and (timestep.step_type == types.FIRST).all()
+    _, none = jax.vmap(wrappers.auto_reset(pgx.adapt_self_play(Sticks(4, 0), "sticks")).reset)(keys[:9])
+    assert (np.asarray(none.observation["observation"]) == [4, 0]).all()
+
+
 def test_states_of_self_play_are_those_of_the_environment_that_is_scored() -> None:
     own, scored = (wrappers.auto_reset(adapt(Sticks(5, 1), "sticks")) for adapt in (pgx.adapt_self_play, pgx.adapt))
     mine, other = (jax.eval_shape(one.reset, jax.random.key(0)) for one in (own, scored))

@@ -2,7 +2,8 @@
 
 In a game for two, the agent is one player, and the environment plays uniformly random legal moves for the other; each
 game draws who begins. With `opponent=self` the agent plays both players of a board game in turn, and only its
-evaluation is against random moves. The leaf `action_mask` of an observation says which actions are legal, so agents
+evaluation is against random moves; `random_moves` of both open its games, so that it learns what to do behind openings
+that it would not play. The leaf `action_mask` of an observation says which actions are legal, so agents
 play no other; by PGX's own rule an illegal action loses the game at once.
 """
 
@@ -41,7 +42,7 @@ ENVIRONMENTS = (
     "tic_tac_toe",
 )
 
-_DEFAULTS = {"max_steps": 0, "opponent": "random"}
+_DEFAULTS = {"max_steps": 0, "opponent": "random", "random_moves": 0}
 _OPPONENTS = ("random", "self")
 _AGENT = 0
 # Games in which each move is followed by one of the other player, and what one wins the other loses.
@@ -68,7 +69,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 
     Args:
         name: one of `ENVIRONMENTS`.
-        params: `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX; `opponent`, random or self.
+        params: `max_steps`, the time limit in steps of the agent, 0 for none, as in PGX; `opponent`, random or self;
+            `random_moves`, with `opponent=self`: each game is opened by 0 to so many, drawn for each, which are no
+            steps.
 
     Raises:
         errors.UsageError: unknown parameter, or a value that does not fit; or self-play of another game than a board
@@ -77,16 +80,20 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     """
     library = importlib.import_module("pgx")
     values = {**_DEFAULTS, **parameters.parse_params(params, _DEFAULTS, f"{_NAME}:{name}")}
-    parameters.check_least(values, {"max_steps": 0})
+    parameters.check_least(values, {"max_steps": 0, "random_moves": 0})
     parameters.check_choice("opponent", values["opponent"], _OPPONENTS)
     game, max_steps = library.make(name), values["max_steps"]
     against_random = wrappers.auto_reset(adapt(game, name, max_steps))
     if values["opponent"] == "random":
+        if values["random_moves"]:
+            why = "they open games against oneself; valid: 0, or env.params.opponent=self"
+            raise parameters.refused("random_moves", values["random_moves"], why)
         return against_random
     if name not in _WON_OR_LOST:
         why = f"self-play is for games of two who move in turn: {', '.join(_WON_OR_LOST)}"
         raise parameters.refused("opponent", "self", why)
-    return wrappers.auto_reset(adapt_self_play(game, name, max_steps))._replace(evaluation=against_random)
+    against_itself = wrappers.auto_reset(adapt_self_play(game, name, max_steps, values["random_moves"]))
+    return against_itself._replace(evaluation=against_random)
 
 
 def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
@@ -119,17 +126,20 @@ def adapt(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
     return envs.BareEnvironment(reset, step, _spec(game, name, max_steps))
 
 
-def adapt_self_play(game: Any, name: str, max_steps: int = 0) -> envs.BareEnvironment:
+def adapt_self_play(game: Any, name: str, max_steps: int = 0, random_moves: int = 0) -> envs.BareEnvironment:
     """Gives a game of PGX's for two players who move in turn the interface of a bare environment that moves for nobody.
 
     Args:
         game: PGX's environment.
         name: name without that of the suite.
         max_steps: time limit in moves of both, 0 for none.
+        random_moves: a game is opened by 0 to so many; fewer than end one.
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state = game.init(key)
+        if random_moves:
+            state = _opened(game, state, random_moves, jax.random.fold_in(key, 1))
         return State(state, jnp.int32(0)), _observed(game, state, state.current_player)
 
     def step(key: Array, state: State, action: Array) -> envs.Transition:
@@ -143,6 +153,21 @@ def adapt_self_play(game: Any, name: str, max_steps: int = 0) -> envs.BareEnviro
         )
 
     return envs.BareEnvironment(reset, step, _spec(game, name, max_steps)._replace(players=2))
+
+
+def _opened(game: Any, state: Any, most: int, key: Array) -> Any:
+    """Plays 0 to `most` random moves, each number of them as often, while the game goes on.
+
+    Source: Wu 2019, "Accelerating self-play learning in Go" (KataGo's games open with moves that are drawn).
+    """
+    count_key, *keys = jax.random.split(key, most + 1)
+    count = jax.random.randint(count_key, (), 0, most + 1)
+    for i, move_key in enumerate(keys):
+        act_key, step_key = jax.random.split(move_key)
+        after = game.step(state, _random_action(act_key, state.legal_action_mask), step_key)
+        plays = (i < count) & ~after.terminated & ~after.truncated
+        state = jax.tree.map(lambda new, old, plays=plays: jnp.where(plays, new, old), after, state)
+    return state
 
 
 def _spec(game: Any, name: str, max_steps: int) -> types.EnvironmentSpec:
