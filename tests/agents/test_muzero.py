@@ -150,6 +150,17 @@ def test_temperature_falls_in_steps() -> None:
     assert found == [2, 2, 1, 1, 0.5, 0.5]
 
 
+def test_the_first_end_of_a_window_says_what_is_known_behind_it() -> None:
+    first, mid, last = types.FIRST, types.MID, types.LAST
+    # A cut and later an end, an end and later a cut, a first row that is an end, a lost life, and none.
+    kinds = [[mid, last, first, last], [mid, last, first, last], [last, first, mid, last], [mid] * 4, [mid] * 4]
+    discounts = [[1, 1, 1, 0], [1, 0, 1, 1], [0, 1, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1]]
+    over, unknown = muzero._ends(jnp.array(kinds).T, jnp.array(discounts, jnp.float32).T)
+    no, behind, always = [False] * 4, [False, True, True, True], [True] * 4
+    assert np.asarray(over).T.tolist() == [no, behind, no, behind, no]
+    assert np.asarray(unknown).T.tolist() == [behind, no, always, no, no]
+
+
 def test_turns_of_two_players_make_the_discount_negative() -> None:
     config = muzero.Config(**{**vars(TINY), "discount": 0.5, "n_step": 2, "unroll_steps": 1})
     agent = muzero.make(config, SPEC._replace(players=2), NETWORK)
