@@ -201,7 +201,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seed_index", type=int, default=0)
     arguments = parser.parse_args()
-    policy = jaxrl_dist.load(arguments.run, seed_index=arguments.seed_index)
+    # Games begin as the game does, also where training opened them by random moves.
+    policy = jaxrl_dist.load(arguments.run, seed_index=arguments.seed_index, params={"random_moves": "0"})
     policy = searching(policy, arguments.simulations or policy.settings["agent.simulations"])
     name, key = policy.settings["env"].partition(":")[2], jax.random.key(arguments.seed)
     told = {"run": arguments.run, "simulations": policy.settings["agent.simulations"], "opponent": arguments.opponent}
