@@ -12,6 +12,7 @@ from oracles import search as oracle
 
 from jaxrl_dist import envs, networks, types
 from jaxrl_dist.agents import alphazero
+from jaxrl_dist.agents.shared import search
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.training import assemble
 
@@ -49,6 +50,20 @@ def test_loss_and_gradient_are_those_of_the_paper(core: str) -> None:
     gradient = differences.gradient(objective, now)
     differences.assert_same(found.gradient, gradient, rtol=1e-5, atol=1e-6)
     assert min(np.abs(part).max() for part in differences.leaves(gradient)) > 1e-3
+
+
+def test_only_scaled_values_make_noise_a_policy() -> None:
+    def model(network: Any, key: Any, action: Any, state: Any) -> search.Edge:
+        reward = jnp.where(action == 1, 1e-3, 0.0)
+        return search.Edge(reward, jnp.zeros(2), search.Node(jnp.zeros((2, 3)), jnp.zeros(2), state))
+
+    root, found = search.Node(jnp.zeros((2, 3)), jnp.zeros(2), ()), []
+    for is_scaled in (True, False):
+        config = search.Config(search="gumbel", simulations=9, value_scale=1.0, rescale_values=is_scaled)
+        found.append(search.run(config, model, (), jax.random.key(0), root)[1].policy[:, 1])
+    assert (found[0] > 0.99).all()
+    # (50 + 3 or more visits) · 10⁻³ in logits.
+    assert (found[1] > 0.34).all() and (found[1] < 0.36).all()
 
 
 def _nim(sticks: int) -> envs.Environment:

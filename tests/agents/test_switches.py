@@ -224,6 +224,7 @@ ALTERED = {
         "agent.simulations": 5,
         "agent.considered_actions": 1,
         "agent.value_scale": 9.0,
+        "agent.rescale_values": False,
         "agent.value_cost": 0.1,
         "agent.num_atoms": 21,
         "agent.value_bound": 5.0,
@@ -370,7 +371,7 @@ ELSEWHERE = {
     # Of images (tests/agents/test_dreamer.py).
     "dreamer": {"agent.channels"},
     # Of games for two (tests/agents/test_opponent_pool.py).
-    "muzero": {"agent.considered_actions", "agent.value_scale", *POOL},
+    "muzero": {"agent.considered_actions", "agent.value_scale", "agent.rescale_values", *POOL},
     "alphazero": {"agent.dirichlet_alpha", "agent.dirichlet_fraction", "agent.temperature", *POOL},
 }
 BASE = {

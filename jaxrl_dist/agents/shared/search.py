@@ -66,6 +66,13 @@ class Config:
         sweep=True,
         source=f"{_GUMBEL}, section 5 (.1 on Atari, 1 in Go and chess)",
     )
+    rescale_values: bool = setting(
+        True,
+        "gumbel: action values are scaled to [0, 1] by the least and the largest of a node, before value_scale weighs "
+        "them; off where returns have a known range, as in board games, since noise is scaled as well where all are "
+        "equal.",
+        source="mctx, qtransform_completed_by_mix_value",
+    )
     value_cost: float = setting(
         0.25, "Weight of the value's loss.", low=0.0, sweep=True, source=f"{_MUZERO}, appendix H (1 without reanalysis)"
     )
@@ -208,7 +215,11 @@ def _gumbel(mctx: Any, config: Config, temperature: Array | None, *given: Any, *
         **options,
         max_num_considered_actions=config.considered_actions,
         gumbel_scale=0.0 if temperature is None else 1.0,
-        qtransform=functools.partial(mctx.qtransform_completed_by_mix_value, value_scale=config.value_scale),
+        qtransform=functools.partial(
+            mctx.qtransform_completed_by_mix_value,
+            value_scale=config.value_scale,
+            rescale_values=config.rescale_values,
+        ),
     )
 
 
