@@ -66,6 +66,25 @@ def test_only_scaled_values_make_noise_a_policy() -> None:
     assert (found[1] > 0.34).all() and (found[1] < 0.36).all()
 
 
+def test_actors_search_with_noise_at_the_root() -> None:
+    def model(network: Any, key: Any, action: Any, state: Any) -> search.Edge:
+        return search.Edge(jnp.zeros(2), jnp.zeros(2), search.Node(jnp.zeros((2, 3)), jnp.zeros(2), state))
+
+    def policies(temperature: Any, **changes: Any) -> list[Any]:
+        config = search.Config(**{"simulations": 40, "dirichlet_fraction": 0.5, **changes})
+        root = search.Node(jnp.tile(jnp.array([1.0, 0.5, 0.0]), (2, 1)), jnp.zeros(2), ())
+        keys = map(jax.random.key, range(2))
+        return [np.asarray(search.run(config, model, (), k, root, None, temperature)[1].policy) for k in keys]
+
+    one, other = policies(jnp.ones(2))
+    assert np.abs(one - other).max() > 0.1 and np.abs(one[0] - one[1]).max() > 0.1
+    # More of many equal concentrations is nearer to the mean.
+    apart = [np.abs(np.diff(policies(jnp.ones(2), dirichlet_alpha=alpha), axis=0)).max() for alpha in (0.1, 100.0)]
+    assert apart[0] > 3 * apart[1]
+    np.testing.assert_array_equal(*policies(None))
+    np.testing.assert_array_equal(*policies(jnp.ones(2), dirichlet_fraction=0.0))
+
+
 def _nim(sticks: int) -> envs.Environment:
     """Two players take one or two sticks in turn; who takes the last one wins."""
 

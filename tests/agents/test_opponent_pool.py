@@ -75,6 +75,7 @@ def test_past_networks_move_in_turn_in_their_share_of_the_games() -> None:
     assert not theirs[:, :6].any() and theirs[:, 6:].any(0).all() and not theirs[:, 6:].all(0).any()
     np.testing.assert_allclose(policy, np.where(theirs[..., None], 0, np.full((6, B, 3), 1 / 3)), rtol=1e-6)
     np.testing.assert_array_equal(opponent_pool.has_policy(jnp.asarray(policy)), ~theirs)
+    assert opponent_pool.has_policy(jnp.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])).tolist() == [True, False]
     # What the newest network found stays, whoever moves.
     np.testing.assert_allclose(value, np.tile(0.07 * np.arange(B), (6, 1)), rtol=1e-6)
     np.testing.assert_array_equal(carry.own, np.full(B, 6))
