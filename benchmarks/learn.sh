@@ -231,7 +231,7 @@ study critic_sees_more 5 --setting="critic sees the target: --network.value_inpu
 # A load that lasts an episode, which the policy does not see: the critic does or does not.
 study critic_sees_load 5 --setting="critic sees the load: --network.value_inputs=state,load" \
   --setting="critic sees what the policy sees: --network.value_inputs=state" -- --system=ppo --env=toy:load \
-  --steps=300_000 --env.params.length=20 --evaluation.interval_steps=100_000 --evaluation.episodes=4096
+  --steps=300_000 --env.params.length=20 --evaluation.interval_steps=100_000 --evaluation.episodes=16_384
 # A goal of two categories beside a picture: seen by an encoder for each leaf, or not seen.
 study trees_choice 5 --setting="every leaf:" --setting="one leaf: --network.policy_inputs=seen --network.value_inputs=seen" -- \
   --system=ppo --env=toy:choices --steps=100_000
