@@ -20,7 +20,7 @@ CONFIG = mappo.Config(share_parameters=False, scale_rewards=True, normalise_obse
 # Forwarded as they are, since they take trees of parameters as they come, or numbers.
 UNCHANGED = {
     *("init_carry", "staleness", "context", "taught", "lookahead", "keeps_sequences", "gradient", "target", "parts"),
-    *("first_error", "pace", "adopt", "fresh_episodes"),
+    *("first_error", "pace", "adopt", "fresh_episodes", "acts_together"),
 }
 
 

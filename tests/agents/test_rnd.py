@@ -18,7 +18,7 @@ SETTINGS |= {"clip_epsilon": 0.2, "clip_value": 0.0, "normalise_advantage": "non
 SETTINGS |= {"intrinsic_weight": 0.6, "extrinsic_weight": 1.7, "intrinsic_discount": 0.75, "feature_size": 2}
 SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((2,), jnp.float32), types.DiscreteSpace(2), "classic")
 NUMBERS: dict[str, Any] = {"staleness": "own", "context": 1, "taught": 2, "lookahead": 3, "keeps_sequences": True}
-NUMBERS |= {"parts": {}, "fresh_episodes": True, "columns_per_item": 2}
+NUMBERS |= {"parts": {}, "fresh_episodes": True, "columns_per_item": 2, "acts_together": True}
 CASES: dict[str, dict[str, Any]] = {
     "rows": {},
     "minibatch on two devices": {"normalise_advantage": "minibatch", "devices": 2},
