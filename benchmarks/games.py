@@ -58,9 +58,8 @@ def rating(score: Score) -> float:
     return -400 * math.log10(share / (1 - share))
 
 
-def random_move(game: Any, state: Any, key: Any) -> Any:
+def random_move(state: Any, key: Any) -> Any:
     """Moves uniformly among legal moves; i32 [B] of PGX's states [B]."""
-    del game
     return jax.random.categorical(key, search.legal(jnp.zeros(state.legal_action_mask.shape), state.legal_action_mask))
 
 
@@ -93,7 +92,7 @@ def _rollout(game: Any, state: Any, key: Any) -> Any:
     def play(carry: Any) -> Any:
         state, total, key = carry
         key, move_key = jax.random.split(key)
-        after = jax.vmap(game.step)(state, random_move(game, state, move_key))
+        after = jax.vmap(game.step)(state, random_move(state, move_key))
         return after, total + jnp.take_along_axis(after.rewards, player[:, None], 1)[:, 0], key
 
     # Of a game that is over PGX gives no rewards.
@@ -113,9 +112,7 @@ def opponents(policy: Any, game: Any, name: str) -> Iterator[Any]:
             act = functools.partial(policy.agent.evaluate, params)
             yield lambda state, timestep, key, act=act: act(_inputs(policy, timestep, key, state)).action
     else:
-        move = functools.partial(random_move, game)
-        if name == "rollouts":
-            move = functools.partial(by_rollouts, game, simulations)
+        move = random_move if name == "random" else functools.partial(by_rollouts, game, simulations)
         yield lambda state, timestep, key: move(state.environment.game, key)
 
 

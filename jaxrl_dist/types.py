@@ -20,7 +20,7 @@ def short_repr(record: Any) -> str:
     """Writes a record of functions in one line: other fields with their values, then the names of the functions.
 
     Args:
-        record: `NamedTuple`; a mapping in it is written as its keys.
+        record: `NamedTuple`; a mapping in it is written as its keys, and what its field has by default not at all.
 
     Returns:
         Such as `Axis(functions sum, max, gather)`.
@@ -32,6 +32,8 @@ def short_repr(record: Any) -> str:
     """
     values, functions = [], []
     for name, value in record._asdict().items():
+        if not callable(value) and name in record._field_defaults and value == record._field_defaults[name]:
+            continue
         if isinstance(value, type):
             values.append(f"{name}={value.__module__}.{value.__name__}")
         elif callable(value):

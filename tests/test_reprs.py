@@ -14,7 +14,7 @@ def check(record: Any, *words: str) -> None:
     text = repr(record)
     assert text.startswith(f"{type(record).__name__}(") and text.endswith(")")
     assert all(word in text for word in words), text
-    assert "\n" not in text and "<" not in text and len(text) < 300
+    assert "\n" not in text and "<" not in text and len(text) < 270
 
 
 @pytest.mark.parametrize(
