@@ -14,6 +14,7 @@ _NAME = "toy"
 ENVIRONMENTS = ("episode", "time_limit", "both", "walk", "choice", "choices", "reach", "load", "team")
 # Numbers of values of the two numbers of a goal.
 _GOAL = (3, 2)
+# The largest load.
 _HEAVIEST = 10.0
 # Agents of a team, and their actions.
 _TEAM = 3
