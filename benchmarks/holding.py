@@ -8,9 +8,7 @@ the way from random play to the mark. Rows of `holding.jsonl` are not run again;
 
 import argparse
 import pathlib
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import jsonl  # noqa: E402
+import programs  # noqa: E402
 
 from jaxrl_dist.analysis import curves, plots  # noqa: E402
 from jaxrl_dist.runs import metrics, software  # noqa: E402
@@ -96,17 +95,9 @@ def _rows() -> Iterator[tuple[str, Row]]:
 
 def train(row: Row) -> dict[str, Any]:
     """Trains all seeds of a row, and returns what `held` says of their evaluations."""
-    programs, wall_s = [], 0.0
-    for first, number in row.seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            own = (f"--seed={first}", f"--num_seeds={number}", f"--out={folder}/run")
-            every = (f"--evaluation.interval_steps={row.steps // EVALUATIONS}",)
-            start = time.monotonic()
-            script = HERE.parent / "scripts" / "train.py"
-            subprocess.run([sys.executable, script, *row.flags, *every, *own], check=True, stdout=subprocess.DEVNULL)
-            wall_s += time.monotonic() - start
-            programs.append(metrics.read(pathlib.Path(folder, "run")))
-    found = curves.curve(programs)
+    every = f"--evaluation.interval_steps={row.steps // EVALUATIONS}"
+    evaluated, wall_s = programs.train((*row.flags, every), row.seeds, metrics.read)
+    found = curves.curve(evaluated)
     return {**held(found, row.task), "steps": row.steps, "wall_s": round(wall_s), "commit": software.commit()}
 
 

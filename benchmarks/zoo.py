@@ -8,9 +8,7 @@ table of all rows into docs/results.md; `python tests/test_docs.py` and `python 
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import jsonl  # noqa: E402
+import programs  # noqa: E402
 
 from jaxrl_dist.analysis import reference  # noqa: E402
 from jaxrl_dist.runs import aggregate, display, software, view  # noqa: E402
@@ -47,16 +46,9 @@ def train(name: str) -> dict[str, Any]:
     settings = training_flags.parse((f"--preset={name}",)).settings
     assert settings is not None
     together = settings.row.layout(settings["layout"]).seeds_together
-    programs = [(0, SEEDS)] if together else [(seed, 1) for seed in range(SEEDS)]
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        for first, number in programs:
-            flags = (f"--preset={name}", f"--seed={first}", f"--num_seeds={number}", f"--out={folder}/{first}")
-            script = HERE.parent / "scripts" / "train.py"
-            subprocess.run([sys.executable, script, *flags], check=True, stdout=subprocess.DEVNULL)
-        wall_s = time.monotonic() - start
-        views = [view.read(pathlib.Path(folder, str(first))) for first, _ in programs]
-        reference.write(HERE / "reference", reference_name(name), views)
+    seeds = [(0, SEEDS)] if together else [(seed, 1) for seed in range(SEEDS)]
+    views, wall_s = programs.train((f"--preset={name}",), seeds, view.read)
+    reference.write(HERE / "reference", reference_name(name), views)
     returns = [value for one in views for value in one.summary["eval_return_per_seed"]]
     steps = max(one.env_steps for one in views)
     return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}
