@@ -380,6 +380,7 @@ def test_paths_of_the_design_exist(page: str) -> None:
             assert (ROOT / name).exists() or (conftest.PACKAGE / name).exists(), name
 
 
+@pytest.mark.slow
 def test_every_page_and_notebook_is_in_the_site_and_its_search(site: pathlib.Path) -> None:
     searched = (site / "searchindex.js").read_text(encoding="utf-8")
     pages = [page.relative_to(ROOT).with_suffix("").as_posix() for page in DOCUMENTS[1:]]

@@ -275,11 +275,11 @@ except SystemExit as end:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--env=gymnax:CartPole-v1", "--agent.discont=0.9"],
+        pytest.param(["--env=gymnax:CartPole-v1", "--agent.discont=0.9"], marks=pytest.mark.slow),
         ["--env=gymnax:CartPol-v1"],
-        ["--env=gymnax:CartPole-v1", "--learner.epochs=0"],
+        pytest.param(["--env=gymnax:CartPole-v1", "--learner.epochs=0"], marks=pytest.mark.slow),
         ["--env=gymnax:CartPole-v1", "--out=/proc/run"],
-        ["--system=dqn", "--help"],
+        pytest.param(["--system=dqn", "--help"], marks=pytest.mark.slow),
     ],
 )
 def test_the_script_answers_before_a_device_or_a_slow_library_is_touched(

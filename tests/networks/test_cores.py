@@ -130,7 +130,9 @@ def test_a_memory_is_that_of_the_paper_s_loop(name: str) -> None:
             np.testing.assert_allclose(mine[b], theirs, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("cut", [1, 4, T - 1])
+@pytest.mark.parametrize(
+    "cut", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(T - 1, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", CORES)
 def test_rows_cut_anywhere_are_the_rows_at_once(name: str, cut: int) -> None:
     core, params, memory, features, is_first = _case(name)
@@ -312,6 +314,7 @@ def test_a_gradient_is_that_of_the_paper_s_loop(name: str) -> None:
     differences.assert_same(found, differences.gradient(by_loop, inputs), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_a_transformer_is_that_of_the_paper_s_loop_and_stops_at_the_memory() -> None:
     core, params, memory, features, is_first = _case("gtrxl")
     of_rows = np.random.default_rng(7).normal(size=(T, B, SIZE))

@@ -103,7 +103,7 @@ def test_a_leaf_without_numbers_is_no_input() -> None:
 
 
 @pytest.mark.parametrize("core", ["identity", "lstm"])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_heads_see_the_leaves_that_are_named_and_no_others(core: str, shared: bool) -> None:
     inputs = {"policy": ("robot", "picture"), "value": ("robot/joints", "goal", "action_mask")}
     heads = [networks.Head(name, 2, 1.0, inputs=leaves) for name, leaves in inputs.items()]

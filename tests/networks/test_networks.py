@@ -265,7 +265,13 @@ def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
 
 @pytest.mark.parametrize(
     ("height", "width", "size", "stride", "channels"),
-    [(84, 84, 8, 4, 4), (10, 10, 3, 1, 4), (20, 20, 4, 2, 3), (9, 9, 3, 1, 5), (11, 8, 3, 2, 2), (10, 13, 5, 3, 1)],
+    [
+        *((84, 84, 8, 4, 4), (11, 8, 3, 2, 2), (10, 13, 5, 3, 1)),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in ((10, 10, 3, 1, 4), (20, 20, 4, 2, 3), (9, 9, 3, 1, 5))
+        ),
+    ],
 )
 def test_products_are_the_convolution(height: int, width: int, size: int, stride: int, channels: int) -> None:
     image_key, kernel_key = jax.random.split(jax.random.key(0))

@@ -78,7 +78,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", marks.some(list(CASES), slow={"async-apart", "sebulba-apart"}))
+@pytest.mark.parametrize("case", marks.some(list(CASES), fast={"sebulba"}))
 def test_columns_move_finite_parameters_in_every_layout(small: Any, case: str) -> None:
     system, num_devices, settings = CASES[case]
     run = small(system, TEAM, num_devices, settings)

@@ -38,7 +38,7 @@ VARIANTS = {
     "td3": ("td3", "toy:reach", {"network.value_inputs": ("target",)}),
     "d4pg": ("d4pg", "toy:reach", {"agent.value_low": -20.0, "agent.value_high": 0.0}),
 }
-FAST = ("ppo", "dqn")
+FAST = ("dqn",)
 
 
 @pytest.mark.parametrize("variant", marks.some(list(VARIANTS), fast=FAST))

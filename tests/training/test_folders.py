@@ -11,6 +11,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import pytest
 from fakes import checkpoints
 
@@ -55,7 +56,7 @@ LOST: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("lost", marks.some(list(LOST), fast={"steps", "all but the best"}))
 def test_a_run_that_lost_its_steps_is_not_begun_anew(lost: str, finished: pathlib.Path, train: conftest.Train) -> None:
     patterns, left = LOST[lost]
     for path in [path for pattern in patterns for path in finished.glob(pattern)]:
@@ -144,7 +145,16 @@ def go_away(folder: pathlib.Path, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "occasion"),
-    [("renamed", "record"), ("removed", "record"), ("unlocked", "record"), ("renamed", "save"), ("removed", "save")],
+    marks.some(
+        [
+            ("renamed", "record"),
+            ("removed", "record"),
+            ("unlocked", "record"),
+            ("renamed", "save"),
+            ("removed", "save"),
+        ],
+        fast={"unlocked-record", "removed-save"},
+    ),
 )
 def test_a_run_whose_folder_went_away_ends_and_writes_nothing_more(
     kind: str, occasion: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
@@ -287,7 +297,12 @@ def test_a_file_that_is_replaced_is_on_disk_before_and_after(
     assert done == [".config.json.new", "replaced", tmp_path.name]
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.json", "checkpoints", "checkpoints/.unsaved", ".lock"])
+@pytest.mark.parametrize(
+    "name",
+    marks.some(
+        ["metrics.jsonl", "config.json", "checkpoints", "checkpoints/.unsaved", ".lock"], fast={"config.json", ".lock"}
+    ),
+)
 def test_what_is_in_the_way_of_a_run_is_named_before_it_trains(
     name: str, tmp_path: pathlib.Path, train: conftest.Train
 ) -> None:

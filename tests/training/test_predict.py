@@ -62,7 +62,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", marks.some(CASES.keys(), slow={"frames", "memory"}))
+@pytest.mark.parametrize("case", marks.some(CASES.keys(), fast={"last action and reward"}))
 def test_it_acts_as_in_evaluation_one_by_one_and_many_at_once(tmp_path: pathlib.Path, case: str) -> None:
     system, env, settings = CASES[case]
     one = varied(loaded(tmp_path, system, env, **settings))
@@ -113,6 +113,7 @@ def test_the_greedy_action_draws_nothing_even_where_evaluation_does(tmp_path: pa
     np.testing.assert_array_equal(greedy[0], (values @ head["kernel"] + head["bias"]).argmax(-1))
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_end_of_training(tmp_path: pathlib.Path) -> None:
     """A quarter of 4,000 actions is drawn among two at ε = .25, so an eighth is not the greedy one (±4 deviations)."""
     one = loaded(tmp_path, "dqn", **{"agent.epsilon_end": 0.25, "agent.evaluation_epsilon": 0.0})

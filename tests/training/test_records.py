@@ -14,7 +14,7 @@ from jaxrl_dist.runs import aggregate, metrics
 from jaxrl_dist.training import records
 
 
-@pytest.mark.parametrize("layout", ["anakin", "sebulba"])
+@pytest.mark.parametrize("layout", [pytest.param("anakin", marks=pytest.mark.slow), "sebulba"])
 def test_rates_are_steps_by_the_wall_clock_also_where_actors_play_on(
     layout: str, train: conftest.Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
