@@ -21,7 +21,10 @@ of its own slow copy.
 Source: Hafner et al. 2025, "Mastering diverse control tasks through world models", equations 1 to 7; Hafner et al.
 2023, "Mastering diverse domains through world models". Differs from their code: S moves once an update, after the
 losses that divide by it; each device takes the percentiles of its own rows, whose mean goes on; the state that begins a
-window is the actor's, and is not written again; no gradient of the critic reaches the model.
+window is the actor's, and is not written again; no gradient of the critic reaches the model; windows are drawn
+uniformly, not the newest first; evaluation takes the policy's mode; images are halved by strides, not by pooling, and
+are not moved to [−.5, .5]; an image begins from one dense layer, not from one of blocks; each number of a category or a
+bool is a sigmoid with a squared error.
 """
 
 import dataclasses

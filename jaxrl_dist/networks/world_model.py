@@ -320,7 +320,8 @@ class BlockDense(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         shape = (self.blocks, x.shape[-1], self.outputs // self.blocks)
-        init = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal", batch_axis=(0,))
+        # As in the released code, where the inputs of all blocks count for the deviation of each.
+        init = nn.initializers.variance_scaling(1 / self.blocks, "fan_in", "truncated_normal", batch_axis=(0,))
         weights = self.param("kernel", init, shape)
         bias = self.param("bias", nn.initializers.zeros_init(), (shape[0], shape[2]))
         return jnp.einsum("...kf,kfo->...ko", x, weights) + bias

@@ -338,3 +338,11 @@ def test_several_seeds_in_one_program_are_each_seed_alone() -> None:
     # Another program: the compiler may order sums otherwise.
     for x, y in zip(together.params, alone.params, strict=True):
         np.testing.assert_allclose(x[1], y[0], rtol=1e-3, atol=1e-4)
+
+
+def test_weights_of_blocks_begin_as_small_as_those_of_one_layer_of_all_inputs() -> None:
+    for blocks in (1, 8):
+        layer = world_model.BlockDense(64 * blocks, blocks)
+        kernel = layer.init(jax.random.key(0), jnp.zeros((1, blocks, 96)))["params"]["kernel"]
+        assert kernel.shape == (blocks, 96, 64)
+        np.testing.assert_allclose(kernel.std(), (96 * blocks) ** -0.5, rtol=0.05)
