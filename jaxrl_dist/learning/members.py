@@ -142,14 +142,20 @@ def _chosen(returns: Array, key: Array) -> Array:
 
 
 def _explored(values: Array, key: Array, bounds: tuple[float, float]) -> Array:
-    """Returns other values f32 [C] for a setting, within its bounds."""
+    """Returns other values f32 [C] for a setting, within its bounds.
+
+    A factor that leads out of them is replaced by the other one, as the first members are at the bounds themselves.
+    """
     low, high = bounds
     factor_key, whether_key, draw_key = jax.random.split(key, 3)
-    factor = jnp.where(jax.random.bernoulli(factor_key, 0.5, values.shape), *_FACTORS)
+    is_less = jax.random.bernoulli(factor_key, 0.5, values.shape)
+    less, more = (values * factor for factor in _FACTORS)
+    one, other = jnp.where(is_less, less, more), jnp.where(is_less, more, less)
+    moved = jnp.where((one < low) | (one > high), other, one)
     share = jax.random.uniform(draw_key, values.shape)
     drawn = low * (high / low) ** share if low > 0 else low + (high - low) * share
     anew = jax.random.bernoulli(whether_key, _ANEW, values.shape)
-    return jnp.clip(jnp.where(anew, drawn, values * factor), low, high)
+    return jnp.clip(jnp.where(anew, drawn, moved), low, high)
 
 
 def can_vary(name: str, build: Build, trace: Callable[[Any], object]) -> bool:

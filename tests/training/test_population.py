@@ -48,7 +48,7 @@ def test_the_worst_fifth_goes_on_from_the_best_fifth_of_its_own_population() -> 
 
 
 def test_values_of_replaced_members_alone_are_multiplied_or_drawn_within_their_bounds() -> None:
-    size, rates = 1000, np.geomspace(1e-4, 1e-1, 1000)
+    size, rates = 1000, np.geomspace(1e-4, 8e-2, 1000)  # 1.2 times the highest is within the bounds
     state, source = members.exploit(
         _state(size, rates), jnp.arange(size, dtype=jnp.float32), jax.random.split(jax.random.key(3), 1), BOUNDS
     )
@@ -71,6 +71,21 @@ def test_values_of_replaced_members_alone_are_multiplied_or_drawn_within_their_b
     assert abs(np.corrcoef(costs == np.float32(0.2), rates > 5e-2)[0, 1]) < 0.3
     two = _state(2, [1e-2] * 2), jnp.array([2.0, 1.0]), jax.random.split(jax.random.key(0), 1)
     assert members.exploit(*two, BOUNDS)[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(("at", "factor"), [(1e-1, 0.8), (1e-4, 1.2)])
+def test_a_value_at_a_bound_moves_into_it(at: float, factor: float) -> None:
+    returns, keys = jnp.arange(1000, dtype=jnp.float32), jax.random.split(jax.random.key(3), 1)
+    state, source = members.exploit(_state(1000, [at] * 1000), returns, keys, BOUNDS)
+    after = np.asarray(state.params.statistics.values["learner.learning_rate"])[np.asarray(source) != np.arange(1000)]
+    moved = np.isclose(after, factor * at)
+    assert len(after) == 200 and 130 < moved.sum() < 170 and (after > 1e-4).all() and (after < 1e-1).all()
+    # Bounds that no factor leads to the inside of are the next values themselves.
+    narrow = BOUNDS | {"learner.learning_rate": (0.9 * at, 1.1 * at)}
+    state, _ = members.exploit(_state(1000, [at] * 1000), returns, keys, narrow)
+    after = np.asarray(state.params.statistics.values["learner.learning_rate"])[:200] / at
+    ends = [np.isclose(after, end) for end in (0.9, 1.1)]
+    assert all(50 < end.sum() < 100 for end in ends) and ((after > 0.89) & (after < 1.11)).all()
 
 
 def test_ranks_tell_returns_apart_that_floats_do_not() -> None:
