@@ -63,11 +63,12 @@ def test_past_networks_move_in_turn_in_their_share_of_the_games() -> None:
     first[0], first[3, 6], first[4, 9] = True, True, True
     action, policy, value, carry = _played(agent, params, first, 6)
     # Half of ten columns are five, of which each of two networks has two: 6 and 7, 8 and 9.
-    moves, wanted = np.zeros(B, int), np.full((6, B), 7.0)
+    moves, games, wanted = np.zeros(B, int), np.zeros(B, int), np.full((6, B), 7.0)
     for t in range(6):
         moves[first[t]] = 0
+        games += first[t]
         for b in range(6, B):
-            if (moves[b] + b) % 2 == 0:
+            if (moves[b] + games[b] + b) % 2 == 0:
                 wanted[t, b] = 20 if b < 8 else 30
         moves += 1
     np.testing.assert_allclose(action - 0.07 * np.arange(B), wanted, rtol=1e-6)
@@ -79,6 +80,18 @@ def test_past_networks_move_in_turn_in_their_share_of_the_games() -> None:
     # What the newest network found stays, whoever moves.
     np.testing.assert_allclose(value, np.tile(0.07 * np.arange(B), (6, 1)), rtol=1e-6)
     np.testing.assert_array_equal(carry.own, np.full(B, 6))
+
+
+def test_a_past_network_begins_every_second_game_of_each_column() -> None:
+    agent = opponent_pool.make(_counting(), opponent_pool.Config(pool_size=4, pool_share=0.4), SPEC)
+    params = agent.init(jax.random.key(0))
+    params = params._replace(statistics=params.statistics._replace(networks={"w": jnp.full(4, 20.0)}))
+    first = np.zeros((16, B), bool)
+    first[::4] = True  # games of four moves
+    action = (_played(agent, params, first, 16)[0] - 0.07 * np.arange(B)).round()
+    np.testing.assert_array_equal((action[::4, 6:] == 20).sum(0), [2, 2, 2, 2])
+    # With a column for each, half of them begin at first.
+    assert (action[0, 6:] == 20).sum() == 2
 
 
 def test_evaluation_is_by_the_newest_network_alone() -> None:

@@ -1,7 +1,8 @@
 """Self-play against a pool of past networks, which move for one of two players in a share of the games.
 
 The other games are of the newest network against itself. Of the pool's games, the rows in which a past network moved
-have a policy of zeros, and teach nothing.
+have a policy of zeros, and teach no policy; AlphaZero learns nothing from them, MuZero values and rewards, and a policy
+where it searches once more.
 
 Source: OpenAI et al. 2019, "Dota 2 with large scale deep reinforcement learning" (80 % of games against the newest
 network, the others against past ones); there past opponents are drawn by how strong they are, here each has as many
@@ -61,10 +62,12 @@ class Carry(NamedTuple):
     Attributes:
         own: that of the agent.
         moves: i32 [B], moves of the game before this one.
+        games: i32 [B], games so far.
     """
 
     own: ArrayTree
     moves: Array
+    games: Array
 
 
 _PLACE = wrapping.Place(
@@ -103,7 +106,7 @@ def make(agent: agents.Agent, config: Config, spec: types.EnvironmentSpec) -> ag
         )
     made = wrapping.forwarded(agent, _PLACE, functools.partial(_init, agent, config.pool_size))
     return made._replace(
-        init_carry=lambda size: Carry(agent.init_carry(size), jnp.zeros(size, jnp.int32)),
+        init_carry=functools.partial(_init_carry, agent),
         act=functools.partial(_act, agent, config),
         evaluate=functools.partial(_evaluate, agent),
         prepare=functools.partial(_prepare, agent),
@@ -130,9 +133,14 @@ def _init(agent: agents.Agent, size: int, key: Array) -> types.Params:
     return params._replace(statistics=Pool(networks, jnp.int32(0)))
 
 
+def _init_carry(agent: agents.Agent, size: int) -> Carry:
+    return Carry(agent.init_carry(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, jnp.int32))
+
+
 def _act(agent: agents.Agent, config: Config, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts by the newest network, but for the moves of past ones in the last columns."""
-    moves = jnp.where(agents.is_first(inputs.timestep), 0, inputs.carry.moves)
+    is_first = agents.is_first(inputs.timestep)
+    moves, games = jnp.where(is_first, 0, inputs.carry.moves), inputs.carry.games + is_first
     inputs = inputs._replace(carry=inputs.carry.own)
     output = agent.act(_PLACE.own(params), inputs)
     first, count = _places(config, moves.shape[0])
@@ -148,12 +156,12 @@ def _act(agent: agents.Agent, config: Config, params: types.Params, inputs: type
 
     seen = jax.tree.map(of_pool, (inputs.timestep, inputs.carry, inputs.exploration, inputs.state))
     action = jax.vmap(past)(params.statistics.networks, keys, *seen).reshape(-1)
-    # A past network begins every second game of its own columns, as counted over all of them.
-    theirs = (moves[first:] + jnp.arange(count)) % 2 == 0
+    # A past network begins every second game of a column, and those of every second column at first.
+    theirs = (moves[first:] + games[first:] + jnp.arange(count)) % 2 == 0
     mine, policy = output.action[first:], output.extras.policy[first:]
     action = output.action.at[first:].set(jnp.where(theirs, action, mine))
     policy = output.extras.policy.at[first:].set(jnp.where(theirs[:, None], 0.0, policy))
-    return types.ActOutput(action, output.extras._replace(policy=policy), Carry(output.carry, moves + 1))
+    return types.ActOutput(action, output.extras._replace(policy=policy), Carry(output.carry, moves + 1, games))
 
 
 def _places(config: Config, columns: int) -> tuple[int, int]:
