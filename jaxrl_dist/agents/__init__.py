@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import types
+from jaxrl_dist import errors, types
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -163,3 +163,27 @@ def seen_reward(reward: Array, bound: float, scale: float) -> Array:
 def clip(x: Array, bound: float) -> Array:
     """Clips to ± `bound`; a bound of 0 clips nothing."""
     return jnp.clip(x, -bound, bound) if bound else x
+
+
+def check_alone(spec: types.EnvironmentSpec) -> None:
+    """Checks that one agent acts at a time, where columns of one environment may not be apart from each other.
+
+    Args:
+        spec: of the environment.
+
+    Raises:
+        UsageError: several agents act together.
+
+    Example:
+        >>> from jaxrl_dist import agents, envs
+        >>> agents.check_alone(envs.make("toy:team").spec)
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: env=toy:team: 3 agents act together, and this system needs one; valid: system=ippo
+    """
+    if spec.num_agents > 1:
+        raise errors.UsageError(
+            errors.given("env", spec.name),
+            f": {spec.num_agents} agents act together, and this system needs one; valid: ",
+            errors.given("system", "ippo"),
+        )

@@ -57,6 +57,12 @@ class Config(search.Config, opponent_pool.Config):
         sweep=True,
         source=f"{_PAPER}, Methods, Configuration",
     )
+    rescale_values: bool = setting(
+        False,
+        "Action values are scaled to [0, 1] by the least and the largest of a node, before they are weighed; off for "
+        "returns between −1 and 1, as in board games, since noise is scaled as well where all are equal.",
+        source=f"{_PAPER}, Methods (outcomes of games are −1, 0 and 1)",
+    )
     value_cost: float = setting(1.0, "Weight of the value's loss.", low=0.0, sweep=True, source=f"{_PAPER}, equation 1")
 
 
@@ -104,8 +110,8 @@ def make(
         step: `envs.Environment.step` of that environment.
 
     Raises:
-        UsageError: actions are not choices of few, the core has a memory, mctx is not installed, or there is a pool of
-            opponents without a game of two.
+        UsageError: actions are not choices of few, the core has a memory, mctx is not installed, several agents act at
+            a time, or there is a pool of opponents without a game of two.
 
     Example:
         >>> import jax
@@ -119,6 +125,7 @@ def make(
         ['outputs_policy', 'outputs_value', 'torsos_0']
     """
     search.library(config)
+    agents.check_alone(spec)
     networks.check_single_steps(network.core)
     num_actions = action_values.check_discrete(spec)
     heads = (

@@ -120,7 +120,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of the network.
 
     Raises:
-        UsageError: the network or the distribution of actions does not fit the environment.
+        UsageError: the network or the distribution of actions does not fit the environment, or it has several agents,
+            whose returns would not be of one member alone.
 
     Example:
         >>> import jax
@@ -132,6 +133,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         >>> {leaf.shape[0] for leaf in jax.tree.leaves(perturbed)}, agent.fresh_episodes
         ({6}, True)
     """
+    agents.check_alone(spec)
     distribution, heads = actor_critic.policy_head(spec, config.distribution)
     # A vector that depends on no observation, such as deviations of a policy whose mode acts, would only be noise.
     heads = tuple(head._replace(inputs=network.policy_inputs) for head in heads if head.depends_on_input)

@@ -18,10 +18,15 @@ ALPHAZERO_FAMILIES: Families = {
     "classic": {
         **muzero.SMALL,
         **cited(f"{OURS}: returns that do not end", {"agent.discount": 0.997}),
+        **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
         **cited(OURS, {"agent.simulations": 32}),
     },
-    # Boards, too, are images.
-    "minatar": {**muzero.IMAGES, **cited(OURS, {"agent.simulations": 32})},
+    "minatar": {
+        **muzero.IMAGES,
+        **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
+        **cited(OURS, {"agent.simulations": 32}),
+    },
+    "board": muzero.BOARD,
 }
 
 SYSTEMS = (

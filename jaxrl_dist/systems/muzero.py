@@ -54,6 +54,13 @@ IMAGES = {
     **cited(OURS, {"env.num_envs": 32, "replay.capacity": 131_072}),
 }
 
+# Above `IMAGES`, as boards are.
+BOARD = {
+    **cited(f"{OURS}: outcomes of ±1 are ±.42 in h", {"agent.value_bound": 0.5, "agent.num_atoms": 21}),
+    **cited("Silver et al. 2018, Methods (outcomes of games are −1, 0 and 1)", {"agent.rescale_values": False}),
+    **cited("Danihelka et al. 2022, section 5 (Go and chess)", {"agent.value_scale": 1.0}),
+}
+
 MUZERO = {
     **cited(f"{_MUZERO}, pseudocode (make_atari_config)", {"replay.batch_size": 1024}),
     **cited(
@@ -64,7 +71,7 @@ MUZERO = {
             "replay.importance_exponent_end": 1.0,
         },
     ),
-    **cited(f"{_MUZERO}, appendix H", {"replay.samples_per_insert": 2.0}),
+    **cited(f"{_MUZERO}, appendix H (2 with reanalysis)", {"replay.samples_per_insert": 0.1}),
     **cited("Ye et al. 2021 (EfficientZero), appendix A.1", {"learner.target_period": 200}),
     **OPTIMIZER,
 }
@@ -82,9 +89,14 @@ _MODEL = {
         f"{OURS}: values of acting may be too low while returns grow, and priorities may draw just these; not measured",
         {"agent.target_values": True, "learner.target_period": 50},
     ),
+    **cited(f"{OURS} (as {_MUZERO}, appendix H, with reanalysis)", {"agent.value_cost": 0.25}),
 }
 
-MUZERO_FAMILIES: Families = {"classic": {**SMALL, **_MODEL}, "minatar": {**IMAGES, **_MODEL}}
+MUZERO_FAMILIES: Families = {
+    "classic": {**SMALL, **_MODEL},
+    "minatar": {**IMAGES, **_MODEL},
+    "board": {**BOARD, **cited("Silver et al. 2018, equation 1 (the outcome of a game)", {"agent.discount": 1.0})},
+}
 
 SYSTEMS = (
     System(

@@ -1,5 +1,6 @@
 """AlphaZero: targets, loss and gradient in float64, searches whose results are known, and what is refused."""
 
+import dataclasses
 from typing import Any
 
 import conftest
@@ -191,3 +192,56 @@ def test_systems_that_know_no_turns_refuse_a_game_of_two() -> None:
     settings, environment = assemble.resolve({"system": "dqn", "env": "toy:walk"})
     with conftest.refused("--system=alphazero", "muzero", "--env.params.opponent=random"):
         assemble.make_agent(settings, environment.spec._replace(players=2))
+
+
+def test_noise_at_the_root_is_over_legal_actions_alone() -> None:
+    """Moments of a Dirichlet distribution over three of eight actions, and of one over all of them."""
+    config, rows = alphazero.Config(dirichlet_alpha=0.4, dirichlet_fraction=1.0), 20_000
+    mask = np.array([True, False, False, True, False, True, False, False])
+    for legal, given in ((mask, jnp.tile(mask, (rows, 1))), (np.ones(8, bool), None)):
+        found = np.asarray(search.noisy(config, jnp.zeros((rows, 8)), given, jax.random.key(0)), np.float64)
+        assert (found[:, ~legal] == 0).all()
+        np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+        mean = 1 / legal.sum()
+        np.testing.assert_allclose(found[:, legal].mean(0), mean, rtol=0.05)
+        np.testing.assert_allclose(found[:, legal].var(0), mean * (1 - mean) / (0.4 * legal.sum() + 1), rtol=0.05)
+    # A share of it, beside a policy of legal actions.
+    logits = jnp.tile(jnp.arange(8.0), (rows, 1))
+    share = dataclasses.replace(config, dirichlet_fraction=0.25)
+    mixed = search.noisy(share, logits, jnp.tile(mask, (rows, 1)), jax.random.key(0))
+    policy = np.where(mask, np.exp(np.arange(8.0)), 0)
+    wanted = 0.75 * policy / policy.sum() + 0.25 * np.where(mask, 1 / 3, 0)
+    np.testing.assert_allclose(mixed.mean(0), wanted, atol=3e-3)
+
+
+@pytest.mark.parametrize("rescale", [False, True])
+def test_values_of_a_known_range_are_weighed_as_they_are(rescale: bool) -> None:
+    """The visits of a root whose children end the game, beside those of the paper's formula, step by step."""
+    rewards, prior = np.array([0.02, 0.03, -1.0, 0.9]), np.array([0.5, 0.2, 0.2, 0.1])
+
+    def model(network: Any, key: Any, action: Any, state: Any) -> search.Edge:
+        node = search.Node(jnp.zeros((1, 4)), jnp.zeros(1), state)
+        return search.Edge(jnp.asarray(rewards, jnp.float32)[action], jnp.zeros(1), node)
+
+    config = search.Config(simulations=60, rescale_values=rescale)
+    root = search.Node(jnp.log(jnp.asarray(prior, jnp.float32))[None], jnp.full(1, 0.1), ())
+    visits = np.asarray(search.run(config, model, (), jax.random.key(0), root)[1].policy[0]) * 60
+    counts, total = np.zeros(4), 0.1
+    for simulation in range(60):
+        tried, value = counts > 0, total / (simulation + 1)
+        known = [*rewards[tried], value] if rescale else [-1.0, 1.0]
+        if rescale and not tried.all():
+            known.append(value)
+        scores = np.where(tried, rewards, min(known)) - min(known)
+        scores = scores / max(max(known) - min(known), 1e-8)
+        factor = 1.25 + np.log((simulation + 1 + 19652 + 1) / 19652)
+        best = int(np.argmax(scores + np.sqrt(simulation + 1) * factor * prior / (counts + 1)))
+        counts[best] += 1
+        total += rewards[best]
+    np.testing.assert_array_equal(visits.round(3), counts)
+
+
+def test_environments_of_several_agents_are_refused() -> None:
+    settings, environment = assemble.resolve({"system": "alphazero", "env": "toy:team"})
+    with conftest.refused("--env=toy:team", "3 agents", "--system=ippo"):
+        assemble.make_agent(settings, *assemble.facts(environment))

@@ -200,3 +200,10 @@ def test_layouts_whose_environments_go_on_and_several_steps_are_refused() -> Non
     parts = parts._replace(agent=parts.agent._replace(fresh_episodes=True))
     with conftest.refused("layout=sebulba", "anakin"):
         sebulba.LAYOUT.make(parts)
+
+
+def test_environments_of_several_agents_are_refused() -> None:
+    """Both members of a pair would have one episode and its return, and the gradient would be 0."""
+    settings, environment = assemble.resolve({"system": "es", "env": "toy:team"})
+    with conftest.refused("--env=toy:team", "3 agents", "--system=ippo"):
+        assemble.make_agent(settings, environment.spec)

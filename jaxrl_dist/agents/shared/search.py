@@ -68,13 +68,12 @@ class Config:
     )
     rescale_values: bool = setting(
         True,
-        "gumbel: action values are scaled to [0, 1] by the least and the largest of a node, before value_scale weighs "
-        "them; off where returns have a known range, as in board games, since noise is scaled as well where all are "
-        "equal.",
-        source="mctx, qtransform_completed_by_mix_value",
+        "Action values are scaled to [0, 1] by the least and the largest of a node, before they are weighed; off for "
+        "returns between −1 and 1, as in board games, since noise is scaled as well where all are equal.",
+        source="mctx, qtransform_by_parent_and_siblings and qtransform_completed_by_mix_value",
     )
     value_cost: float = setting(
-        0.25, "Weight of the value's loss.", low=0.0, sweep=True, source=f"{_MUZERO}, appendix H (1 without reanalysis)"
+        1.0, "Weight of the value's loss.", low=0.0, sweep=True, source=f"{_MUZERO}, appendix H (.25 with reanalysis)"
     )
     num_atoms: int = setting(601, "Atoms of a value.", low=2, source=f"{_MUZERO}, appendix F")
     value_bound: float = setting(
@@ -193,19 +192,52 @@ def run(
 
     illegal = None if mask is None else ~_with_some(mask)
     start = mctx.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.state)
+    if config.search == "muzero" and temperature is not None:
+        prior = noisy(config, root.logits, mask, jax.random.fold_in(key, 0))
+        start = start.replace(prior_logits=jnp.log(prior))
     search: Any = functools.partial(_gumbel if config.search == "gumbel" else _puct, mctx, config, temperature)
     found = search(network, key, start, recurrent, config.simulations, invalid_actions=illegal)
     return found.action.astype(jnp.int32), Found(found.action_weights, _root_value(config, found))
 
 
+def noisy(config: Config, logits: Array, mask: Array | None, key: Array) -> Array:
+    """Mixes Dirichlet noise over the legal actions with the policy of a root.
+
+    Args:
+        config: settings.
+        logits: f32 [B, A].
+        mask: bool [B, A]; None if all are legal. A row without any counts as all legal.
+        key: typed key [].
+
+    Returns:
+        Probabilities f32 [B, A]; those of illegal actions are 0.
+
+    Source: Silver et al. 2018, Methods, Configuration. mctx draws noise over all actions and leaves out the illegal
+        ones afterwards, so that little of it is left where few of many are legal.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents.shared import search
+        >>> mask = jnp.array([[True, False, True]])
+        >>> found = search.noisy(search.Config(), jnp.zeros((1, 3)), mask, jax.random.key(0))
+        >>> print(found[0, 1], found.sum().round(5))
+        0.0 1.0
+    """
+    # The logarithms of gamma variates, as those of small concentrations are too small for f32.
+    noise = jax.nn.softmax(legal(jax.random.loggamma(key, config.dirichlet_alpha, logits.shape), mask))
+    return (1 - config.dirichlet_fraction) * jax.nn.softmax(legal(logits, mask)) + config.dirichlet_fraction * noise
+
+
 def _puct(mctx: Any, config: Config, temperature: Array | None, *given: Any, **options: Any) -> Any:
-    noise = 0.0 if temperature is None else config.dirichlet_fraction
+    # As in the papers' pseudocode, an action that was not tried counts as lost.
+    unscaled = functools.partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0)
     return mctx.muzero_policy(
         *given,
         **options,
-        dirichlet_fraction=noise,
-        dirichlet_alpha=config.dirichlet_alpha,
+        dirichlet_fraction=0.0,
         temperature=0.0 if temperature is None else temperature[:, None],
+        qtransform=mctx.qtransform_by_parent_and_siblings if config.rescale_values else unscaled,
     )
 
 

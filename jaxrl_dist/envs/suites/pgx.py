@@ -175,11 +175,17 @@ def _spec(game: Any, name: str, max_steps: int) -> types.EnvironmentSpec:
         name=f"{_NAME}:{name}",
         observation=(),
         action=types.DiscreteSpace(game.num_actions),
-        family="minatar" if len(game.observation_shape) == 3 else "classic",
+        family=_family(game),
         reward_range=(-1.0, 1.0) if name in _WON_OR_LOST else (-float("inf"), float("inf")),
         time_limit=max_steps,
         mask=episodes.MASK,
     )
+
+
+def _family(game: Any) -> str:
+    if len(game.observation_shape) != 3:
+        return "classic"
+    return "board" if game.num_players == 2 else "minatar"
 
 
 def _observed(game: Any, state: Any, player: Any = _AGENT) -> ArrayTree:
