@@ -244,7 +244,7 @@ study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --ste
 study deep_sea 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=gymnax:DeepSea-bsuite \
   --env.params.size=20 --steps=300_000 --env.num_envs=32 --layout.unroll_length=64
 study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
-study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=3_000_000
+study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
 study catch_muzero 5 -- --system=muzero --env=gymnax:Catch-bsuite --steps=100_000
 study cartpole_muzero 5 -- --system=muzero --env=gymnax:CartPole-v1 --steps=200_000
 study cartpole_alphazero 5 -- --system=alphazero --env=gymnax:CartPole-v1 --steps=100_000

@@ -28,7 +28,14 @@ _IMAGES = cited(OURS, {"network.hidden_sizes": (64, 64)})
 ES_FAMILIES: Families = {
     "classic": {**_SMALL, **cited(OURS, {"env.num_envs": 128, "layout.unroll_length": 500})},
     "minatar": {**_SMALL, **_IMAGES},
-    "continuous": {**_SMALL, **cited(OURS, {"env.num_envs": 128, "layout.unroll_length": 200})},
+    "continuous": {
+        **_SMALL,
+        **cited(OURS, {"env.num_envs": 256, "layout.unroll_length": 200}),
+        **cited(
+            f"{OURS}, nine pairs of step size and noise on Pendulum",
+            {"learner.learning_rate": 0.03, "agent.weight_decay": 0.0},
+        ),
+    },
     "physics": cited(
         f"{_CODE}, es_distributed/policies.py",
         {"agent.normalise_observations": True, "agent.clip_observations": 5.0},
