@@ -32,7 +32,7 @@ SEEDS = 5
 MARKERS = "<!-- zoo: written by `python benchmarks/zoo.py` -->\n", "<!-- end of zoo -->\n"
 ROWS = (
     *("ppo/acrobot", "a2c/acrobot", "impala/acrobot", "pqn/acrobot", "dqn/acrobot"),
-    *("ppo/catch", "a2c/catch", "impala/catch", "pqn/catch", "dqn/catch", "qr_dqn/catch", "rainbow/catch"),
+    *("a2c/catch", "impala/catch", "pqn/catch", "qr_dqn/catch", "rainbow/catch"),
     *("ppo/pendulum", "ppo/mountain_car_continuous", "ppo/lunar_lander", "ppo/bipedal_walker"),
     *("ppo/asterix", "ppo/freeway", "ppo/space_invaders", "pqn/breakout", "pqn/asterix", "pqn/space_invaders"),
     *("ppo/four_rooms", "ppo/discounting_chain"),

@@ -98,7 +98,7 @@ def known_levels() -> list[tuple[reference.Reference, float]]:
 def test_what_plays_at_random_leaves_the_band_of_every_reference() -> None:
     known = known_levels()
     assert {one.facts["env"].partition(":")[2] for one, _ in known} == {
-        *("CartPole-v1", "Catch-bsuite", "Breakout-MinAtar", "HalfCheetah-v4", "Pendulum-v1")
+        *("CartPole-v1", "Acrobot-v1", "Catch-bsuite", "Breakout-MinAtar", "HalfCheetah-v4", "Pendulum-v1")
     }
     for one, level in known:
         for share in (1.0, 0.5):
