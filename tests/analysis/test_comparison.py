@@ -97,7 +97,7 @@ def known_levels() -> list[tuple[reference.Reference, float]]:
 
 def test_what_plays_at_random_leaves_the_band_of_every_reference() -> None:
     known = known_levels()
-    assert {one.facts["env"].partition(":")[2] for one, _ in known} == {
+    assert {one.facts["env"].partition(":")[2] for one, _ in known} >= {
         *("CartPole-v1", "Acrobot-v1", "Catch-bsuite", "Breakout-MinAtar", "HalfCheetah-v4", "Pendulum-v1")
     }
     for one, level in known:
