@@ -142,10 +142,12 @@ def _all_done(episodes: _Episodes) -> bool:
 
 
 def acting(agent: agents.Agent) -> Callable[..., Any]:
-    """Compiles (params, carry, timestep [B], key, t) -> (action [B], carry), which acts as in evaluation."""
+    """Compiles (params, carry, timestep [B], key, t, state) -> (action [B], carry), which acts as in evaluation."""
 
-    def choose(params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array) -> Any:
-        output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t)))
+    def choose(
+        params: types.Params, carry: ArrayTree, timestep: types.TimeStep, key: Array, t: Array, state: ArrayTree = ()
+    ) -> Any:
+        output = agent.evaluate(params, types.ActInputs(timestep, carry, jax.random.fold_in(key, t), state=state))
         return output.action, output.carry
 
     return jax.jit(choose)

@@ -16,8 +16,8 @@ import numpy as np
 
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import film as films
+from jaxrl_dist.envs.host import as_host, hangs
 from jaxrl_dist.envs.host import episodes as host_episodes
-from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import sweep
@@ -116,7 +116,8 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
                 frames.append(_picture(film.frame(jax.tree.map(lambda x: x[0], timestep.observation))))
             if is_last or t == max_steps:
                 break
-            action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
+            state = environment.states() if isinstance(environment, as_host.AsHost) else ()
+            action, carry = act(carry, timestep._replace(info=()), t=np.int32(t), state=state)
             timestep = environment.step(np.asarray(action))
         info = timestep.info
         speed = film.frames_per_second / stride

@@ -109,7 +109,7 @@ def test_components_that_are_hidden_are_hidden_from_the_agent_only() -> None:
     ],
 )
 def test_observations_that_are_pictures(observation: np.ndarray, pixel: Any, expected: Any) -> None:
-    frame = film.observed(observation)
+    frame = film.picture(observation)
     assert frame.shape == (*observation.shape[:2], 3) and frame.dtype == np.uint8
     assert tuple(frame[pixel].tolist()) == expected
 
@@ -118,9 +118,34 @@ def test_channels_have_colours_of_their_own_and_the_later_are_above() -> None:
     planes = np.zeros((2, 4, 3), bool)
     planes[0, 0, 0] = planes[0, 1, 1] = planes[0, 2, 2] = True
     planes[1, 0] = [True, True, False]
-    frame = film.observed(planes)
+    frame = film.picture(planes)
     assert len({tuple(colour) for colour in frame[0].tolist()}) == 4
     assert frame[1, 0].tolist() == frame[0, 1].tolist()
+
+
+def test_pictures_of_a_tree_are_side_by_side_and_categories_have_colours() -> None:
+    leaf = jax.ShapeDtypeStruct
+    observation = {
+        "board": leaf((2, 3, 3), np.uint8),
+        "legal": leaf((2, 4), bool),
+        "speed": leaf((5,), np.float32),
+        "tiles": leaf((3, 2, 2), np.int32),
+    }
+    space = types.DiscreteSpace(8)
+    spec = types.EnvironmentSpec("mine:board", observation, space, "classic", mask="legal", categories={"tiles": (4,)})
+    tiles = np.array([[[0, 0], [1, 0]], [[0, 1], [3, 3]], [[1, 0], [0, 0]]])
+    board = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
+    frame = film.observed(spec, {"board": board, "legal": np.ones((2, 4), bool), "speed": np.ones(5), "tiles": tiles})
+    assert frame.shape == (3, 6, 3) and frame.dtype == np.uint8
+    np.testing.assert_array_equal(frame[:2, :3], board)
+    assert not frame[2, :3].any() and not frame[:, 3].any()
+    drawn = [[tuple(colour) for colour in row] for row in frame[:, 4:].tolist()]
+    assert drawn[0][0] == drawn[2][1] == (0, 0, 0) and drawn[0][1] == drawn[2][0]
+    assert len({colour for row in drawn for colour in row}) == 4
+    environment = envs.make("toy:walk")
+    film.check(environment._replace(spec=spec))
+    with conftest.refused("mine:board"):
+        film.check(environment._replace(spec=spec._replace(observation={"legal": observation["legal"]})))
 
 
 def test_bodies_are_where_they_are_and_in_front_of_what_they_hide() -> None:
@@ -196,3 +221,11 @@ def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.P
     swept = conftest.train_in(tmp_path, env="gymnax:Catch-bsuite", sweep="agent.discount=0.9,0.8")
     (record,) = video.record(swept.folder, max_steps=1)
     assert record["settings"] == {"agent.discount": 0.9}
+
+
+def test_an_agent_that_searches_in_its_environment_is_filmed(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("mctx")
+    small = {"agent.simulations": 2, "steps": 512, "evaluation.episodes": 2, "network.hidden_sizes": (8,)}
+    run = conftest.train_in(tmp_path, system="alphazero", env="gymnax:Catch-bsuite", **small)
+    (found,) = video.record(run.folder, max_steps=4)
+    assert found["length"] == 4 and pathlib.Path(found["gif"]).stat().st_size

@@ -1,9 +1,10 @@
-"""Opens an environment for filming: drawn by its suite, or by its observation if that is a picture."""
+"""Opens an environment for filming: drawn by its suite, or by what of its observation is a picture."""
 
 import colorsys
 import contextlib
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,15 +22,15 @@ def check(environment: envs.Environment | envs.HostTask) -> None:
     """Refuses an environment that has no picture.
 
     Raises:
-        errors.UsageError: its suite does not draw it, and its observation is no picture; the message names tasks that
-            can be filmed.
+        errors.UsageError: its suite does not draw it, and nothing of its observation is a picture; the message names
+            tasks that can be filmed.
     """
     own = environment.make_film if isinstance(environment, envs.HostTask) else environment.make_picture
-    if own is None and not _is_picture(environment.spec.observation):
+    if own is None and not _pictures(environment.spec):
         drawn = "; ".join(f"{suite} ({what})" for suite, what in drawn_suites().items())
         raise errors.UsageError(
-            f"{environment.spec.name} cannot be filmed: its suite does not draw it, and its observation is no image; "
-            f"valid: {drawn}; and any environment whose observation is an image [H, W] or [H, W, C]"
+            f"{environment.spec.name} cannot be filmed: its suite does not draw it, and no leaf of its observation is "
+            f"an image; valid: {drawn}; and any environment that shows an image [H, W] or [H, W, C]"
         )
 
 
@@ -50,31 +51,50 @@ def start(environment: envs.Environment | envs.HostTask, seed: int, timeout_s: f
         errors.UsageError: it has no picture, or the library that draws it is missing or does not work here.
     """
     check(environment)
+    seen = functools.partial(observed, environment.spec)
     if isinstance(environment, envs.HostTask):
         if environment.make_film is not None:
             return environment.make_film(seed, timeout_s)
         make = environment.make_evaluation or environment.make
-        return envs.Film(make(np.asarray([seed], np.uint32), 1, timeout_s), observed, _FRAMES_PER_SECOND)
+        return envs.Film(make(np.asarray([seed], np.uint32), 1, timeout_s), seen, _FRAMES_PER_SECOND)
     on_host = as_host.AsHost(environment, 1, jax.random.key(seed))
     if environment.make_picture is None:
-        return envs.Film(on_host, observed, _FRAMES_PER_SECOND)
+        return envs.Film(on_host, seen, _FRAMES_PER_SECOND)
     return _drawn(on_host, environment.make_picture())
 
 
-def observed(observation: Any) -> np.ndarray:
-    """Draws an observation that is a picture.
+def observed(spec: types.EnvironmentSpec, observation: Any) -> np.ndarray:
+    """Draws the pictures of an observation side by side, in the order of its leaves, with a black column between them.
+
+    Args:
+        spec: of the environment.
+        observation: tree of leaves, of which one or more are [H, W] or [H, W, C]. The mask of actions is not drawn. Of
+            categories, each combination of a cell's numbers has a colour of its own, and zeros are black.
+
+    Returns:
+        u8 [H, W, 3], as high as the highest.
+    """
+    named = types.named_leaves(observation)
+    frames = [picture(_coded(named[name], spec.categories.get(name, ()))) for name in _pictures(spec)]
+    height = max(frame.shape[0] for frame in frames)
+    columns = [np.pad(frame, ((0, height - frame.shape[0]), (0, 1), (0, 0))) for frame in frames]
+    return np.concatenate(columns, 1)[:, :-1]
+
+
+def picture(x: Any) -> np.ndarray:
+    """Draws one picture.
 
     Bytes [H, W, 3] are colours. Other bytes are grey, taken from the last channel (the newest of stacked frames).
     Other numbers are grey between their smallest and largest if there is one channel; else each channel is a colour on
     black, the later above the earlier.
 
     Args:
-        observation: [H, W] or [H, W, C].
+        x: [H, W] or [H, W, C].
 
     Returns:
         u8 [H, W, 3].
     """
-    x = np.asarray(observation)
+    x = np.asarray(x)
     x = x[..., None] if x.ndim == 2 else x
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x if x.shape[-1] == 3 else np.repeat(x[..., -1:], 3, axis=-1))
@@ -84,8 +104,24 @@ def observed(observation: Any) -> np.ndarray:
         return np.repeat(grey.astype(np.uint8), 3, axis=-1)
     frame = np.zeros((*x.shape[:2], 3), np.uint8)
     for channel in range(x.shape[-1]):
-        hue = colorsys.hsv_to_rgb(_GOLDEN * channel % 1, 0.65, 0.95)
-        frame[x[..., channel] > 0] = np.asarray(hue) * 255
+        frame[x[..., channel] > 0] = _colour(channel)
+    return frame
+
+
+def _colour(number: int) -> np.ndarray:
+    return np.asarray(colorsys.hsv_to_rgb(_GOLDEN * number % 1, 0.65, 0.95)) * 255
+
+
+def _coded(x: Any, categories: Sequence[int]) -> np.ndarray:
+    """Returns bytes [H, W, 3] of categories, and anything else as it is."""
+    x = np.asarray(x)
+    if not categories:
+        return x
+    x = (x[..., None] if x.ndim == 2 else x).astype(np.int64)
+    numbers = (x * np.cumprod([1, *[max(categories)] * (x.shape[-1] - 1)])).sum(-1)
+    frame = np.zeros((*numbers.shape, 3), np.uint8)
+    for number in np.unique(numbers[numbers != 0]):
+        frame[numbers == number] = _colour(int(number) - 1)
     return frame
 
 
@@ -101,9 +137,11 @@ def without_display() -> Iterator[None]:
             del os.environ[name]
 
 
-def _is_picture(observation: Any) -> bool:
-    shape = getattr(observation, "shape", ())
-    return len(shape) in (2, 3) and min(shape) > 0
+def _pictures(spec: types.EnvironmentSpec) -> list[str]:
+    """Names the leaves that are pictures."""
+    named = types.named_leaves(spec.observation)
+    drawn = [name for name, leaf in named.items() if len(leaf.shape) in (2, 3) and min(leaf.shape) > 0]
+    return [name for name in drawn if not (spec.mask and name == spec.mask)]
 
 
 def _drawn(environment: as_host.AsHost, picture: envs.Picture) -> envs.Film:

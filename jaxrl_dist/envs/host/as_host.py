@@ -71,10 +71,10 @@ class AsHost(checked.Checked):
     def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
         """Steps some environments; `raw_recv` returns the result of the oldest such call."""
         if len(env_ids) == self.num_envs and (env_ids == self._all).all():
-            self._state, raw = self._step(self._started(), self._on_device(action))
+            self._state, raw = self._step(self.states(), self._on_device(action))
         else:
             rows = self._on_device(env_ids)
-            stepped, raw = self._step(self._some(self._started(), rows), self._on_device(action))
+            stepped, raw = self._step(self._some(self.states(), rows), self._on_device(action))
             self._state = self._put_back(self._state, stepped, rows)
         self._busy[env_ids] = True
         self._ready.append((jax.device_get(raw), env_ids))
@@ -85,6 +85,16 @@ class AsHost(checked.Checked):
         self._busy[env_ids] = False
         return raw, env_ids
 
+    def states(self) -> ArrayTree:
+        """Returns the states of all environments as they are on the device.
+
+        Raises:
+            RuntimeError: the environments were never reset.
+        """
+        if self._state is None:
+            raise RuntimeError("reset or load the environments first")
+        return self._state
+
     def state(self) -> ArrayTree:
         """Returns a copy of all environments in NumPy for saving, with keys as their data.
 
@@ -93,7 +103,7 @@ class AsHost(checked.Checked):
         """
         if self._ready:
             raise RuntimeError(f"{len(self._ready)} results wait for recv: take them before saving")
-        return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self._started())
+        return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self.states())
 
     def load(self, state: ArrayTree) -> None:
         """Goes on from the saved state of an object that was made with the same arguments.
@@ -126,11 +136,6 @@ class AsHost(checked.Checked):
 
     def _indices(self) -> Array:
         return self._on_device(np.arange(self._first_env, self._first_env + self.num_envs, dtype=np.int32))
-
-    def _started(self) -> ArrayTree:
-        if self._state is None:
-            raise RuntimeError("reset or load the environments first")
-        return self._state
 
     def _on_device(self, x: np.ndarray) -> Array:
         return jax.device_put(np.asarray(x), self._device)
