@@ -3,11 +3,13 @@
 Each row trains one system on one small task for twice the steps of its result, with 20 seeds in one program, or with
 five one after the other where the layout trains one seed at a time, and evaluates it 40 times. A task counts as solved
 from its mark on; a seed has fallen where an evaluation after its first solved one is below the floor: nine tenths of
-the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end prints the table of all rows.
+the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end writes the table of all rows
+into docs/results.md.
 """
 
 import argparse
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,10 +24,14 @@ import jsonl  # noqa: E402
 import programs  # noqa: E402
 
 from jaxrl_dist.analysis import curves, plots  # noqa: E402
-from jaxrl_dist.runs import metrics, software  # noqa: E402
+from jaxrl_dist.runs import display, metrics, software  # noqa: E402
 
 TABLE = HERE / "holding.jsonl"
+RESULTS = HERE.parent / "docs" / "results.md"
+MARKERS = "<!-- holding: written by `make holding` -->\n", "<!-- end of holding -->\n"
 SEEDS_TOGETHER, SEEDS_APART, EVALUATIONS = 20, 5, 40
+# Share of the seeds that should end with the task solved.
+WANTED = 0.95
 
 
 class Task(NamedTuple):
@@ -129,19 +135,30 @@ def share_solved(row: Mapping[str, Any], task: Task) -> float:
     return float(np.mean(np.array(row["returns"]) >= task.mark))
 
 
-def print_table(table: Mapping[str, Mapping[str, Any]]) -> None:
-    """Prints a line for each row of the table."""
-    print("| system | task | steps | solved at the end | later evaluations below the floor | lowest | s | commit |")
-    print("|---|---|---|---|---|---|---|---|")
+def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the lines of the table of all rows."""
+    lines = [
+        "| system | task | steps | solved at the end | later evaluations below | lowest seed | minutes | commit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, row in rows().items():
-        if name in table:
-            found = table[name]
-            system, _, task = name.partition("/")
+        if name in measured:
+            found = measured[name]
             seeds, below = len(found["returns"]), found["below"] / max(found["later"], 1)
             solved = round(seeds * share_solved(found, row.task))
-            cells = (system, task, f"{found['steps']:,}", f"{solved} of {seeds}", f"{100 * below:.1f} %")
-            ends = (f"{min(found['returns']):g}", found["wall_s"], found["commit"][:7])
-            print("| " + " | ".join(map(str, (*cells, *ends))) + " |")
+            short = "" if solved >= WANTED * seeds else ", **short**"
+            system, _, task = name.partition("/")
+            cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", f"{100 * below:.1f} %")
+            ends = (f"{min(found['returns']):.4g}", f"{found['wall_s'] / 60:.1f}", found["commit"][:7])
+            lines.append("| " + " | ".join((*cells, *ends)) + " |")
+    return re.sub(r"(?<=[ \[])-(?=\d)", "−", "".join(f"{line}\n" for line in lines))
+
+
+def write(measured: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the table into docs/results.md."""
+    start, end = MARKERS
+    before, rest = RESULTS.read_text(encoding="utf-8").split(start)
+    RESULTS.write_text(f"{before}{start}\n{table(measured)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
@@ -171,7 +188,7 @@ def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Runs what is missing, and prints the table."""
+    """Runs what is missing, and writes the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
@@ -182,10 +199,9 @@ def main() -> None:
         if name not in jsonl.read(TABLE) and time.monotonic() < end:
             jsonl.put(TABLE, rows(), name, train(row))
             print(name, jsonl.read(TABLE)[name]["returns"], file=sys.stderr)
-    table = jsonl.read(TABLE)
-    print_table(table)
+    write(jsonl.read(TABLE))
     if options.figure:
-        draw(table, options.figure)
+        draw(jsonl.read(TABLE), options.figure)
 
 
 if __name__ == "__main__":

@@ -51,3 +51,23 @@ def test_every_system_of_small_tasks_has_a_row(holding: Any) -> None:
         assert sum(number for _, number in row.seeds) == (20 if together else 5)
         assert all(number == 1 for _, number in row.seeds) or together
         assert found["steps"] == row.steps >= 2 * row.task.steps
+
+
+def test_what_was_measured_stands_in_the_document(holding: Any) -> None:
+    measured = holding.jsonl.read(holding.TABLE)
+    assert set(measured) <= set(holding.rows())
+    assert holding.table(measured) in holding.RESULTS.read_text(encoding="utf-8")
+
+
+def test_a_row_that_falls_is_marked(holding: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"later": 40, "below": 3, "steps": 30_000, "wall_s": 90, "commit": "0123456789"}
+    ends = {"td3/pendulum": [-150.0] * 19 + [-201.5], "a2c/catch": [1.0] * 18 + [0.9, 0.875]}
+    measured = {name: {**row, "returns": returns} for name, returns in ends.items()}
+    start, end = holding.MARKERS
+    (tmp_path / "results.md").write_text(f"before\n{start}gone\n{end}after\n", encoding="utf-8")
+    monkeypatch.setattr(holding, "RESULTS", tmp_path / "results.md")
+    holding.write(measured)
+    text = (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{start}\n| system |") and text.endswith(f"\n{end}after\n") and "gone" not in text
+    assert "| td3 | pendulum | 30k | 19 of 20 | 7.5 % | −201.5 | 1.5 | 0123456 |" in text
+    assert "| a2c | catch | 30k | 18 of 20, **short** | 7.5 % | 0.875 | 1.5 | 0123456 |" in text
