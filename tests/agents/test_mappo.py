@@ -164,8 +164,9 @@ def test_agents_alone_share_nothing() -> None:
 
 
 def test_agents_that_replay_or_give_their_gradient_share() -> None:
-    for module in (dqn, es):
-        agent = module.make(module.Config(), team().spec, NETWORK)  # type: ignore[attr-defined]
+    # Evolution strategies themselves refuse several agents.
+    for module, spec in ((dqn, team().spec), (es, team().spec._replace(num_agents=1))):
+        agent = module.make(module.Config(), spec, NETWORK)  # type: ignore[attr-defined]
         with conftest.refused("agent.share_parameters=false"):
             own_parameters.make(agent, AGENTS)
 
