@@ -388,6 +388,7 @@ def test_every_page_and_notebook_is_in_the_site_and_its_search(site: pathlib.Pat
         assert (site / f"{name}.html").exists() and f'"{name}"' in searched
 
 
+@pytest.mark.slow
 def test_no_page_of_the_site_fetches_anything_from_elsewhere(site: pathlib.Path) -> None:
     """A link may lead away; what a page loads by itself is its own."""
     loaded = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]+)"|<link\b[^>]*?\bhref="([^"]+)\"""")
@@ -402,6 +403,7 @@ def test_no_page_of_the_site_fetches_anything_from_elsewhere(site: pathlib.Path)
     assert not re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//", styles)
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_public_name(site: pathlib.Path) -> None:
     listed = (site / "objects.inv").read_bytes()
     names = {line.split(" ")[0] for line in zlib.decompress(listed.split(b"zlib.\n", 1)[1]).decode().splitlines()}

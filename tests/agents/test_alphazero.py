@@ -67,6 +67,7 @@ def test_only_scaled_values_make_noise_a_policy() -> None:
     assert (found[1] > 0.34).all() and (found[1] < 0.36).all()
 
 
+@pytest.mark.slow
 def test_actors_search_with_noise_at_the_root() -> None:
     def model(network: Any, key: Any, action: Any, state: Any) -> search.Edge:
         return search.Edge(jnp.zeros(2), jnp.zeros(2), search.Node(jnp.zeros((2, 3)), jnp.zeros(2), state))

@@ -251,6 +251,7 @@ def test_the_policy_s_actions_lie_within_bounds_and_evaluation_takes_its_mode() 
     np.testing.assert_allclose(best, np.tile((LOW + HIGH) / 2, (count, 1)), atol=0.2)
 
 
+@pytest.mark.slow
 def test_first_rewards_and_values_are_0() -> None:
     agent, rows = _made("discrete"), _rows("discrete")
     unroll = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, _unroll(rows))
@@ -262,6 +263,7 @@ def test_first_rewards_and_values_are_0() -> None:
     assert float(output.aux) == 0
 
 
+@pytest.mark.slow
 def test_images_categories_and_bytes_are_seen_and_predicted_as_such() -> None:
     observation = {
         "camera": jax.ShapeDtypeStruct((10, 9, 2), jnp.uint8),

@@ -223,6 +223,7 @@ def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.P
     assert record["settings"] == {"agent.discount": 0.9}
 
 
+@pytest.mark.slow
 def test_an_agent_that_searches_in_its_environment_is_filmed(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("mctx")
     small = {"agent.simulations": 2, "steps": 512, "evaluation.episodes": 2, "network.hidden_sizes": (8,)}
