@@ -215,6 +215,23 @@ def test_noise_at_the_root_is_over_legal_actions_alone() -> None:
     np.testing.assert_allclose(mixed.mean(0), wanted, atol=3e-3)
 
 
+def test_noise_at_the_root_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is folded with 0 is the first of those that it is split into, by which the search draws actions."""
+    mctx, drawn, searched = search.library(search.Config()), [], []
+    noisy, policy = search.noisy, mctx.muzero_policy
+    monkeypatch.setattr(search, "noisy", lambda *x: [drawn.append(x[-1]), noisy(*x)][1])
+    monkeypatch.setattr(mctx, "muzero_policy", lambda *x, **y: [searched.append(x[1]), policy(*x, **y)][1])
+    environment = _nim(4)
+    states, timestep = envs.columns(environment).reset(jax.random.key(0), jnp.arange(2))
+    config = alphazero.Config(**{**SETTINGS, "simulations": 2})
+    agent = alphazero.make(config, environment.spec, NETWORK, environment.step)
+    inputs = types.ActInputs(timestep, agent.init_carry(2), jax.random.key(1), jnp.ones(2), states)
+    agent.act(agent.init(jax.random.key(0)), inputs)
+    (noise,), (key,) = drawn, searched
+    used = [key, *jax.random.split(key, 3)]
+    assert all((jax.random.key_data(noise) != jax.random.key_data(one)).any() for one in used)
+
+
 @pytest.mark.parametrize("rescale", [False, True])
 def test_values_of_a_known_range_are_weighed_as_they_are(rescale: bool) -> None:
     """The visits of a root whose children end the game, beside those of the paper's formula, step by step."""

@@ -193,7 +193,8 @@ def run(
     illegal = None if mask is None else ~_with_some(mask)
     start = mctx.RootFnOutput(prior_logits=root.logits, value=root.value, embedding=root.state)
     if config.search == "muzero" and temperature is not None:
-        prior = noisy(config, root.logits, mask, jax.random.fold_in(key, 0))
+        key, noise_key = jax.random.split(key)
+        prior = noisy(config, root.logits, mask, noise_key)
         start = start.replace(prior_logits=jnp.log(prior))
     search: Any = functools.partial(_gumbel if config.search == "gumbel" else _puct, mctx, config, temperature)
     found = search(network, key, start, recurrent, config.simulations, invalid_actions=illegal)
