@@ -9,7 +9,6 @@ into docs/results.md.
 
 import argparse
 import pathlib
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -151,14 +150,7 @@ def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
             cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", f"{100 * below:.1f} %")
             ends = (f"{min(found['returns']):.4g}", f"{found['wall_s'] / 60:.1f}", found["commit"][:7])
             lines.append("| " + " | ".join((*cells, *ends)) + " |")
-    return re.sub(r"(?<=[ \[])-(?=\d)", "−", "".join(f"{line}\n" for line in lines))
-
-
-def write(measured: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the table into docs/results.md."""
-    start, end = MARKERS
-    before, rest = RESULTS.read_text(encoding="utf-8").split(start)
-    RESULTS.write_text(f"{before}{start}\n{table(measured)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
@@ -199,9 +191,10 @@ def main() -> None:
         if name not in jsonl.read(TABLE) and time.monotonic() < end:
             jsonl.put(TABLE, rows(), name, train(row))
             print(name, jsonl.read(TABLE)[name]["returns"], file=sys.stderr)
-    write(jsonl.read(TABLE))
+    measured = jsonl.read(TABLE)
+    jsonl.show(RESULTS, MARKERS, table(measured))
     if options.figure:
-        draw(jsonl.read(TABLE), options.figure)
+        draw(measured, options.figure)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Committed tables of benchmarks: a JSON line per row, whose key "row" is its name."""
+"""Committed tables of benchmarks: a JSON line per row, whose key "row" is its name; and how documents show them."""
 
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -29,3 +30,15 @@ def chosen(rows: Mapping[str, T], beginnings: str) -> dict[str, T]:
         script = pathlib.Path(sys.argv[0]).name
         print(f"{script}: --rows={beginnings} begins no row; there are {', '.join(rows)}", file=sys.stderr)
     return found
+
+
+def with_minus(text: str) -> str:
+    """Returns a table with the sign of minus before its numbers, which documents have in the place of a hyphen."""
+    return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)
+
+
+def show(document: pathlib.Path, markers: tuple[str, str], table: str) -> None:
+    """Writes a table between two lines of a document."""
+    start, end = markers
+    before, rest = document.read_text(encoding="utf-8").split(start)
+    document.write_text(f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")

@@ -83,14 +83,12 @@ def table() -> str:
         task = presets.load(name, catalogue.PRESETS).settings["env"].value
         cells = (f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row), f"{min(row['returns']):.4g}")
         lines.append("| " + " | ".join((*cells, f"{row['wall_s'] / 60:.1f}", row["commit"][:7])) + " |")
-    return re.sub(r"(?<=[ \[])-(?=\d)", "−", "".join(f"{line}\n" for line in lines))
+    return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 
 
 def write() -> None:
     """Writes the table into docs/results.md, and each result into its preset."""
-    start, end = MARKERS
-    before, rest = RESULTS.read_text(encoding="utf-8").split(start)
-    RESULTS.write_text(f"{before}{start}\n{table()}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    jsonl.show(RESULTS, MARKERS, table())
     for name, row in jsonl.read(TABLE).items():
         file = catalogue.PRESETS / f"{name}.flags"
         told = f"# Result: {scored(row)}, {len(row['returns'])} seeds (docs/results.md, zoo)."

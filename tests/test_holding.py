@@ -66,7 +66,7 @@ def test_a_row_that_falls_is_marked(holding: Any, tmp_path: pathlib.Path, monkey
     start, end = holding.MARKERS
     (tmp_path / "results.md").write_text(f"before\n{start}gone\n{end}after\n", encoding="utf-8")
     monkeypatch.setattr(holding, "RESULTS", tmp_path / "results.md")
-    holding.write(measured)
+    holding.jsonl.show(holding.RESULTS, holding.MARKERS, holding.table(measured))
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.startswith(f"before\n{start}\n| system |") and text.endswith(f"\n{end}after\n") and "gone" not in text
     assert "| td3 | pendulum | 30k | 19 of 20 | 7.5 % | −201.5 | 1.5 | 0123456 |" in text
