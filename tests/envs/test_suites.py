@@ -552,3 +552,11 @@ def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], mes
     with pytest.raises(errors.UsageError) as error:
         envs.make(name, params)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("connect_four", "board"), ("2048", "minatar"), ("minatar-asterix", "minatar"), ("kuhn_poker", "classic")],
+)
+def test_images_of_games_of_two_are_boards(name: str, family: str) -> None:
+    assert made(f"pgx:{name}").spec.family == family

@@ -220,5 +220,9 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
     assert long.origins["network.activation"].startswith("family classic: ")
     long, classic = (catalogue.resolved({"system": "a2c"}, family) for family in ("long", "classic"))
     assert "long" not in systems.SYSTEMS["a2c"].families and dict(long.settings) == dict(classic.settings)
+    for name in ("alphazero", "muzero"):
+        board, images = (catalogue.resolved({"system": name}, family) for family in ("board", "minatar"))
+        assert (board["agent.rescale_values"], board["agent.value_bound"], board["agent.discount"]) == (False, 0.5, 1.0)
+        assert images["agent.rescale_values"] and board["replay.capacity"] == images["replay.capacity"]
     waits = systems.SYSTEMS["dqn"].settings_in("async_gradient", "classic")
     assert waits and systems.SYSTEMS["dqn"].settings_in("async_gradient", "long") == waits
