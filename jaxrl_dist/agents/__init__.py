@@ -166,7 +166,7 @@ def clip(x: Array, bound: float) -> Array:
 
 
 def check_alone(spec: types.EnvironmentSpec) -> None:
-    """Checks that one agent acts at a time, where columns of one environment may not be apart from each other.
+    """Refuses an environment of several agents, for systems that need one column of each environment.
 
     Args:
         spec: of the environment.

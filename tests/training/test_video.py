@@ -133,7 +133,7 @@ def test_pictures_of_a_tree_are_side_by_side_and_categories_have_colours() -> No
     }
     space = types.DiscreteSpace(8)
     spec = types.EnvironmentSpec("mine:board", observation, space, "classic", mask="legal", categories={"tiles": (4,)})
-    tiles = np.array([[[0, 0], [1, 0]], [[0, 1], [3, 3]], [[1, 0], [0, 0]]])
+    tiles = np.array([[[0, 0], [1, 0]], [[0, 1], [3, 0]], [[1, 0], [0, 0]]])
     board = np.arange(18, dtype=np.uint8).reshape(2, 3, 3)
     frame = film.observed(spec, {"board": board, "legal": np.ones((2, 4), bool), "speed": np.ones(5), "tiles": tiles})
     assert frame.shape == (3, 6, 3) and frame.dtype == np.uint8
