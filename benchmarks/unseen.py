@@ -1,0 +1,191 @@
+"""Judges defaults on tasks that nobody tuned for: `python benchmarks/unseen.py [--rows=ppo/] [--minutes=60]`.
+
+Values of families come from papers, other projects, and runs on CartPole, Catch, Pendulum, DeepSea, MemoryChain,
+MinAtar Breakout, LunarLander and HalfCheetah. Here each system plays other tasks, five seeds in one program, by the
+values that it has there without a flag; beside it, the same agents by the defaults of Stable-Baselines3, and by
+PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are not run again; the end writes the tables of all rows
+into docs/results.md.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import jsonl  # noqa: E402
+import programs  # noqa: E402
+
+from jaxrl_dist.runs import aggregate, display, software, view  # noqa: E402
+
+TABLE = HERE / "unseen.jsonl"
+RESULTS = HERE.parent / "docs" / "results.md"
+MARKERS = "<!-- unseen: written by `python benchmarks/unseen.py` -->\n", "<!-- end of unseen -->\n"
+SEEDS = 5
+
+
+class Task(NamedTuple):
+    """A task: its environment, the steps of every system, and the mean return of random play (random_play.py)."""
+
+    env: str
+    steps: int
+    random: float
+
+
+DISCRETE = {
+    "acrobot": Task("gymnax:Acrobot-v1", 200_000, -498.8),
+    "mountain_car": Task("gymnax:MountainCar-v0", 200_000, -200.0),
+    "discounting_chain": Task("gymnax:DiscountingChain-bsuite", 100_000, 1.02),
+    "four_rooms": Task("gymnax:FourRooms-misc", 200_000, 0.457),
+    "frozen_lake": Task("gymnax:FrozenLake-misc", 200_000, 0.014),
+    "asterix": Task("gymnax:Asterix-MinAtar", 300_000, 0.49),
+    "space_invaders": Task("gymnax:SpaceInvaders-MinAtar", 300_000, 4.11),
+}
+REAL = {
+    "mountain_car_continuous": Task("gymnax:MountainCarContinuous-v0", 30_000, -33.2),
+    "reacher": Task("gymnax:Reacher-misc", 30_000, 15.7),
+    "point_robot": Task("gymnax:PointRobot-misc", 30_000, 0.197),
+}
+_SB3_ON_POLICY = (
+    *("--env.num_envs=1", "--agent.discount=0.99", "--agent.entropy_cost=0", "--agent.value_cost=0.5"),
+    *("--learner.max_grad_norm=0.5", "--learner.anneal=false", "--agent.normalise_observations=false"),
+    *("--agent.scale_rewards=false", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
+    *("--network.activation=tanh", "--network.shared=false", "--network.orthogonal=true"),
+)
+_SB3_OFF_POLICY = (
+    *("--env.num_envs=1", "--layout.unroll_length=1", "--replay.capacity=1_000_000", "--replay.batch_size=256"),
+    *("--replay.min_size=100", "--replay.samples_per_insert=256", "--agent.discount=0.99"),
+    *("--learner.target_rate=0.005", "--network.activation=relu"),
+)
+# Arm -> the system, and flags in the place of its defaults.
+ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **{name: (name, ()) for name in ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "sac", "td3", "d4pg")},
+    "ppo_sb3": (  # Stable-Baselines3 ppo.py
+        "ppo",
+        (
+            *_SB3_ON_POLICY,
+            *("--layout.unroll_length=2048", "--learner.learning_rate=3e-4", "--learner.minibatches=32"),
+            *("--learner.epochs=10", "--agent.gae_lambda=0.95", "--agent.clip_epsilon=0.2", "--agent.clip_value=0"),
+        ),
+    ),
+    "a2c_sb3": (  # Stable-Baselines3 a2c.py
+        "a2c",
+        (
+            *_SB3_ON_POLICY,
+            *("--layout.unroll_length=5", "--learner.learning_rate=7e-4", "--agent.gae_lambda=1"),
+            *("--learner.optimizer=rmsprop", "--learner.epsilon=1e-5", "--learner.decay=0.99"),
+        ),
+    ),
+    "dqn_sb3": (  # Stable-Baselines3 dqn.py
+        "dqn",
+        (
+            *("--env.num_envs=1", "--layout.unroll_length=4", "--replay.capacity=1_000_000", "--replay.min_size=100"),
+            *("--replay.batch_size=32", "--replay.samples_per_insert=8", "--learner.target_period=2500"),
+            *("--learner.learning_rate=1e-4", "--learner.max_grad_norm=10", "--learner.optimizer=adam"),
+            *("--agent.epsilon_fraction=0.1", "--agent.epsilon_end=0.05", "--agent.error_clip=1"),
+            *("--agent.discount=0.99", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
+        ),
+    ),
+    "sac_sb3": (  # Stable-Baselines3 sac.py
+        "sac",
+        (*_SB3_OFF_POLICY, "--learner.learning_rate=3e-4", "--network.hidden_sizes=256,256"),
+    ),
+    "td3_sb3": (  # Stable-Baselines3 td3.py, which explores by its first random steps alone
+        "td3",
+        (
+            *_SB3_OFF_POLICY,
+            *("--learner.learning_rate=1e-3", "--agent.policy_learning_rate=1e-3", "--agent.exploration_noise=0"),
+            "--network.hidden_sizes=400,300",
+        ),
+    ),
+    "ppo_purejaxrl": (  # PureJaxRL ppo.py
+        "ppo",
+        (
+            *("--env.num_envs=4", "--layout.unroll_length=128", "--learner.learning_rate=2.5e-4"),
+            *("--learner.anneal=true", "--learner.minibatches=4", "--learner.epochs=4", "--network.torso=mlp"),
+            *("--network.hidden_sizes=64,64", "--network.activation=tanh", "--agent.entropy_cost=0.01"),
+        ),
+    ),
+    "dqn_purejaxrl": (  # PureJaxRL dqn.py, but that waits for 10,000 rows
+        "dqn",
+        (
+            *("--env.num_envs=10", "--layout.unroll_length=1", "--replay.capacity=10_000", "--replay.batch_size=128"),
+            *("--replay.samples_per_insert=12.8", "--replay.min_size=10_000", "--learner.learning_rate=2.5e-4"),
+            *("--learner.target_period=50", "--learner.epsilon=1e-8", "--agent.epsilon_end=0.05"),
+            *("--agent.epsilon_fraction=0.5", "--network.torso=mlp", "--network.hidden_sizes=120,84"),
+        ),
+    ),
+}
+# Arms by the kind of actions; PureJaxRL's values are our own for classic control.
+_ALL = ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3")
+_MINATAR = (*_ALL, "ppo_purejaxrl", "dqn_purejaxrl")
+_REAL = ("ppo", "a2c", "sac", "td3", "d4pg", "ppo_sb3", "a2c_sb3", "sac_sb3", "td3_sb3")
+
+
+def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
+    """Returns ARM/TASK -> the task and the flags of train.py, in the order of the tables."""
+    found = {}
+    for tasks in (DISCRETE, REAL):
+        for name, task in tasks.items():
+            for arm in arms(task):
+                system, flags = ARMS[arm]
+                own = (f"--system={system}", f"--env={task.env}", f"--steps={task.steps}", "--layout=anakin")
+                found[f"{arm}/{name}"] = task, (*own, *flags)
+    return found
+
+
+def arms(task: Task) -> tuple[str, ...]:
+    """Returns the arms that play a task."""
+    return _REAL if task in REAL.values() else _MINATAR if task.env.endswith("MinAtar") else _ALL
+
+
+def train(flags: tuple[str, ...]) -> dict[str, Any]:
+    """Trains all seeds of a row in one program, and returns their last evaluations."""
+    (run,), wall_s = programs.train(flags, ((0, SEEDS),), view.read)
+    returns = run.summary["eval_return_per_seed"]
+    return {"returns": returns, "steps": run.env_steps, "wall_s": round(wall_s), "commit": software.commit()}
+
+
+def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) -> str:
+    """Returns the lines of a table with a column for each task that was measured."""
+    names = [name for name in tasks if any(row.endswith(f"/{name}") for row in measured)]
+    heads = [f"`{tasks[name].env.partition(':')[2]}`, {display.count(tasks[name].steps)}" for name in names]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
+    lines.append("| random play | " + " | ".join(f"{tasks[name].random:g}" for name in names) + " |")
+    for arm in ARMS:
+        cells = [scored(measured[f"{arm}/{name}"]) if f"{arm}/{name}" in measured else "" for name in names]
+        if any(cells):
+            lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return jsonl.with_minus("".join(f"{line}\n" for line in lines))
+
+
+def scored(row: Mapping[str, Any]) -> str:
+    """Returns the interquartile mean of a row with its 95 % interval below it."""
+    returns = np.array(row["returns"])
+    low, high = aggregate.interval(returns)
+    return f"{float(aggregate.interquartile_mean(returns)):.4g}<br>[{low:.4g}, {high:.4g}]"
+
+
+def main() -> None:
+    """Runs what is missing, and writes the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
+    options = parser.parse_args()
+    end = time.monotonic() + 60 * options.minutes
+    for name, (_, flags) in jsonl.chosen(rows(), options.rows).items():
+        if name not in jsonl.read(TABLE) and time.monotonic() < end:
+            jsonl.put(TABLE, rows(), name, train(flags))
+            print(name, scored(jsonl.read(TABLE)[name]), file=sys.stderr, flush=True)
+    measured = jsonl.read(TABLE)
+    jsonl.show(RESULTS, MARKERS, "\n".join(table(measured, tasks) for tasks in (DISCRETE, REAL)))
+
+
+if __name__ == "__main__":
+    main()
