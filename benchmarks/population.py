@@ -1,9 +1,9 @@
-"""Population-based training beside a random search: `python benchmarks/population.py [--steps=400000] [--out=FILE]`
+"""Population-based training beside a random search: `python benchmarks/population.py [--steps=400000] [FLAG=VALUE ...]`
 
 Both begin with the same eight draws of learning rate, entropy cost and discount for each of five runs, which train in
 one program. At the same steps the one goes on by `members.exploit` after each of ten evaluations, the other keeps its
 draws. The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and
-the probability that population-based training is better.
+the probability that population-based training is better. Arguments like env.num_envs=64 are flags of train.py.
 """
 
 import argparse
@@ -35,11 +35,11 @@ def draws(count: int, seed: int) -> dict[str, np.ndarray]:
     return {name: np.exp(rng.uniform(*np.log(ends), count)).astype(np.float32) for name, ends in BOUNDS.items()}
 
 
-def assembled(env: str, steps: int) -> assemble.Assembly:
-    """Assembles PPO with eight members for each run."""
+def assembled(env: str, steps: int, given: dict[str, str]) -> assemble.Assembly:
+    """Assembles PPO with eight members for each run, by the flags given."""
     swept = ";".join(f"{name}={low},{high}" for name, (low, high) in BOUNDS.items())
     flags = {"system": "ppo", "env": env, "steps": steps, "num_seeds": RUNS, "sweep": swept, "population": True}
-    settings, environment = assemble.resolve(flags)
+    settings, environment = assemble.resolve(flags | given)
     return assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
 
 
@@ -81,12 +81,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400_000, help="environment steps of each member")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--out", type=pathlib.Path, default=None, help="file for the lines")
+    parser.add_argument("flags", nargs="*", metavar="FLAG=VALUE", help="flags of train.py")
     args = parser.parse_args()
     runner.prepare()
-    parts, scores = assembled(args.env, args.steps), []
+    given = dict(flag.split("=", 1) for flag in args.flags)
+    parts, scores = assembled(args.env, args.steps, given), []
     for exploits in (False, True):
         row = train(parts, args.seed, exploits)
-        row |= {"env": args.env, "steps": args.steps, "commit": software.commit()}
+        row |= {"env": args.env, "steps": args.steps, "flags": given, "commit": software.commit()}
         scores.append(np.array(row["scores"]))
         print(json.dumps(row), flush=True)
         if args.out:
