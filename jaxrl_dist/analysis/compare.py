@@ -1,5 +1,6 @@
 """Compares runs with reference curves of the same system and environment, seed by seed."""
 
+import functools
 import itertools
 import math
 import re
@@ -15,12 +16,16 @@ from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
 
 WINDOWS = 10
-WIDENING = 2.0
+# Of runs that learn like the reference, so many at most are outside by one number alone, if seeds differ normally.
+# Curves that fall now and then do not, so that a band is twice as wide as the largest deviation at least.
+ALARMS = 0.02
+LEAST_WIDENING = 2.0
 SMALLEST_SHARE = 0.05
 # Below so much of what the reference gained over random play nothing is inside, however far its seeds differ: of the
 # stored references' own seeds this makes none an alarm that was not one before, at 0.5 three.
 LEAST_GAIN = 0.25
 _MOST_GROUPS = 2_000
+_DRAWS = 4_000
 
 
 class Number(NamedTuple):
@@ -224,11 +229,12 @@ def _steps(views: Sequence[run_view.View]) -> str:
 def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray, random_play: float) -> tuple[Number, ...]:
     """Computes the numbers and their bands from returns f64 [w, S'] and f64 [w, S] by tenth."""
     deviations = _deviations(reference, run.shape[1])
+    factor = widening(reference.shape[1], run.shape[1])
     smallest = SMALLEST_SHARE * float(np.ptp(reference))
     ours, theirs = run.mean(1), reference.mean(1)
 
     def number(name: str, run: float, reference: float, deviations: np.ndarray, random_play: float) -> Number:
-        width = max(WIDENING * float(deviations.max()), smallest)
+        width = max(factor * float(deviations.max()), smallest)
         least = min(random_play + LEAST_GAIN * (reference - random_play), reference - smallest)
         return Number(name, run, reference, max(reference - width, least), reference + width)
 
@@ -241,6 +247,29 @@ def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray, random
     name = f"tenth {windows[worst]}, the farthest"
     # It may be one of the first, in which a seed is at random play's level still.
     return (*numbers, number(name, float(ours[worst]), float(theirs[worst]), deviations, -math.inf))
+
+
+@functools.cache
+def widening(reference_seeds: int, run_seeds: int) -> float:
+    """Returns how many times the largest deviation within a reference a band is wide.
+
+    It is the quantile 1 − `ALARMS` of how far the mean of a run's seeds is from that of the reference's, over the
+    largest deviation of a group of the reference's seeds from the others, of numbers that are drawn alike from a normal
+    distribution (by simulation, from a fixed seed); `LEAST_WIDENING` at least.
+
+    Args:
+        reference_seeds: S, 2 or more.
+        run_seeds: S', 1 or more.
+
+    Example:
+        >>> from jaxrl_dist.analysis import compare
+        >>> [round(compare.widening(seeds, 1), 1) for seeds in (4, 5, 6)]
+        [2.8, 2.3, 2.0]
+    """
+    generator = np.random.default_rng(0)
+    reference, run = (generator.standard_normal((_DRAWS, seeds)) for seeds in (reference_seeds, run_seeds))
+    ratios = np.abs(run.mean(1) - reference.mean(1)) / _deviations(reference, run_seeds).max(0)
+    return max(float(np.quantile(ratios, 1 - ALARMS)), LEAST_WIDENING)
 
 
 def _deviations(values: np.ndarray, num_seeds: int) -> np.ndarray:

@@ -7,30 +7,34 @@ from fakes import written_runs
 from jaxrl_dist.analysis import compare as band
 
 STEPS = np.arange(1.0, 21.0)
+# Of one seed beside four.
+FACTOR = band.widening(4, 1)
 
 
 def compare(run: np.ndarray, theirs: np.ndarray, steps: np.ndarray = STEPS) -> band.Comparison:
     return band.compare(steps, run, STEPS, theirs)
 
 
-def test_widths_are_twice_the_largest_deviation_that_a_seed_shows() -> None:
+def test_widths_are_the_largest_deviation_that_a_seed_shows_times_the_factor() -> None:
     # Four seeds at 0 that end at 0, 10, 20 and 50; means of the others of each: 26.7, 23.3, 20, 10.
     theirs = np.zeros((20, 4))
     theirs[18:] = [0.0, 10.0, 20.0, 50.0]
     whole, last, farthest = compare(theirs[:, [1]], theirs).numbers
-    assert last == ("last tenth", 10.0, 20.0, 20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
-    assert (whole.run, whole.reference, whole.low, whole.high) == pytest.approx((1.0, 2.0, 2.0 - 8.0, 2.0 + 8.0))
-    assert farthest.name == "tenth 10, the farthest" and farthest[3:] == (20.0 - 2 * 40.0, 20.0 + 2 * 40.0)
+    assert last == ("last tenth", 10.0, 20.0, 20.0 - FACTOR * 40.0, 20.0 + FACTOR * 40.0)
+    assert (whole.run, whole.reference, whole.low, whole.high) == pytest.approx(
+        (1.0, 2.0, 2 - FACTOR * 4, 2 + FACTOR * 4)
+    )
+    assert farthest.name == "tenth 10, the farthest" and farthest[3:] == (20.0 - FACTOR * 40.0, 20.0 + FACTOR * 40.0)
 
 
 def test_a_quarter_of_the_gain_over_random_play_is_the_least_that_is_inside() -> None:
     theirs = np.zeros((20, 4))
     theirs[18:] = [0.0, 10.0, 20.0, 50.0]
     whole, last, farthest = band.compare(STEPS, theirs[:, [1]], STEPS, theirs, -20.0).numbers
-    assert last == ("last tenth", 10.0, 20.0, -20.0 + 0.25 * 40.0, 20.0 + 2 * 40.0)
-    assert (whole.low, whole.high) == pytest.approx((2.0 - 8.0, 2.0 + 8.0))
+    assert last == ("last tenth", 10.0, 20.0, -20.0 + 0.25 * 40.0, 20.0 + FACTOR * 40.0)
+    assert (whole.low, whole.high) == pytest.approx((2 - FACTOR * 4, 2 + FACTOR * 4))
     # In an early tenth the reference itself has gained nothing yet.
-    assert farthest.low == 20.0 - 2 * 40.0
+    assert farthest.low == 20.0 - FACTOR * 40.0
     # A reference that is at random play's level keeps its twentieth of the range.
     at_random = band.compare(STEPS, theirs[:, [1]], STEPS, theirs, 20.0).numbers[1]
     assert at_random.low == 20.0 - 0.05 * 50.0
