@@ -460,9 +460,7 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     first = agents.is_first(timestep)
     led = _led(static, jnp.concatenate([sequences.carry.action[None], action[:-1]]), first)
     seen = world_model.as_seen(static.world.leaves, timestep.observation)
-    # A reset has no reward, and no end of an episode leads to it.
-    reward, discount = jnp.where(first, 0.0, timestep.reward), jnp.where(first, 1.0, timestep.discount)
-    return _swapped(Batch(seen, led, timestep.step_type, reward, discount, sequences.carry.state))
+    return _swapped(Batch(seen, led, timestep.step_type, timestep.reward, timestep.discount, sequences.carry.state))
 
 
 def _swapped(batch: Batch) -> Batch:
@@ -548,7 +546,7 @@ def _imagined(static: _Static, network: ArrayTree, start: world_model.State, go_
     states = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), states, last)
     reward, predicted = static.of_world(network, "heads", states)
     go_on = jnp.concatenate([go_on[None], jax.nn.sigmoid(predicted[1:])])
-    return jax.lax.stop_gradient(Imagined(states, samples, values.mean_of_bins(reward, static.bins()), go_on))
+    return Imagined(states, samples, values.mean_of_bins(reward, static.bins()), go_on)
 
 
 def _behaviour_losses(

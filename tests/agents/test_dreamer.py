@@ -73,6 +73,7 @@ def _rows(kind: str) -> dict[str, Any]:
         "h": rng.normal(size=(N, 4)),
         "z": np.eye(3)[rng.integers(0, 3, (N, 2))].reshape(N, 6),
     }
+    floats["reward"][step_type == types.FIRST] = 0.0
     short = {name: x.astype(np.float32).astype(np.float64) for name, x in floats.items()}
     if kind == "bounded":
         action = action.astype(np.float32).astype(np.float64)
