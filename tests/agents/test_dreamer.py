@@ -349,3 +349,12 @@ def test_weights_of_blocks_begin_as_small_as_those_of_one_layer_of_all_inputs() 
         kernel = layer.init(jax.random.key(0), jnp.zeros((1, blocks, 96)))["params"]["kernel"]
         assert kernel.shape == (blocks, 96, 64)
         np.testing.assert_allclose(kernel.std(), (96 * blocks) ** -0.5, rtol=0.05)
+
+
+def test_parts_have_the_layers_of_the_released_code() -> None:
+    """`imglayers` 2, `obslayers` 1, heads of one layer; the encoder's and the decoder's are `layers`."""
+    agent = dreamer.make(dataclasses.replace(CONFIG, layers=3), _spec("discrete"), networks.Config())
+    world = _params(agent, 1)["world"]
+    layers = {name: sum(one.startswith("Layer_") for one in part) for name, part in world.items()}
+    wanted = {"prior_net": 2, "posterior_net": 1, "reward_net": 1, "continue_net": 1, "encoder": 3, "decoder": 3}
+    assert {name: layers[name] for name in wanted} == wanted
