@@ -1,8 +1,7 @@
 """Population-based training beside a random search: `python benchmarks/population.py [--steps=400000] [FLAG=VALUE ...]`
 
 Both begin with the same eight draws of learning rate, entropy cost and discount for each of five runs, which train in
-one program. At the same steps the one goes on by `members.exploit` after each of ten evaluations, the other keeps its
-draws. The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and
+one program. At the same steps the one goes on by `members.exploit` after each evaluation, the other keeps its draws. The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and
 the probability that population-based training is better. Arguments like env.num_envs=64 are flags of train.py.
 """
 
@@ -24,7 +23,7 @@ from jaxrl_dist.parallel import keys as run_keys  # noqa: E402
 from jaxrl_dist.runs import aggregate, software  # noqa: E402
 from jaxrl_dist.training import assemble, population, runner  # noqa: E402
 
-RUNS, EVALUATIONS = 5, 10
+RUNS = 5
 # Bounds between whose logarithms the first values are drawn; two values of each make the eight members.
 BOUNDS = {"learner.learning_rate": (1e-4, 1e-1), "agent.entropy_cost": (1e-4, 1e-1), "agent.discount": (0.9, 0.999)}
 
@@ -43,7 +42,7 @@ def assembled(env: str, steps: int, given: dict[str, str]) -> assemble.Assembly:
     return assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
 
 
-def train(parts: assemble.Assembly, seed: int, exploits: bool) -> dict[str, Any]:
+def train(parts: assemble.Assembly, seed: int, evaluations: int, exploits: bool) -> dict[str, Any]:
     """Trains one arm; returns the best member's score for each run, its last values, and seconds."""
     began_s, keys = time.perf_counter(), assemble.seed_keys(parts.settings)
     state = parts.init(keys)
@@ -54,7 +53,7 @@ def train(parts: assemble.Assembly, seed: int, exploits: bool) -> dict[str, Any]
     state = parts.layout.start_from(state, state.learner._replace(params=params))
     evaluation_keys = jax.vmap(lambda key: run_keys.seed_keys(key).evaluation)(keys)
     total = parts.settings["steps"] // parts.layout.rows_per_iteration
-    ends = [total * i // EVALUATIONS for i in range(EVALUATIONS + 1)]
+    ends = [total * i // evaluations for i in range(evaluations + 1)]
     for begin, end in zip(ends, ends[1:], strict=False):
         state, _ = parts.layout.run(state, begin, end - begin, total)
         returns = parts.evaluate(state.learner.params, evaluation_keys, end)
@@ -79,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
     parser.add_argument("--steps", type=int, default=400_000, help="environment steps of each member")
+    parser.add_argument("--evaluations", type=int, default=10, help="after which the population goes on")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--out", type=pathlib.Path, default=None, help="file for the lines")
     parser.add_argument("flags", nargs="*", metavar="FLAG=VALUE", help="flags of train.py")
@@ -87,8 +87,14 @@ def main() -> None:
     given = dict(flag.split("=", 1) for flag in args.flags)
     parts, scores = assembled(args.env, args.steps, given), []
     for exploits in (False, True):
-        row = train(parts, args.seed, exploits)
-        row |= {"env": args.env, "steps": args.steps, "flags": given, "commit": software.commit()}
+        row = train(parts, args.seed, args.evaluations, exploits)
+        row |= {
+            "env": args.env,
+            "steps": args.steps,
+            "evaluations": args.evaluations,
+            "flags": given,
+            "commit": software.commit(),
+        }
         scores.append(np.array(row["scores"]))
         print(json.dumps(row), flush=True)
         if args.out:
