@@ -1,8 +1,9 @@
 """Population-based training beside a random search: `python benchmarks/population.py [--steps=400000] [FLAG=VALUE ...]`
 
 Both begin with the same eight draws of learning rate, entropy cost and discount for each of five runs, which train in
-one program. At the same steps the one goes on by `members.exploit` after each evaluation, the other keeps its draws. The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and
-the probability that population-based training is better. Arguments like env.num_envs=64 are flags of train.py.
+one program. At the same steps the one goes on by `members.exploit` after each evaluation, the other keeps its draws.
+The best member by the last evaluation is scored by episodes of its own. Prints a line of JSON for each arm, and the
+probability that population-based training is better. Arguments like env.num_envs=64 are flags of train.py.
 """
 
 import argparse
