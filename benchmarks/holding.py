@@ -7,10 +7,8 @@ the way from random play to the mark. Rows of `holding.jsonl` are not run again;
 into docs/results.md.
 """
 
-import argparse
 import pathlib
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -181,17 +179,10 @@ def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
 
 def main() -> None:
     """Runs what is missing, and writes the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
+    parser = jsonl.parser(__doc__)
     parser.add_argument("--figure", type=pathlib.Path, help="picture to write")
     options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
-    for name, row in jsonl.chosen(rows(), options.rows).items():
-        if name not in jsonl.read(TABLE) and time.monotonic() < end:
-            jsonl.put(TABLE, rows(), name, train(row))
-            print(name, jsonl.read(TABLE)[name]["returns"], file=sys.stderr)
-    measured = jsonl.read(TABLE)
+    measured = jsonl.fill(TABLE, rows(), options, train)
     jsonl.show(RESULTS, MARKERS, table(measured))
     if options.figure:
         draw(measured, options.figure)

@@ -1,10 +1,12 @@
 """Committed tables of benchmarks: a JSON line per row, whose key "row" is its name; and how documents show them."""
 
+import argparse
 import json
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +32,37 @@ def chosen(rows: Mapping[str, T], beginnings: str) -> dict[str, T]:
         script = pathlib.Path(sys.argv[0]).name
         print(f"{script}: --rows={beginnings} begins no row; there are {', '.join(rows)}", file=sys.stderr)
     return found
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of the flags of `fill`, which is given what they hold."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
+    made.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
+    return made
+
+
+def fill(
+    path: pathlib.Path, rows: Mapping[str, T], options: argparse.Namespace, train: Callable[[T], Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Runs what the options name and the table lacks, and puts each row, which has "returns", into it as it ends.
+
+    Args:
+        path: of the table.
+        rows: name -> what `train` is given, in the order of the table.
+        options: of `parser`.
+        train: runs one row.
+
+    Returns:
+        The whole table.
+    """
+    end = time.monotonic() + 60 * options.minutes
+    for name, row in chosen(rows, options.rows).items():
+        if name not in read(path) and time.monotonic() < end:
+            found = train(row)
+            put(path, rows, name, found)
+            print(name, found["returns"], file=sys.stderr, flush=True)
+    return read(path)
 
 
 def with_minus(text: str) -> str:

@@ -7,22 +7,19 @@ PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are not run again; t
 into docs/results.md.
 """
 
-import argparse
 import pathlib
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import jsonl  # noqa: E402
 import programs  # noqa: E402
+import zoo  # noqa: E402
 
-from jaxrl_dist.runs import aggregate, display, software, view  # noqa: E402
+from jaxrl_dist.runs import display, software, view  # noqa: E402
 
 TABLE = HERE / "unseen.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
@@ -112,7 +109,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--network.hidden_sizes=64,64", "--network.activation=tanh", "--agent.entropy_cost=0.01"),
         ),
     ),
-    "dqn_purejaxrl": (  # PureJaxRL dqn.py, but that waits for 10,000 rows
+    "dqn_purejaxrl": (  # PureJaxRL dqn.py
         "dqn",
         (
             *("--env.num_envs=10", "--layout.unroll_length=1", "--replay.capacity=10_000", "--replay.batch_size=128"),
@@ -122,7 +119,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-# Arms by the kind of actions; PureJaxRL's values are our own for classic control.
+# Arms by the kind of actions. PureJaxRL's values are ours for classic control, but that its DQN waits for 10,000 rows.
 _ALL = ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3")
 _MINATAR = (*_ALL, "ppo_purejaxrl", "dqn_purejaxrl")
 _REAL = ("ppo", "a2c", "sac", "td3", "d4pg", "ppo_sb3", "a2c_sb3", "sac_sb3", "td3_sb3")
@@ -145,8 +142,9 @@ def arms(task: Task) -> tuple[str, ...]:
     return _REAL if task in REAL.values() else _MINATAR if task.env.endswith("MinAtar") else _ALL
 
 
-def train(flags: tuple[str, ...]) -> dict[str, Any]:
+def train(row: tuple[Task, tuple[str, ...]]) -> dict[str, Any]:
     """Trains all seeds of a row in one program, and returns their last evaluations."""
+    _, flags = row
     (run,), wall_s = programs.train(flags, ((0, SEEDS),), view.read)
     returns = run.summary["eval_return_per_seed"]
     return {"returns": returns, "steps": run.env_steps, "wall_s": round(wall_s), "commit": software.commit()}
@@ -159,31 +157,16 @@ def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) 
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
     lines.append("| random play | " + " | ".join(f"{tasks[name].random:g}" for name in names) + " |")
     for arm in ARMS:
-        cells = [scored(measured[f"{arm}/{name}"]) if f"{arm}/{name}" in measured else "" for name in names]
+        found = [measured.get(f"{arm}/{name}") for name in names]
+        cells = [zoo.scored(row).replace(" ", "<br>", 1) if row else "" for row in found]
         if any(cells):
             lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 
 
-def scored(row: Mapping[str, Any]) -> str:
-    """Returns the interquartile mean of a row with its 95 % interval below it."""
-    returns = np.array(row["returns"])
-    low, high = aggregate.interval(returns)
-    return f"{float(aggregate.interquartile_mean(returns)):.4g}<br>[{low:.4g}, {high:.4g}]"
-
-
 def main() -> None:
     """Runs what is missing, and writes the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
-    options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
-    for name, (_, flags) in jsonl.chosen(rows(), options.rows).items():
-        if name not in jsonl.read(TABLE) and time.monotonic() < end:
-            jsonl.put(TABLE, rows(), name, train(flags))
-            print(name, scored(jsonl.read(TABLE)[name]), file=sys.stderr, flush=True)
-    measured = jsonl.read(TABLE)
+    measured = jsonl.fill(TABLE, rows(), jsonl.parser(__doc__).parse_args(), train)
     jsonl.show(RESULTS, MARKERS, "\n".join(table(measured, tasks) for tasks in (DISCRETE, REAL)))
 
 

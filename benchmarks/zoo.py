@@ -5,11 +5,9 @@ Each row trains a preset with five seeds, in one program where its layout trains
 table of all rows into docs/results.md; `python tests/test_docs.py` and `python docs/figures/curves.py` do the pages.
 """
 
-import argparse
 import pathlib
 import re
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,15 +95,7 @@ def write() -> None:
 
 def main() -> None:
     """Runs what is missing, and writes what changes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
-    options = parser.parse_args()
-    end = time.monotonic() + 60 * options.minutes
-    for name in jsonl.chosen({name: name for name in ROWS}, options.rows):
-        if name not in jsonl.read(TABLE) and time.monotonic() < end:
-            jsonl.put(TABLE, ROWS, name, train(name))
-            print(name, scored(jsonl.read(TABLE)[name]), file=sys.stderr, flush=True)
+    jsonl.fill(TABLE, {name: name for name in ROWS}, jsonl.parser(__doc__).parse_args(), train)
     write()
 
 

@@ -57,3 +57,20 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
     written = (tmp_path / "presets" / "ppo" / "acrobot.flags").read_text(encoding="utf-8")
     assert "# Result: -85 [-95, -73.33], 5 seeds (docs/results.md, zoo).\n" in written
     assert len(written.splitlines()) == len(preset.splitlines())
+
+
+def test_rows_that_a_table_lacks_are_run_and_kept_in_order(zoo: Any, tmp_path: pathlib.Path) -> None:
+    table, run, rows = tmp_path / "table.jsonl", [], {"a/x": 1.0, "a/y": 2.0, "b/x": 3.0}
+
+    def train(value: float) -> dict[str, Any]:
+        run.append(value)
+        return {"returns": [value]}
+
+    def fill(*flags: str) -> dict[str, Any]:
+        return zoo.jsonl.fill(table, rows, zoo.jsonl.parser(None).parse_args(flags), train)
+
+    assert fill("--minutes=0") == {} and run == []
+    assert fill("--rows=b/") == {"b/x": {"returns": [3.0]}}
+    assert list(fill("--rows=a/x,b/")) == ["a/x", "b/x"] and run == [3.0, 1.0]
+    assert list(fill()) == list(rows) and run == [3.0, 1.0, 2.0]
+    assert list(zoo.jsonl.read(table)) == list(rows)
