@@ -28,8 +28,9 @@ study pendulum_crossq 5 -- --system=crossq --env=gymnax:Pendulum-v1 --steps=5_00
 study pendulum_mpo 5 -- --preset=mpo/pendulum
 study catch_dreamer 5 -- --preset=dreamer/catch
 study cartpole_dreamer 5 -- --preset=dreamer/cartpole
+study pendulum_dreamer 5 -- --preset=dreamer/pendulum
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
-study cartpole_pqn 5 -- --system=pqn --env=gymnax:CartPole-v1 --steps=500_000
+study cartpole_pqn 5 -- --preset=pqn/cartpole
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
 study catch_a2c 10 -- --system=a2c --env=gymnax:Catch-bsuite --steps=100_000
 study catch 10 --setting="ppo: --system=ppo" --setting="dqn: --system=dqn" -- --env=gymnax:Catch-bsuite --steps=100_000

@@ -21,19 +21,22 @@ _PQN_CLASSIC = {
         {
             "env.num_envs": 32,
             "layout.unroll_length": 64,
-            "learner.learning_rate": 1e-4,
             "learner.anneal": True,
             "learner.minibatches": 16,
             "learner.epochs": 4,
             "learner.max_grad_norm": 10.0,
             "agent.discount": 0.99,
             "agent.trace_decay": 0.95,
-            "agent.reward_scale": 0.1,
             "agent.epsilon_start": 1.0,
             "agent.epsilon_end": 0.2,
             "agent.epsilon_fraction": 0.2,
             "network.hidden_sizes": (256, 256),
         },
+    ),
+    # A tenth of a reward that is rare disappears behind the network's first values.
+    **cited(
+        f"{OURS}: CartPole's rewards are a tenth there, which others are not",
+        {"learner.learning_rate": 2.5e-4, "agent.reward_scale": 1.0},
     ),
     **cited(
         f"{_PAPER}, PureJaxQL pqn_gymnax.py",
