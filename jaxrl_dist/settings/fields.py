@@ -5,6 +5,7 @@ import decimal
 import functools
 import math
 import numbers
+import os
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -261,10 +262,11 @@ def _truth(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Returns text, and refuses any other type."""
-    if not isinstance(value, str):
+    """Returns text, that of a path too, and refuses any other type."""
+    text = os.fspath(value)
+    if not isinstance(text, str):
         raise TypeError(value)
-    return value
+    return text
 
 
 def _number(value: Any) -> decimal.Decimal:

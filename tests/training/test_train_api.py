@@ -47,6 +47,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
     return conftest.train_in(tmp_path_factory.mktemp("run"), env=CARTPOLE, **EPISODES)
 
 
+@pytest.mark.parametrize("given", [pathlib.Path("runs/here"), "runs/here"])
+def test_a_folder_is_a_text_or_a_path(given: str | pathlib.Path) -> None:
+    settings = assembles.resolve({"system": "ppo", "env": "toy:walk", "out": given})[0]
+    assert settings["out"] == "runs/here" and type(settings["out"]) is str
+    with pytest.raises(errors.UsageError, match="out="):
+        assembles.resolve({"system": "ppo", "env": "toy:walk", "out": b"runs/here"})
+
+
 def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:
     assert run.reason == "finished" and set(run.summary) >= KEYS
     assert run.summary == json.loads((run.folder / "summary.json").read_text())
