@@ -1,13 +1,14 @@
-"""Fits the sizes that nobody gave to those that a user gave: a replay's rows, minibatches and actors to environments.
+"""Fits what nobody gave to what a user gave: a replay's rows, minibatches and actors to environments, atoms to rewards.
 
 A paper's replay of 96,000 rows is as good a choice with 96,256, where 256 environments need a multiple of 256 × 8.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
-from jaxrl_dist import networks, systems
+from jaxrl_dist import networks, systems, types
 from jaxrl_dist.settings.resolve import FLAG, Resolved
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
@@ -15,6 +16,8 @@ _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
 _WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step", "network.num_frames")
 # Parts of an iteration's environments, each with as many as the others.
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
+_ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
+_DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
 
 
 def fit(found: Resolved) -> Resolved:
@@ -39,6 +42,35 @@ def fit(found: Resolved) -> Resolved:
             origins[name] = f"{origins[name]}; {found[name]} fitted to {_ENVS}={found[_ENVS]}"
             found = found.replaced({name: value})
     return dataclasses.replace(found, origins=origins)
+
+
+def fit_to_rewards(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
+    """Returns settings that learn a distribution without ends where nothing says the lowest and the highest return.
+
+    Atoms lie between these two. Quantiles need neither and stand in their place; the mean does where an agent has no
+    quantiles. What a flag gave stays.
+
+    Args:
+        found: settings of a system, with origins.
+        spec: of the environment.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> settings = jaxrl_dist.make("rainbow", "gymnax:FrozenLake-misc").settings
+        >>> settings["agent.distribution"], settings.origins["agent.distribution"]
+        ('quantile', 'default; categorical fitted to rewards without known bounds')
+    """
+    settings: Any = found.settings
+    if settings.get(_ATOMS, 1) == 1 or settings.get(_LOW) != settings.get(_HIGH):
+        return found
+    if settings.get(_DISTRIBUTION, _CATEGORICAL) != _CATEGORICAL or settings.get("agent.clip_rewards"):
+        return found
+    name, value = (_DISTRIBUTION, "quantile") if _DISTRIBUTION in settings else (_ATOMS, 1)
+    is_given = FLAG in (found.origins[_ATOMS], found.origins[name])
+    if _LOW not in settings or is_given or all(map(math.isfinite, spec.reward_range)):
+        return found
+    origin = f"{found.origins[name]}; {found[name]} fitted to rewards without known bounds"
+    return dataclasses.replace(found.replaced({name: value}), origins={**found.origins, name: origin})
 
 
 def _sizes(found: Resolved) -> Iterator[tuple[str, int]]:

@@ -16,7 +16,7 @@ from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.settings import resolve as resolves
 from jaxrl_dist.settings import sweep
 from jaxrl_dist.settings.resolve import Resolved
-from jaxrl_dist.systems import catalogue, families
+from jaxrl_dist.systems import catalogue, families, fitting
 from jaxrl_dist.training import agent_shapes, arguments, evaluation, population
 
 
@@ -74,7 +74,8 @@ def resolve(
         raise errors.UsageError(
             errors.given("env", checked["env"]), f": its spec has family={family!r}; valid: {known}"
         )
-    return catalogue.resolved(flags, family, measured=measured or {}), environment
+    found = catalogue.resolved(flags, family, measured=measured or {})
+    return fitting.fit_to_rewards(found, environment.spec), environment
 
 
 def assemble(

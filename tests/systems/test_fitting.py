@@ -1,12 +1,14 @@
 """Sizes without a flag fit the environments; those with a flag stay, and so does every published setting."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import errors, systems
+from jaxrl_dist import errors, systems, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.settings.resolve import FLAG
-from jaxrl_dist.systems import catalogue, families
+from jaxrl_dist.systems import catalogue, families, fitting
 from jaxrl_dist.training import assemble
 
 
@@ -91,3 +93,48 @@ def test_any_number_of_environments_makes_a_replay(name: str, num_envs: int) -> 
 def test_what_is_given_is_refused_where_it_does_not_fit() -> None:
     with pytest.raises(errors.UsageError, match=r"replay\.capacity=1000 is no multiple of 256"):
         jaxrl_dist.make("dqn", "toy:walk", settings={"env.num_envs": 256, "replay.capacity": 1000})
+
+
+UNKNOWN, KNOWN = (0.0, float("inf")), (-1.0, 0.0)
+# System, the flags given, the rewards' bounds -> what is fitted to them.
+ENDS: dict[str, tuple[str, dict[str, float | str], tuple[float, float], dict[str, float | str]]] = {
+    "quantiles": ("rainbow", {}, UNKNOWN, {"agent.distribution": "quantile"}),
+    "no quantiles": ("d4pg", {}, UNKNOWN, {"agent.num_atoms": 1}),
+    "known": ("rainbow", {}, KNOWN, {}),
+    "known, no quantiles": ("d4pg", {}, KNOWN, {}),
+    "no lowest": ("rainbow", {}, (-float("inf"), 1.0), {"agent.distribution": "quantile"}),
+    "ends given": ("rainbow", {"agent.value_low": -1.0, "agent.value_high": 3.0}, UNKNOWN, {}),
+    "atoms given": ("rainbow", {"agent.num_atoms": 11}, UNKNOWN, {}),
+    "distribution given": ("rainbow", {"agent.distribution": "categorical"}, UNKNOWN, {}),
+    "rewards clipped": ("rainbow", {"agent.clip_rewards": 1.0}, UNKNOWN, {}),
+    "quantiles before": ("qr_dqn", {}, UNKNOWN, {}),
+    "one atom": ("dqn", {}, UNKNOWN, {}),
+    "a policy's distribution": ("ppo", {}, UNKNOWN, {}),
+    "ends of its own": ("muzero", {}, UNKNOWN, {}),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_a_distribution_needs_no_ends_where_rewards_have_none(case: str) -> None:
+    system, flags, reward_range, wanted = ENDS[case]
+    found = catalogue.resolved({"system": system, **flags}, "continuous" if system == "d4pg" else "classic")
+    spec = types.EnvironmentSpec(
+        "mine:task", jax.ShapeDtypeStruct((4,), jnp.float32), types.DiscreteSpace(2), "classic", reward_range
+    )
+    fitted = fitting.fit_to_rewards(found, spec)
+    assert {name: fitted[name] for name in wanted} == wanted
+    assert {name for name in found.settings if fitted[name] != found[name]} == set(wanted)
+    assert {name for name in found.origins if fitted.origins[name] != found.origins[name]} == set(wanted)
+
+
+@pytest.mark.parametrize(
+    ("system", "env", "setting", "value"),
+    [
+        ("rainbow", "gymnax:FrozenLake-misc", "agent.distribution", "quantile"),
+        ("d4pg", "gymnax:PointRobot-misc", "agent.num_atoms", 1),
+    ],
+)
+def test_defaults_take_a_task_with_unknown_rewards(system: str, env: str, setting: str, value: int | str) -> None:
+    assert jaxrl_dist.make(system, env).settings[setting] == value
+    with pytest.raises(errors.UsageError, match=r"agent\.value_low"):
+        jaxrl_dist.make(system, env, settings={"agent.num_atoms": 21})
