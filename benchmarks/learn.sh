@@ -244,6 +244,9 @@ study masks_tetris 5 "${masks[@]}" -- --system=ppo --env=jumanji:Tetris-v0 --ste
 # Rewards that chance finds once in 2^20 episodes.
 study deep_sea 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=gymnax:DeepSea-bsuite \
   --env.params.size=20 --steps=300_000 --env.num_envs=32 --layout.unroll_length=64
+# Asks for XLand-MiniGrid.
+study door_key 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=xminigrid:MiniGrid-DoorKey-8x8 \
+  --steps=1_000_000 --env.num_envs=32 --layout.unroll_length=64 --layout=anakin
 study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
 study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
 study catch_muzero 5 -- --system=muzero --env=gymnax:Catch-bsuite --steps=100_000

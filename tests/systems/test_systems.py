@@ -105,9 +105,7 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
                 "learner.minibatches": 16,
                 "learner.epochs": 4,
                 "learner.optimizer": "radam",
-                "learner.learning_rate": 1e-4,
                 "agent.trace_decay": 0.95,
-                "agent.reward_scale": 0.1,
                 "network.layer_norm": True,
             },
         ),
@@ -148,6 +146,13 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
 def test_published_settings_are_reached(system: str, family: str, published: dict[str, object]) -> None:
     resolved = catalogue.resolved({"system": system}, family)
     assert {name: resolved[name] for name in published} == published
+
+
+def test_pqn_s_code_has_smaller_steps_and_rewards_for_cartpole_than_small_tasks_have() -> None:
+    names = ("learner.learning_rate", "agent.reward_scale")
+    published, own = (catalogue.resolved(given, "classic") for given in ({"preset": "pqn/cartpole"}, {"system": "pqn"}))
+    assert [published[name] for name in names] == [1e-4, 0.1]
+    assert [own[name] for name in names] == [2.5e-4, 1.0]
 
 
 def test_what_a_layout_needs_is_above_the_family_and_below_flags() -> None:
