@@ -426,7 +426,7 @@ def measured_in(contents: Any, asked: Resolved) -> dict[str, tuple[Any, str]]:
 
 
 def resolved_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked: Resolved) -> Resolved:
-    """Gives every setting its value as in a run: for the family of its environment, and with its choices of auto.
+    """Gives every setting its value as in a run: for its environment's family and rewards, with its choices of auto.
 
     Args:
         contents: contents of the run's `config.json`.
@@ -436,7 +436,8 @@ def resolved_as_in(contents: Mapping[str, Any], flags: Mapping[str, Any], asked:
     Raises:
         UsageError: a flag is not valid in that family.
     """
-    return resolved(flags, contents["family"], measured=measured_in(contents, asked))
+    found = resolved(flags, contents["family"], measured=measured_in(contents, asked))
+    return fitting.fit_as_in(found, contents)
 
 
 def preset_names() -> tuple[str, ...]:

@@ -5,11 +5,11 @@ A paper's replay of 96,000 rows is as good a choice with 96,256, where 256 envir
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrl_dist import networks, systems, types
-from jaxrl_dist.settings.resolve import FLAG, Resolved
+from jaxrl_dist.settings.resolve import FLAG, Resolved, entries
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
 # Settings whose sum is at least the rows of a window beside its last one.
@@ -18,6 +18,8 @@ _WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step"
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
 _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
 _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
+# Ends the origin of a value that took the place of atoms.
+_WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 
 
 def fit(found: Resolved) -> Resolved:
@@ -60,16 +62,33 @@ def fit_to_rewards(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
         >>> settings["agent.distribution"], settings.origins["agent.distribution"]
         ('quantile', 'default; categorical fitted to rewards without known bounds')
     """
+    return found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
+
+
+def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
+    """Returns settings fitted to rewards as those of an earlier session were.
+
+    Args:
+        found: settings of a system, before the environment is known.
+        contents: contents of that session's `config.json`.
+
+    Raises:
+        UsageError: the contents are not those of a `config.json`.
+    """
+    origins = (str(entry.get("origin")) for entry in entries(contents).values())
+    return _without_ends(found) if any(origin.endswith(_WITHOUT_BOUNDS) for origin in origins) else found
+
+
+def _without_ends(found: Resolved) -> Resolved:
+    """Returns settings without a distribution that needs two ends, unless these or the atoms were given."""
     settings: Any = found.settings
-    if settings.get(_ATOMS, 1) == 1 or settings.get(_LOW) != settings.get(_HIGH):
-        return found
-    if settings.get(_DISTRIBUTION, _CATEGORICAL) != _CATEGORICAL or settings.get("agent.clip_rewards"):
+    has_atoms = _LOW in settings and settings[_ATOMS] > 1 and settings.get(_DISTRIBUTION, _CATEGORICAL) == _CATEGORICAL
+    if not has_atoms or settings[_LOW] != settings[_HIGH] or settings["agent.clip_rewards"]:
         return found
     name, value = (_DISTRIBUTION, "quantile") if _DISTRIBUTION in settings else (_ATOMS, 1)
-    is_given = FLAG in (found.origins[_ATOMS], found.origins[name])
-    if _LOW not in settings or is_given or all(map(math.isfinite, spec.reward_range)):
+    if FLAG in (found.origins[_ATOMS], found.origins[name]):
         return found
-    origin = f"{found.origins[name]}; {found[name]} fitted to rewards without known bounds"
+    origin = f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}"
     return dataclasses.replace(found.replaced({name: value}), origins={**found.origins, name: origin})
 
 

@@ -138,3 +138,16 @@ def test_defaults_take_a_task_with_unknown_rewards(system: str, env: str, settin
     assert jaxrl_dist.make(system, env).settings[setting] == value
     with pytest.raises(errors.UsageError, match=r"agent\.value_low"):
         jaxrl_dist.make(system, env, settings={"agent.num_atoms": 21})
+
+
+@pytest.mark.parametrize(("env", "fitted"), [("gymnax:FrozenLake-misc", True), ("gymnax:FourRooms-misc", False)])
+def test_the_same_flags_give_a_run_s_settings_again_before_its_rewards_are_known(env: str, fitted: bool) -> None:
+    flags = {"system": "rainbow", "env": env}
+    held = assemble.resolve(flags)[0]
+    asked = catalogue.resolved(flags)
+    assert held["agent.distribution"] == ("quantile" if fitted else "categorical")
+    again = catalogue.resolved_as_in(held.as_json(), flags, asked)
+    assert again.difference(held.as_json()).identity == again.difference(held.as_json()).tunable == ()
+    changed = catalogue.resolved_as_in(held.as_json(), {**flags, "agent.num_atoms": 11}, asked)
+    names = {change.name for change in changed.difference(held.as_json()).identity}
+    assert names == {"agent.num_atoms", *(["agent.distribution"] if fitted else [])}
