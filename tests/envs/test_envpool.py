@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import conftest
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -172,6 +173,30 @@ def test_trees_of_observations() -> None:
     observation = environment.reset().observation
     assert episodes.observation_structs(observation) == environment.spec.observation
     assert observation["image"].dtype == np.uint8 and observation["direction"].sum() == 2
+
+
+def test_codes_of_cells_are_categories_and_no_pixels() -> None:
+    environment = made("MiniGrid-DoorKey-5x5-v0", range(8))
+    highest, rng = np.zeros(3, int), np.random.default_rng(0)
+    row = environment.reset()
+    for _ in range(100):
+        highest = np.maximum(highest, row.observation["image"].max((0, 1, 2)))
+        row = environment.step(rng.integers(0, 7, 8))
+    numbers = environment.spec.categories["image"]
+    assert highest.tolist() == [8, 5, 2] and (highest < numbers).all()
+    assert made("CartPole-v1").spec.categories == {}
+
+
+def test_bytes_below_255_are_numbers_and_no_pixels() -> None:
+    environment = made("Jumanji/Sokoban-v0")
+    grid = environment.reset().observation["grid"]
+    assert grid.dtype == np.int16 and grid.max() in (3, 4)
+    assert episodes.observation_structs(environment.reset().observation) == environment.spec.observation
+    leading = envpool._leaf_converter(gymnasium.spaces.Box(0, 4, (2, 5, 6), np.uint8), "fake")
+    sent = np.arange(60, dtype=np.uint8).reshape(1, 2, 5, 6) % 5
+    assert leading[1] == jax.ShapeDtypeStruct((5, 6, 2), np.int16)
+    assert leading[0](sent).dtype == np.int16
+    np.testing.assert_array_equal(leading[0](sent), sent.transpose(0, 2, 3, 1))
 
 
 def test_protocols_are_named_with_what_was_changed() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import hypothesis
 import hypothesis.strategies as st
 import jax
@@ -139,3 +140,20 @@ def test_a_family_follows_from_what_is_seen_done_and_how_long(
     observation: Any, action: types.ActionSpace, time_limit: int, wanted: str
 ) -> None:
     assert episodes.family(observation, action, time_limit) == wanted
+
+
+@pytest.mark.parametrize(
+    ("space", "is_small"),
+    [
+        (gymnasium.spaces.Box(0, 1, (5, 5, 2), np.uint8), True),
+        (gymnasium.spaces.Box(0, 254, (3,), np.uint8), True),
+        (gymnasium.spaces.Box(0, np.array([4, 255], np.uint8), (2,), np.uint8), False),
+        (gymnasium.spaces.Box(0, 255, (84, 84, 1), np.uint8), False),
+        (gymnasium.spaces.Box(0, 1, (5,), np.int32), False),
+        (gymnasium.spaces.Box(0, 1, (5,), np.float32), False),
+        (gymnasium.spaces.MultiBinary(3), False),
+        (gymnasium.spaces.MultiDiscrete([3, 3], np.uint8), False),
+    ],
+)
+def test_bytes_that_end_below_255_are_small(space: Any, is_small: bool) -> None:
+    assert episodes.is_of_small_bytes(space) is is_small

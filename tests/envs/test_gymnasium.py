@@ -91,6 +91,14 @@ def test_every_kind_of_observation_becomes_an_array_of_the_tree() -> None:
         assert row.observation["pair"][1].tolist() == [[t, -t]] * 2
 
 
+def test_bytes_that_are_flags_are_no_pixels() -> None:
+    made = task("fakes.registered:Spaces-v0", kind="flags")
+    assert made.spec.observation == jax.ShapeDtypeStruct((2, 3, 1), jnp.int16)
+    rows = play("fakes.registered:Spaces-v0", np.full((3, 2, 2), 0.5), kind="flags")
+    assert all(row.observation.dtype == np.int16 for row in rows)
+    assert [row.observation.max(initial=0) for row in rows] == [0, 1, 0, 1]
+
+
 @pytest.mark.parametrize(
     ("kind", "space", "sent", "received"),
     [

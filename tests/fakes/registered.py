@@ -46,6 +46,7 @@ class Spaces(gymnasium.Env):
                     "pair": spaces.Tuple([spaces.Box(-1, 1, (), np.float64), spaces.Box(-9, 9, (2,), np.int64)]),
                 }
             ),
+            "flags": spaces.Box(0, 1, (2, 3, 1), np.uint8),
             "text": spaces.Text(5),
             "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
         }.get(kind, spaces.Discrete(3))
@@ -68,6 +69,8 @@ class Spaces(gymnasium.Env):
         return self._observation(), gain + 10 * flag + 100 * len(sizes) + 1000 * len(text), False, False, {}
 
     def _observation(self) -> Any:
+        if self._kind == "flags":
+            return np.full((2, 3, 1), self._steps % 2, np.uint8)
         if self._kind != "tree":
             return 3 if self._kind == "outside" and self._steps == 2 else self._steps % 3
         steps = self._steps

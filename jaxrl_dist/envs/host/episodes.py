@@ -356,6 +356,14 @@ def family(observation: Any, action: types.ActionSpace, time_limit: int) -> str:
     return "long" if time_limit > _LONG and all(len(leaf.shape) < 2 for leaf in leaves) else "classic"
 
 
+def is_of_small_bytes(space: Any) -> bool:
+    """Says whether a space is a `Box` of bytes that end below 255: numbers or flags, and no pixels.
+
+    An agent sees them as i16, since networks divide bytes, the pixels of all suites, by 255.
+    """
+    return type(space).__name__ == "Box" and space.dtype == np.uint8 and bool(np.max(space.high, initial=0) < 255)
+
+
 def _bound(x: Any) -> np.ndarray:
     """Casts a bound to f32; one beyond the largest f32 becomes ±inf."""
     with np.errstate(over="ignore"):

@@ -44,6 +44,9 @@ _FIXED = frozenset(
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
     + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
 )
+# Bytes of MiniGrid's `image` are no pixels but codes: kinds, colours and states of things (minigrid/core/constants.py),
+# where a state is that of a door, or a direction.
+_GRID_TASKS, _GRID, _GRID_CODES = ("MiniGrid-", "BabyAI-"), "image", (11, 6, 4)
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
@@ -141,16 +144,16 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
     convert, struct = _converter(space, name)
     limit = settings["max_episode_steps"]
     time_limit = limit if 0 < limit < _NO_LIMIT else 0
+    task = name.removeprefix(f"{_NAME}:")
     spec = types.EnvironmentSpec(
         name=name,
         observation=struct,
         action=action,
         family="atari" if is_atari else episodes.family(struct, action, time_limit),
-        reward_range=(-math.inf, math.inf)
-        if changed
-        else _REWARD_RANGES.get(name[len(_NAME) + 1 :], (-math.inf, math.inf)),
+        reward_range=(-math.inf, math.inf) if changed else _REWARD_RANGES.get(task, (-math.inf, math.inf)),
         time_limit=time_limit,
         frames_per_step=settings["frame_skip"] if is_atari else 1,
+        categories={_GRID: _GRID_CODES} if task.startswith(_GRID_TASKS) else {},
     )
     return spec, convert
 
@@ -191,9 +194,14 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
             errors.given("env", name), f": its observations are {kind}; valid: arrays, or a dict of arrays"
         )
     shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
-    if dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:]):
+    has_leading_channels = dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:])
+    if episodes.is_of_small_bytes(space):
+        dtype = np.dtype(np.int16)
+    if has_leading_channels:
         struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
-        return lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1)), struct
+        return lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1), dtype), struct
+    if dtype == np.int16:
+        return lambda x: np.asarray(x, dtype), jax.ShapeDtypeStruct(shape, dtype)
     real = np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
     return _unchanged, jax.ShapeDtypeStruct(shape, real)
 

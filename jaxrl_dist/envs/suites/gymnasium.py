@@ -202,7 +202,7 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     if kind == "Discrete":
         return [(worker_process.Leaf(path, (), "int64"), space)]
     if kind in ("Box", "MultiBinary") or (kind == "MultiDiscrete" and len(space.shape) == 1):
-        return [(worker_process.Leaf(path, tuple(space.shape), _DTYPES.get(space.dtype.name, space.dtype.name)), space)]
+        return [(worker_process.Leaf(path, tuple(space.shape), _dtype(space)), space)]
     raise errors.UsageError(
         errors.given("env", full_name),
         f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
@@ -214,7 +214,13 @@ def seen(space: Any) -> tuple[tuple[int, ...], Any]:
     """Returns shape and dtype of an array as the agent sees it."""
     if type(space).__name__ == "Discrete":
         return (int(space.n),), np.float32
-    return tuple(space.shape), np.dtype(_DTYPES.get(space.dtype.name, space.dtype.name))
+    return tuple(space.shape), np.dtype(_dtype(space))
+
+
+def _dtype(space: Any) -> str:
+    """Returns the dtype of an array as the agent sees it."""
+    name: str = "int16" if episodes.is_of_small_bytes(space) else space.dtype.name
+    return _DTYPES.get(name, name)
 
 
 def _observe(

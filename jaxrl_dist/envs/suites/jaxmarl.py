@@ -145,8 +145,8 @@ def _observing(environment: Any, name: str, agents: tuple[str, ...]) -> Callable
     def observe(seen: Any, state: Any) -> ArrayTree:
         index = jnp.arange(len(agents))
         if name == _COOKS:
-            # Both see the whole kitchen, each with its own body first.
-            return {"agent": index, "own": jnp.stack([seen[agent].astype(jnp.uint8) for agent in agents])}
+            # Both see the whole kitchen, each with its own body first. Bytes would be taken for pixels.
+            return {"agent": index, "own": jnp.stack([seen[agent].astype(jnp.int16) for agent in agents])}
         filled = [jnp.pad(seen[agent], (0, longest - len(seen[agent]))) for agent in agents]
         own = jnp.stack(filled).astype(jnp.float32)
         every = own.reshape(-1) if name != _SMAX else _world(environment, state)
