@@ -252,10 +252,12 @@ study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
 study catch_muzero 5 -- --system=muzero --env=gymnax:Catch-bsuite --steps=100_000
 study cartpole_muzero 5 -- --system=muzero --env=gymnax:CartPole-v1 --steps=200_000
 study cartpole_alphazero 5 -- --system=alphazero --env=gymnax:CartPole-v1 --steps=100_000
-# Several agents; the second study needs the extra jaxmarl.
+# Several agents; all but the first study need the extra jaxmarl.
 teams=(--setting="IPPO: --system=ippo" --setting="MAPPO: --system=mappo")
 study team 5 "${teams[@]}" --setting="IPPO apart: --system=ippo --agent.share_parameters=false" -- --env=toy:team --steps=100_000 \
   --learner.learning_rate=1e-2
-study simple_spread 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000
-study simple_spread_fast 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000 --learner.learning_rate=2e-3
+study simple_spread 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000 --learner.learning_rate=2.5e-4
+study simple_spread_fast 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000
+study kitchen 5 "${teams[@]}" -- --env=jaxmarl:overcooked --env.params.shaping=1 --steps=2_000_000
+study smax 5 "${teams[@]}" -- --env=jaxmarl:HeuristicEnemySMAX --env.params.map=3m --steps=2_000_000
 exit $failed

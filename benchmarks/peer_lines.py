@@ -1,9 +1,9 @@
-"""Lines of code of an algorithm here and in Stoix and JaxMARL: `python benchmarks/peer_lines.py --peers=FOLDER`
+"""Lines of code of an algorithm here and in other libraries: `python benchmarks/peer_lines.py --peers=FOLDER`
 
-FOLDER holds clones (`Stoix`, `JaxMARL`). Lines are counted as `code_lines.py` does, without comments and docstrings.
-Ours are those of the agent's file and of what it shares with its kin alone; networks, learner and layouts serve all
-agents, and are not counted. Theirs are those of the algorithm's file, which holds the loop of training as well, with
-the losses of its kin; networks of Stoix lie elsewhere, too, those of JaxMARL in the file.
+FOLDER holds clones (`Stoix`, `JaxMARL`, `dreamerv3`, `evosax`). Lines are counted as `code_lines.py` does, without
+comments and docstrings. Ours are those of the agent's file and of what it shares with its kin alone; networks, learner
+and layouts serve all agents, and are not counted. Theirs are those of the algorithm's file, which holds the loop of
+training as well, with the losses of its kin; networks of Stoix lie elsewhere, too, those of JaxMARL in the file.
 """
 
 import argparse
@@ -44,6 +44,16 @@ FAMILIES = {
     "MAPPO": (
         ("agents/mappo.py", "agents/shared/own_parameters.py", "agents/ppo.py"),
         ("JaxMARL/baselines/MAPPO/mappo_rnn_mpe.py",),
+    ),
+    # Theirs has layers, distributions and optimisers elsewhere (embodied/jax), ours learner and replay.
+    "DreamerV3": (
+        ("agents/dreamer.py", "networks/world_model.py"),
+        ("dreamerv3/dreamerv3/agent.py", "dreamerv3/dreamerv3/rssm.py"),
+    ),
+    # Theirs asks and tells; who uses it plays the members.
+    "Evolution strategies": (
+        ("agents/es.py",),
+        tuple(f"evosax/evosax/algorithms/distribution_based/{name}.py" for name in ("open_es", "base")),
     ),
 }
 

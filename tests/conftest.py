@@ -68,7 +68,7 @@ SMALL["a2c"] = {
 }
 SMALL["es"] = SMALL["a2c"]
 SMALL["ga3c"] = SMALL["a3c"] = SMALL["a2c"]
-SMALL["dppo"] = SMALL["ippo"] = SMALL["mappo"] = SMALL["ppo"]
+SMALL["dppo"] = SMALL["ippo"] = SMALL["mappo"] = SMALL["gpu_sim"] = SMALL["ppo"]
 SMALL["rnd"] = SMALL["ppo"] | {"agent.feature_size": 8}
 SMALL["pqn"] = SMALL["ppo"]
 SMALL["impala"] = SMALL["a2c"]

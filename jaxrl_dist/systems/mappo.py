@@ -12,6 +12,7 @@ from jaxrl_dist.systems.ppo import PPO_FAMILIES
 _SCRIPT = "Yu et al. 2022, on-policy train_mpe_spread.sh"
 _DEFAULTS = "Yu et al. 2022, on-policy config.py"
 _JAXMARL = "JaxMARL ippo_ff_mpe.yaml (Rutherford et al. 2024)"
+_LARGER = "JaxMARL mappo_homogenous_rnn_mpe.yaml (2e-3; the 2.5e-4 of its ippo_ff_mpe.yaml learn later)"
 _OVERCOOKED = "JaxMARL ippo_cnn_overcooked.yaml (Rutherford et al. 2024)"
 _CRITIC = "agent.central_critic"
 
@@ -47,7 +48,11 @@ IPPO = {**MAPPO, _CRITIC: Cited(False, "de Witt et al. 2020, section 3 (independ
 
 MAPPO_FAMILIES: Families = {
     **PPO_FAMILIES,
-    "classic": {**PPO_FAMILIES["classic"], **cited(_JAXMARL, {"env.num_envs": 16})},
+    "classic": {
+        **PPO_FAMILIES["classic"],
+        **cited(_JAXMARL, {"env.num_envs": 16}),
+        **cited(_LARGER, {"learner.learning_rate": 2e-3}),
+    },
     # Small images, as Overcooked has them.
     "minatar": {
         **PPO_FAMILIES["minatar"],

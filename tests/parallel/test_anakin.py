@@ -92,9 +92,13 @@ def test_three_iterations_move_finite_parameters_and_compile_once(small, variant
     assert sum(record.getMessage().startswith("Compiling jit(_train)") for record in caplog.records) == 1
 
 
-@pytest.mark.parametrize("system", marks.some(["ppo", "a2c", "rainbow"], slow={"rainbow"}))
-def test_replicas_stay_bitwise_equal(small, system):
-    run = small(system, CARTPOLE, 4, {}).run(6)
+REPLICAS = ("ppo", "a2c", "rainbow", "es", "vmpo", "crossq", "mappo", "muzero", "dreamer")
+
+
+@pytest.mark.parametrize("variant", marks.some(REPLICAS, fast={"ppo", "a2c"}))
+def test_replicas_stay_bitwise_equal(small, variant):
+    system, env, settings = VARIANTS[variant]
+    run = small(system, env, 4, settings).run(6)
     for leaf in jax.tree.leaves(run.state.learner):
         shards = [np.asarray(shard.data) for shard in leaf.addressable_shards]
         assert len(shards) == 4

@@ -1,0 +1,68 @@
+"""Every system in every layout of its row: it learns, goes on bit by bit from what was saved, and seeds are alone."""
+
+import pathlib
+from typing import Any
+
+import conftest
+import jax
+import marks
+import numpy as np
+import pytest
+
+from jaxrl_dist import systems
+from jaxrl_dist.runs import checkpoint
+
+CASES = {f"{row.name}-{layout}": (row, layout) for row in systems.SYSTEMS.values() for layout in row.layout_names}
+# Workers take turns in virtual time, so that runs are exact, and give one gradient for each unroll.
+TURNS = {"layout.schedule": "virtual", "layout.num_workers": 2}
+ONE_GRADIENT: dict[str, dict[str, Any]] = {
+    "gorila": {"replay.samples_per_insert": 2.0},
+    "r2d2": {"replay.samples_per_insert": 3.0},
+}
+# Where one loop acts for all, the clock says who is served first, so that no run is another's.
+CENTRAL = ("ga3c", "seed_impala", "seed_r2d2")
+
+
+def made(row: systems.System, layout: str, **settings: Any) -> conftest.Small:
+    env = "gymnax:CartPole-v1" if "discrete" in row.actions else "gymnax:Pendulum-v1"
+    if layout == "async_gradient":
+        on_policy = (
+            {} if "replay.batch_size" in conftest.SMALL[row.name] else {"learner.epochs": 1, "learner.minibatches": 1}
+        )
+        settings = {**TURNS, **on_policy, **ONE_GRADIENT.get(row.name, {}), **settings}
+    if row.name in CENTRAL and layout == "sebulba":
+        settings = {"layout.policy_lag": "1", "layout.inference": "per_actor", **settings}
+    return conftest.Small(row.name, env, 1, {"layout": layout, **settings})
+
+
+@pytest.mark.parametrize("case", marks.some(list(CASES), fast={"crossq-sebulba"}))
+def test_a_run_cut_in_two_is_the_run_in_one_piece(case: str, tmp_path: pathlib.Path) -> None:
+    row, layout = CASES[case]
+    whole, first = made(row, layout), made(row, layout).run(5)
+    before = whole.params
+    whole.run(5).run(4)
+    path = checkpoint.save(tmp_path, 5, first.layout.snapshot(first.state), {})
+    first.layout.close()
+    second = made(row, layout)
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 5
+    second.run(4)
+    for run in (whole, second):
+        run.layout.close()
+    assert all(np.isfinite(leaf).all() for leaf in whole.params)
+    assert not all(map(np.array_equal, before, whole.params))
+    for x, y in zip(jax.tree.leaves(whole.state.learner), jax.tree.leaves(second.state.learner), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", [row.name for row, layout in CASES.values() if layout == "anakin"])
+def test_seeds_in_one_program_are_each_seed_alone(system: str) -> None:
+    row = systems.SYSTEMS[system]
+    together = made(row, "anakin", num_seeds=2).run(4)
+    alone = made(row, "anakin", seed=1).run(4)
+    networks = [jax.tree.leaves(run.state.learner.params.network) for run in (together, alone)]
+    # Another program: the compiler may order sums otherwise.
+    for x, y in zip(*networks, strict=True):
+        np.testing.assert_allclose(x[1], y[0], rtol=1e-3, atol=1e-4)
+    assert any(not np.array_equal(x[0], x[1]) for x in networks[0])
