@@ -243,7 +243,8 @@ class _Vector:
         # The names are those of `types.named_leaves`, which would take longer at each step.
         leaves = dict(zip(self.ranks, jax.tree.leaves(observation), strict=True))
         hidden = [name for name in leaves if self.privileged and f"{name}/".startswith(f"{self.privileged}/")]
-        joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in (self.mask, *hidden)})
+        apart = (self.mask, *hidden) if self.mask else hidden
+        joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in apart})
         found = {"observation": joined}
         if hidden:
             found[self.privileged] = self._joined({name: leaves[name] for name in hidden})
@@ -267,7 +268,9 @@ class _Vector:
             hot = [(column[..., None] == np.arange(size)).reshape(*lead, -1) for column, size in pairs]
             numbers: Any = jnp if isinstance(leaf, jax.Array) else np
             return numbers.concatenate(hot, -1).astype(np.float32)
-        return leaf.reshape(*lead, -1).astype(np.float32)
+        # Bytes are pixels, as for networks.
+        scale = np.float32(1 / 255 if leaf.dtype == np.uint8 else 1)
+        return leaf.reshape(*lead, -1).astype(np.float32) * scale
 
 
 def _shown(environment: envs.Environment, spec: types.EnvironmentSpec, show: Callable[[Any], Any]) -> envs.Environment:

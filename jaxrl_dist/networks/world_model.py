@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import types
-from jaxrl_dist.networks import torsos
+from jaxrl_dist.networks import encoders, torsos
 from jaxrl_dist.numeric import values
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -115,7 +115,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(spec: types.EnvironmentSpec) -> tuple[tuple[str, Leaf], ...]:
-    """Describes the leaves of an observation, each with its name.
+    """Describes the leaves of an observation that play shows, each with its name.
 
     Args:
         spec: of the environment.
@@ -126,8 +126,9 @@ def leaves_of(spec: types.EnvironmentSpec) -> tuple[tuple[str, Leaf], ...]:
         >>> world_model.leaves_of(envs.make("toy:walk").spec)
         (('', Leaf(observed=(2,), shape=(2,), categories=0, is_share=False, scale=1.0)),)
     """
-    leaves = types.named_leaves(spec.observation).items()
-    return tuple((name, _leaf(leaf, spec.categories.get(name, ()))) for name, leaf in leaves if math.prod(leaf.shape))
+    leaves = types.named_leaves(spec.observation)
+    seen = encoders.seen(spec, ())
+    return tuple((name, _leaf(leaves[name], spec.categories.get(name, ()))) for name in seen)
 
 
 def _leaf(leaf: jax.ShapeDtypeStruct, numbers: Sequence[int]) -> Leaf:

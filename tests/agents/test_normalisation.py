@@ -1,8 +1,16 @@
 """Observations and rewards of consecutive unrolls against VecNormalize's rule, one number after the other."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracles import call, normalisation
+
+from jaxrl_dist import networks, types
+from jaxrl_dist.agents import ppo
+from jaxrl_dist.agents.shared import bounded_actions
+from jaxrl_dist.agents.shared import normalisation as ours
+from jaxrl_dist.networks import encoders, world_model
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -30,3 +38,33 @@ def test_rewards_and_observations_are_normalised_by_what_came_before(devices: in
         np.testing.assert_allclose(found[i].reward[now], 0.5 * rewards[i][now], rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found[i].observation[now], observations[i][now], rtol=1e-4, atol=1e-5)
     assert scale == pytest.approx(last, rel=1e-5) and not 0.8 < scale < 1.25
+
+
+def test_pixels_that_are_clipped_are_seen_as_networks_see_them() -> None:
+    config = ppo.Config(clip_observations=0.5)
+    seen = ours.observation(config, ours.Statistics((), ()), jnp.uint8([[0, 51, 255]]))
+    np.testing.assert_allclose(seen, [[0.0, 0.2, 0.5]], rtol=1e-6)
+
+
+def test_a_critic_of_actions_sees_pixels_as_the_policy_does_and_no_category_as_a_number() -> None:
+    action = jnp.float32([[0.5]])
+    np.testing.assert_allclose(
+        bounded_actions.joined_with(jnp.uint8([[51, 255]]), action), [[0.2, 1.0, 0.5]], rtol=1e-6
+    )
+    assert set(bounded_actions.joined_with(jnp.int32([[3, 4]]), action)) == {"action", "observation"}
+
+
+def _with_hidden() -> types.EnvironmentSpec:
+    number = jax.ShapeDtypeStruct((2,), jnp.float32)
+    action = types.BoxSpace((1,), np.float32([-1]), np.float32([1]))
+    return types.EnvironmentSpec("x:y", {"load": number, "state": number}, action, "continuous", privileged="load")
+
+
+def test_what_is_privileged_is_shown_to_no_critic_of_actions_unasked() -> None:
+    spec, seen = bounded_actions.joined_spec(_with_hidden(), networks.Config(torso="mlp"), 1)
+    assert spec.privileged == "observation/load" and seen == ()
+    assert encoders.seen(spec, seen) == ["action", "observation/state"]
+
+
+def test_a_world_model_sees_nothing_that_is_privileged() -> None:
+    assert [name for name, _ in world_model.leaves_of(_with_hidden())] == ["state"]

@@ -183,6 +183,7 @@ def test_codes_of_cells_are_categories_and_no_pixels() -> None:
         highest = np.maximum(highest, row.observation["image"].max((0, 1, 2)))
         row = environment.step(rng.integers(0, 7, 8))
     numbers = environment.spec.categories["image"]
+    assert environment.spec.categories["mission"] == (128,) and row.observation["mission"].max() < 128
     assert highest.tolist() == [8, 5, 2] and (highest < numbers).all()
     assert made("CartPole-v1").spec.categories == {}
 
@@ -272,3 +273,17 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("importlib.import_module", without_envpool)
     with conftest.refused("--env=envpool:CartPole-v1 ", 'pip install "envpool=='):
         envs.make("envpool:CartPole-v1")
+
+
+def test_what_is_legal_private_or_without_bounds_is_told() -> None:
+    pytest.importorskip("envpool")
+
+    def spec(name: str) -> types.EnvironmentSpec:
+        return envs.make(f"envpool:{name}").spec
+
+    assert spec("Jumanji/Knapsack-v1").mask == "action_mask" and spec("CartPole-v1").mask == ""
+    walks = spec("ApolloJoystickFlatTerrain-v1")
+    assert walks.privileged == "privileged_state" and set(walks.observation) == {"privileged_state", "state"}
+    wide = spec("LqrLqr21-v1").action
+    assert isinstance(wide, types.BoxSpace) and np.isposinf(wide.high).all() and np.isneginf(wide.low).all()
+    assert spec("Basic-v1").action == types.DiscreteSpace(6)

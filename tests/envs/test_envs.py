@@ -123,6 +123,10 @@ def test_parameters_of_every_suite_change_what_is_seen() -> None:
     np.testing.assert_array_equal(flat["action_mask"], seen["action_mask"])
     both = environments.make("toy:choice", {"flatten": "true", "mask": "false"})
     np.testing.assert_array_equal(both.reset(key)[1].observation, np.concatenate([seen["action_mask"], wanted]))
+    one = environments.make("gymnax:Catch-bsuite", {"flatten": "true"}).reset(key)[1].observation
+    np.testing.assert_array_equal(one, environments.make("gymnax:Catch-bsuite").reset(key)[1].observation.ravel())
+    pixels = wrappers._Vector({"": 2}, {}, "", "")(np.full((3, 2, 1), 51, np.uint8))
+    np.testing.assert_array_equal(pixels, np.full((3, 2), np.float32(51 / 255)))
     with conftest.refused("--env.params.mask=false", "toy:walk"):
         environments.make("toy:walk", {"mask": "false"})
     with conftest.refused("--env.params.flatten=maybe"):
@@ -383,3 +387,13 @@ def test_an_environment_is_traced_once_for_all_programs() -> None:
         state, _ = columns.reset(jax.random.key(0), jnp.arange(count))
         jax.jit(columns.step).lower(state, jnp.zeros(count, jnp.int32))
     assert sorted(traced) == ["reset", "step"]
+
+
+def test_a_maze_shows_its_time_in_the_range_of_its_flags() -> None:
+    environment = environments.make("gymnax:MetaMaze-misc")
+    state, timestep = environment.reset(jax.random.key(0))
+    for _ in range(20):
+        state, timestep = environment.step(state, jnp.int32(0))
+        assert abs(timestep.observation[-1]) <= 1
+    counted = environments.make("gymnax:MetaMaze-misc", {"normalize_time": "false"})
+    assert counted.step(counted.reset(jax.random.key(0))[0], jnp.int32(0))[1].observation[-1] == 1

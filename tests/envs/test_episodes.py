@@ -157,3 +157,11 @@ def test_a_family_follows_from_what_is_seen_done_and_how_long(
 )
 def test_bytes_that_end_below_255_are_small(space: Any, is_small: bool) -> None:
     assert episodes.is_of_small_bytes(space) is is_small
+
+
+def test_bounds_that_no_action_comes_near_are_none() -> None:
+    space = gymnasium.spaces.Box(np.float32([-1e10, -2, -np.inf]), np.float32([3.4e38, 9e8, np.inf]))
+    found = episodes.actions(space, "fake").space
+    assert isinstance(found, types.BoxSpace)
+    np.testing.assert_array_equal(found.low, np.float32([-np.inf, -2, -np.inf]))
+    np.testing.assert_array_equal(found.high, np.float32([np.inf, 9e8, np.inf]))

@@ -4,6 +4,7 @@ import functools
 import signal
 import subprocess
 import sys
+import types as modules
 from typing import Any
 
 import conftest
@@ -14,6 +15,7 @@ import pytest
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import hangs, worker_process
+from jaxrl_dist.envs.suites import gymnasium as suite
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -89,6 +91,30 @@ def test_every_kind_of_observation_becomes_an_array_of_the_tree() -> None:
         assert row.observation["deep"]["b"].tolist() == [[1, 0, t % 2]] * 2
         assert row.observation["pair"][0].tolist() == [np.float32(0.1)] * 2
         assert row.observation["pair"][1].tolist() == [[t, -t]] * 2
+
+
+def test_channels_of_pictures_come_last() -> None:
+    shape = jax.ShapeDtypeStruct((3, 4, 2), jnp.uint8)
+    assert task("fakes.registered:Spaces-v0", kind="frames").spec.observation == shape
+    row = play("fakes.registered:Spaces-v0", np.full((1, 2, 2), 0.5), kind="frames")[1]
+    for one in row.observation:
+        np.testing.assert_array_equal(one, np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0))
+
+
+def test_whole_numbers_beyond_32_bits_do_not_wrap_around() -> None:
+    row = play("fakes.registered:Spaces-v0", np.full((1, 1, 2), 0.5), kind="wide")[1]
+    assert row.observation.dtype == np.float32 and row.observation.tolist() == [[np.float32(2**40)]]
+
+
+def test_codes_of_minigrid_are_categories() -> None:
+    leaves = [
+        (worker_process.Leaf(("image",), shape, "uint8"), gymnasium.spaces.Box(0, 255, shape, np.uint8))
+        for shape in ((7, 7, 3), (56, 56, 3), (7, 7, 1))
+    ]
+    environment = modules.SimpleNamespace(unwrapped=type("Grid", (), {"__module__": "minigrid.envs"})())
+    assert suite._grids(environment, leaves[:1]) == {"image": (11, 6, 4)}
+    assert suite._grids(environment, leaves[1:]) == {}
+    assert suite._grids(modules.SimpleNamespace(unwrapped=leaves), leaves) == {}
 
 
 def test_bytes_that_are_flags_are_no_pixels() -> None:

@@ -109,8 +109,8 @@ def test_environments_are_those_that_the_suites_have() -> None:
     import xminigrid
 
     assert {*MODULES["xminigrid"].SUITE.environments} == set(xminigrid.registered_environments())
-    doors = {name for name in navix.registry() if "GoToDoor" in name}
-    assert {*MODULES["navix"].SUITE.environments, *doors} == set(navix.registry())
+    left_out = {name for name in navix.registry() if "GoToDoor" in name or "KeyCorridor" in name}
+    assert {*MODULES["navix"].SUITE.environments, *left_out} == set(navix.registry())
     assert {*MODULES["pgx"].SUITE.environments, "sparrow_mahjong"} == set(pgx.available_envs())
     assert MODULES["playground"].SUITE.environments == mujoco_playground.registry.ALL_ENVS
     others = {"Connector-v3", "JobShop-v0", "LevelBasedForaging-v0", "MMST-v0", "MultiCVRP-v0", "Sokoban-v0"}
@@ -560,3 +560,46 @@ def test_bad_input_is_refused_in_one_line(name: str, params: dict[str, str], mes
 )
 def test_images_of_games_of_two_are_boards(name: str, family: str) -> None:
     assert made(f"pgx:{name}").spec.family == family
+
+
+def test_whole_numbers_of_jumanji_are_categories_or_shares_of_the_highest() -> None:
+    need("jumanji")
+    puzzle, snake = made("jumanji:SlidingTilePuzzle-v0"), made("jumanji:Snake-v1")
+    assert puzzle.spec.categories == {"puzzle": (25,)} and snake.spec.categories == {}
+    state, timestep = puzzle.reset(jax.random.key(0))
+    assert sorted(timestep.observation.puzzle.ravel().tolist()) == [*range(25)]
+    assert timestep.observation.step_count.dtype == jnp.float32
+    state, timestep = puzzle.step(state, jnp.int32(np.flatnonzero(timestep.observation.action_mask)[0]))
+    assert timestep.observation.step_count == jnp.float32(1 / 500)
+    assert (timestep.observation.empty_tile_position <= 1).all()
+    # An uncovered field is -1 in Minesweeper, which is the first category here.
+    mines = made("jumanji:Minesweeper-v0")
+    board = mines.reset(jax.random.key(0))[1].observation.board
+    assert mines.spec.categories == {"board": (10,)} and (board == 0).all() and board.dtype == jnp.int32
+    assert made("jumanji:Maze-v0").reset(jax.random.key(0))[1].observation.step_count.dtype == jnp.float32
+
+
+def test_counts_of_pacman_stay_small() -> None:
+    need("jumanji")
+    pacman = made("jumanji:PacMan-v1")
+    state, timestep = pacman.reset(jax.random.key(0))
+    for _ in range(5):
+        state, timestep = pacman.step(state, jnp.int32(np.flatnonzero(timestep.observation.action_mask)[0]))
+    # Jumanji counts below 0 here.
+    assert timestep.observation.frightened_state_time == 0
+    assert 0 <= timestep.observation.score < 0.1
+
+
+def test_lava_ends_an_episode_of_navix_without_a_reward() -> None:
+    need("navix")
+    environment = made("navix:Navix-DistShift1-v0", max_steps="50")
+    step = jax.jit(environment.step)
+    state, timestep = environment.reset(jax.random.key(0))
+    ends = []
+    for _ in range(12):
+        # Straight on, where the lava lies.
+        state, timestep = step(state, jnp.int32(2))
+        if timestep.step_type == types.LAST:
+            ends.append((float(timestep.discount), float(timestep.reward)))
+            break
+    assert ends == [(0.0, 0.0)]

@@ -47,6 +47,8 @@ class Spaces(gymnasium.Env):
                 }
             ),
             "flags": spaces.Box(0, 1, (2, 3, 1), np.uint8),
+            "frames": spaces.Box(0, 255, (2, 3, 4), np.uint8),
+            "wide": spaces.Box(-(2**40), 2**40, (1,), np.int64),
             "text": spaces.Text(5),
             "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
         }.get(kind, spaces.Discrete(3))
@@ -69,6 +71,10 @@ class Spaces(gymnasium.Env):
         return self._observation(), gain + 10 * flag + 100 * len(sizes) + 1000 * len(text), False, False, {}
 
     def _observation(self) -> Any:
+        if self._kind == "frames":
+            return np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+        if self._kind == "wide":
+            return np.array([2**40 - 5])
         if self._kind == "flags":
             return np.full((2, 3, 1), self._steps % 2, np.uint8)
         if self._kind != "tree":

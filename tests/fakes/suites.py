@@ -164,6 +164,7 @@ def through_jumanji(name: str) -> envs.Environment:
 
     class Fake:
         action_spec = ActionSpec(np.array([1, 3]))
+        observation_spec = Observation(None, None)
 
         def reset(self, key: Any) -> Any:
             zero = jnp.int32(0)
@@ -264,7 +265,7 @@ def through_playground(name: str) -> envs.Environment:
         metrics: Any
 
     class Fake:
-        action_size = 1
+        action_size, observation_size = 1, 2
 
         def reset(self, rng: Any) -> Any:
             zero = jnp.float32(0)

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents.shared import transitions
+from jaxrl_dist.networks import torsos
 from jaxrl_dist.types import Array, ArrayTree
 
 # Names of the parts of what a critic sees, where it is a tree.
@@ -105,14 +106,19 @@ def joined_spec(
     joined = jax.eval_shape(joined_with, jax.tree.map(_batched, spec.observation), _batched(action))
     joined = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), joined)
     categories = {f"{_OBSERVATION}/{name}".rstrip("/"): numbers for name, numbers in spec.categories.items()}
+    privileged = spec.privileged and f"{_OBSERVATION}/{spec.privileged}"
     seen = tuple(f"{_OBSERVATION}/{name}" for name in network.value_inputs)
-    return spec._replace(observation=joined, categories=categories), (*seen, _ACTION) if seen else ()
+    of_both = spec._replace(observation=joined, categories=categories, privileged=privileged)
+    return of_both, (*seen, _ACTION) if seen else ()
 
 
 def joined_with(observation: ArrayTree, action: Array) -> ArrayTree:
-    """Returns what a critic sees: a vector [N, D] and an action [N, A] in one vector, of all else a tree of both."""
-    if getattr(observation, "ndim", 0) == 2:
-        return jnp.concatenate([observation.astype(jnp.float32), action], -1)
+    """Returns what a critic sees: a vector [N, D] and an action [N, A] in one vector, of all else a tree of both.
+
+    Whole numbers may be categories, which are none beside an action's numbers.
+    """
+    if getattr(observation, "ndim", 0) == 2 and not jnp.issubdtype(observation.dtype, jnp.signedinteger):
+        return jnp.concatenate([torsos.as_float(observation, jnp.float32), action], -1)
     return {_ACTION: action, _OBSERVATION: observation}
 
 

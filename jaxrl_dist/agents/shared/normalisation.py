@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import agents, types
+from jaxrl_dist.networks import torsos
 from jaxrl_dist.numeric import moments as statistics
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -109,7 +110,8 @@ def observation(config: Settings, running: Statistics, observation: ArrayTree) -
     if config.normalise_observations:
         seen = statistics.normalise(seen, running.observation)
     if bound:
-        seen = jax.tree.map(lambda x: jnp.clip(x.astype(jnp.float32), -bound, bound), seen)
+        # Bytes are pixels, of which a network sees 0 to 1.
+        seen = jax.tree.map(lambda x: jnp.clip(torsos.as_float(x, jnp.float32), -bound, bound), seen)
     return with_numbers(observation, seen)
 
 

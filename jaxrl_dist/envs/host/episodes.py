@@ -9,12 +9,19 @@ import numpy as np
 from jaxrl_dist import envs, errors, types
 
 _LARGEST = 3e38
+# Bounds so large are none: of actions drawn from so wide a range nothing is learned.
+_NO_BOUND = 1e9
 # Smaller images are too small for the convolutions of the family of Atari.
-_NATURE_CNN_PIXELS = 36
+PIXELS = 36
 # Steps of the longest episodes of classic control, whose settings are tuned to them.
 _LONG = 500
 # Name of the leaf of an observation that says which actions are legal, as PettingZoo's and Gymnasium's tasks have it.
 MASK = "action_mask"
+# Bytes of MiniGrid's pictures are no pixels but codes: kinds, colours and states (minigrid/core/constants.py), where a
+# state is that of a door, or a direction.
+GRID_CODES = (11, 6, 4)
+# The leaf that Playground and its ports show to critics alone.
+PRIVILEGED = "privileged_state"
 
 
 def seeds(seed: int, purpose: str, session: int, first_env: int, num_envs: int) -> np.ndarray:
@@ -314,8 +321,8 @@ def actions(space: Any, name: str) -> Actions:
     if kind == "Box" and np.issubdtype(space.dtype, np.floating):
         low, high = map(_bound, (space.low, space.high))
         # Rounding to f32 must not lead out of the f64 bounds, which some environments check.
-        low = np.where(low < space.low, np.nextafter(low, np.float32(np.inf)), low)
-        high = np.where(high > space.high, np.nextafter(high, np.float32(-np.inf)), high)
+        low = np.where(np.isfinite(low) & (low < space.low), np.nextafter(low, np.float32(np.inf)), low)
+        high = np.where(np.isfinite(high) & (high > space.high), np.nextafter(high, np.float32(-np.inf)), high)
         return Actions(types.BoxSpace(tuple(space.shape), low, high), space.dtype.str, tuple(space.shape))
     raise errors.UsageError(
         errors.given("env", name),
@@ -351,7 +358,7 @@ def family(observation: Any, action: types.ActionSpace, time_limit: int) -> str:
         return "continuous"
     leaves = jax.tree.leaves(observation)
     images = [leaf for leaf in leaves if leaf.dtype == np.uint8 and len(leaf.shape) == 3]
-    if any(min(leaf.shape[:2]) >= _NATURE_CNN_PIXELS for leaf in images):
+    if any(min(leaf.shape[:2]) >= PIXELS for leaf in images):
         return "atari"
     return "long" if time_limit > _LONG and all(len(leaf.shape) < 2 for leaf in leaves) else "classic"
 
@@ -364,10 +371,18 @@ def is_of_small_bytes(space: Any) -> bool:
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and bool(np.max(space.high, initial=0) < 255)
 
 
+def has_leading_channels(space: Any) -> bool:
+    """Says whether a space is a `Box` of pictures in bytes [C, H, W], which an agent sees as [H, W, C]."""
+    shape = space.shape
+    is_picture = type(space).__name__ == "Box" and space.dtype == np.uint8 and len(shape) == 3
+    return is_picture and bool(shape[0] < min(shape[1:]))
+
+
 def _bound(x: Any) -> np.ndarray:
-    """Casts a bound to f32; one beyond the largest f32 becomes ±inf."""
+    """Casts a bound to f32; one that no action comes near becomes ±inf."""
     with np.errstate(over="ignore"):
-        return np.asarray(x, np.float32)
+        bound = np.asarray(x, np.float32)
+    return np.where(np.abs(bound) >= _NO_BOUND, np.copysign(np.float32(np.inf), bound), bound)
 
 
 def cast(x: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ import importlib
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ import numpy as np
 from jaxrl_dist import envs, types
 from jaxrl_dist.envs import parameters, wrappers
 from jaxrl_dist.envs.film import bodies
+from jaxrl_dist.envs.host import episodes
 from jaxrl_dist.types import Array, ArrayTree
 
 _NAME = "brax"
@@ -95,7 +96,10 @@ def adapt(environment: Any, full_name: str, episode_length: int) -> envs.BareEnv
 
     shape = (environment.action_size,)
     action = types.BoxSpace(shape, np.full(shape, -1, np.float32), np.full(shape, 1, np.float32))
-    spec = types.EnvironmentSpec(full_name, (), action, "physics", time_limit=episode_length)
+    # Playground's tasks show some numbers to critics alone.
+    shown = environment.observation_size
+    privileged = episodes.PRIVILEGED if isinstance(shown, Mapping) and episodes.PRIVILEGED in shown else ""
+    spec = types.EnvironmentSpec(full_name, (), action, "physics", time_limit=episode_length, privileged=privileged)
     return envs.BareEnvironment(reset, step, spec)
 
 

@@ -44,9 +44,10 @@ _FIXED = frozenset(
     + ("thread_affinity_offset", "stack_num", "frame_stack", "reward_clip", "reward_threshold")
     + ("episodic_life", "zero_discount_on_life_loss", "task", "task_name", "env_name")
 )
-# Bytes of MiniGrid's `image` are no pixels but codes: kinds, colours and states of things (minigrid/core/constants.py),
-# where a state is that of a door, or a direction.
-_GRID_TASKS, _GRID, _GRID_CODES = ("MiniGrid-", "BabyAI-"), "image", (11, 6, 4)
+# Tasks of MiniGrid, whose `image` are codes and whose `mission` is ASCII.
+_GRID_TASKS, _GRID, _TEXT, _CHARACTERS = ("MiniGrid-", "BabyAI-"), "image", "mission", (128,)
+# VizDoom's buttons as real numbers are pressed by all but 0; combined, an action is one set of buttons.
+_COMBINED = "use_combined_action"
 _NO_LIMIT = 2**31 - 1
 # Bounds of a space that declares none: the smallest and the largest numbers of float or double.
 _UNBOUNDED = 3e38
@@ -75,6 +76,8 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     defaults = _native_spec(library, name, {}).config._asdict()
     is_atari = "full_action_space" in defaults
     values = parameters.parse_params(params, _offered(defaults, is_atari), f"{_NAME}:{name}")
+    if _COMBINED in defaults:
+        values = {_COMBINED: True, **values}
     protocol, life_loss = "", False
     if is_atari:
         protocol, life_loss, values = atari.choose(values)
@@ -153,7 +156,9 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
         reward_range=(-math.inf, math.inf) if changed else _REWARD_RANGES.get(task, (-math.inf, math.inf)),
         time_limit=time_limit,
         frames_per_step=settings["frame_skip"] if is_atari else 1,
-        categories={_GRID: _GRID_CODES} if task.startswith(_GRID_TASKS) else {},
+        mask=episodes.mask_of(struct, action),
+        privileged=episodes.PRIVILEGED if isinstance(struct, dict) and episodes.PRIVILEGED in struct else "",
+        categories={_GRID: episodes.GRID_CODES, _TEXT: _CHARACTERS} if task.startswith(_GRID_TASKS) else {},
     )
     return spec, convert
 
@@ -194,10 +199,9 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
             errors.given("env", name), f": its observations are {kind}; valid: arrays, or a dict of arrays"
         )
     shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
-    has_leading_channels = dtype == np.uint8 and len(shape) == 3 and shape[0] < min(shape[1:])
     if episodes.is_of_small_bytes(space):
         dtype = np.dtype(np.int16)
-    if has_leading_channels:
+    if episodes.has_leading_channels(space):
         struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
         return lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1), dtype), struct
     if dtype == np.int16:

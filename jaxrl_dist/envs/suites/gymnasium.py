@@ -70,7 +70,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     again = made if registered.id in library.registry else _with_arguments(registered, kwargs)
-    structs = {leaf.path: jax.ShapeDtypeStruct(*seen(space)) for leaf, space in leaves}
+    structs = {leaf.path: _struct(space) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
     is_atari, time_limit = made.id.startswith("ALE/"), made.max_episode_steps or 0
@@ -83,7 +83,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         time_limit=time_limit,
         frames_per_step=frames if isinstance(frames, int) else 1,
         mask=episodes.mask_of(observation, actions.space),
-        categories=_categories(leaves),
+        categories=_categories(leaves) | _grids(environment, leaves),
     )
     plan = worker_pool.Plan(
         spec=spec,
@@ -217,9 +217,17 @@ def seen(space: Any) -> tuple[tuple[int, ...], Any]:
     return tuple(space.shape), np.dtype(_dtype(space))
 
 
+def _struct(space: Any) -> jax.ShapeDtypeStruct:
+    shape, dtype = seen(space)
+    return jax.ShapeDtypeStruct((*shape[1:], shape[0]) if episodes.has_leading_channels(space) else shape, dtype)
+
+
 def _dtype(space: Any) -> str:
     """Returns the dtype of an array as the agent sees it."""
     name: str = "int16" if episodes.is_of_small_bytes(space) else space.dtype.name
+    if type(space).__name__ == "Box" and name in ("int64", "uint64", "uint32"):
+        # Whole numbers that 32 bits do not hold would wrap around.
+        return "int32" if np.all(space.high < 2**31) and np.all(space.low >= -(2**31)) else "float32"
     return _DTYPES.get(name, name)
 
 
@@ -236,6 +244,8 @@ def _observe(
             array = (value[:, None] == np.arange(member.n)).astype(np.float32)
         elif type(member).__name__ == "MultiDiscrete":
             array = array - np.asarray(member.start, array.dtype)
+        elif episodes.has_leading_channels(member):
+            array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
         seen[leaf.path] = array
     return _tree(space, (), seen)
 
@@ -244,6 +254,15 @@ def _categories(leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, 
     """Returns the numbers of values of the leaves that are vectors of choices, by name."""
     choices = [(leaf, space.nvec) for leaf, space in leaves if type(space).__name__ == "MultiDiscrete"]
     return {"/".join(map(str, leaf.path)): tuple(numbers.tolist()) for leaf, numbers in choices}
+
+
+def _grids(environment: Any, leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, tuple[int, ...]]:
+    """Returns the categories of the leaves that are grids of codes, by name, of an environment of MiniGrid's."""
+    if type(environment.unwrapped).__module__.partition(".")[0] != "minigrid":
+        return {}
+    grids = [leaf for leaf, space in leaves if seen(space)[1] == np.uint8 and leaf.shape[2:] == (3,)]
+    small = [leaf for leaf in grids if max(leaf.shape) < episodes.PIXELS]
+    return {"/".join(map(str, leaf.path)): episodes.GRID_CODES for leaf in small}
 
 
 def _tree(space: Any, path: tuple[Any, ...], by_path: dict[tuple[Any, ...], Any]) -> types.ArrayTree:

@@ -91,6 +91,9 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
     """
     library = _import_library()
     environment, default_params = library.make(name)
+    if hasattr(default_params, "normalize_time"):
+        # MetaMaze's is off, and a count up to 200 beside flags is all that a network sees.
+        default_params = default_params.replace(normalize_time=True)
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
     arguments = parameters.defaults_of(type(environment))
     values = parameters.parse_params(params, {**arguments, **defaults}, f"{_NAME}:{name}")

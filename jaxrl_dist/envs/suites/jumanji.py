@@ -5,6 +5,7 @@ each environment has its own rule for an illegal action: in most it ends the epi
 limit counts as a true end if Jumanji gives it discount 0, as it does in all of these.
 """
 
+import functools
 import importlib
 import math
 from typing import Any
@@ -42,6 +43,10 @@ ENVIRONMENTS = (
     "PacMan-v1",
     "SlidingTilePuzzle-v0",
 )
+# Leaves whose whole numbers are names: of colours, nodes, pieces, of what lies on a cell. One of 0 and 1 is no code.
+_CODES = ("blocks", "board", "colors", "cube", "current_node_index", "grid", "position", "puzzle", "trajectory")
+# PacMan's counts have no bounds; a power-up lasts 30 steps, and 318 pellets give 10 each.
+_UNBOUNDED = {"frightened_state_time": 30, "score": 3180}
 
 
 def make(name: str, params: dict[str, str]) -> envs.Environment:
@@ -65,6 +70,8 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
 def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     """Gives a Jumanji environment with discrete actions the interface of a bare environment.
 
+    Codes become categories that count from 0, other whole numbers with bounds shares of the highest.
+
     An action of several numbers is a vector of choices if the mask has as many truth values as the numbers have choices
     together; else it becomes one number, counted in row-major order.
     """
@@ -77,9 +84,20 @@ def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     if not (mask := episodes.mask_of(observed, number)) and (mask := episodes.mask_of(observed, vector)):
         space = vector
 
+    highest, lowest, categories = _ranges(environment, observed)
+
+    def observe(observation: ArrayTree) -> ArrayTree:
+        leaves, tree = jax.tree.flatten(observation)
+        for i, name in enumerate(types.named_leaves(observation)):
+            if name in categories:
+                leaves[i] = leaves[i] - lowest[name]
+            elif name in highest:
+                leaves[i] = jnp.maximum(leaves[i], lowest[name]) / jnp.float32(highest[name])
+        return jax.tree.unflatten(tree, leaves)
+
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
         state, timestep = environment.reset(key)
-        return state, timestep.observation
+        return state, observe(timestep.observation)
 
     def step(key: Array, state: ArrayTree, action: Array) -> envs.Transition:
         del key
@@ -87,10 +105,33 @@ def adapt(environment: Any, name: str) -> envs.BareEnvironment:
             action = jnp.stack(jnp.unravel_index(action, sizes.ravel().tolist())).reshape(sizes.shape)
         state, timestep = environment.step(state, action.reshape(sizes.shape))
         ended, bootstraps = timestep.step_type == types.LAST, timestep.discount != 0
-        return envs.Transition(state, timestep.observation, timestep.reward, ended & ~bootstraps, ended & bootstraps)
+        observation = observe(timestep.observation)
+        return envs.Transition(state, observation, timestep.reward, ended & ~bootstraps, ended & bootstraps)
 
-    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), space, "classic", mask=mask)
+    spec = types.EnvironmentSpec(f"{_NAME}:{name}", (), space, "classic", mask=mask, categories=categories)
     return envs.BareEnvironment(reset, step, spec)
+
+
+def _ranges(environment: Any, observed: ArrayTree) -> tuple[dict[str, int], dict[str, int], dict[str, tuple[int, ...]]]:
+    """Returns the highest and the lowest values of the whole numbers of an observation, by leaf, and the categories.
+
+    A count of up to 4000 beside flags would be all that a network sees, so what is no category is divided by its
+    highest value. Numbers without bounds stay as they are, but for counts.
+    """
+    highest: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    categories: dict[str, tuple[int, ...]] = {}
+    for name, leaf in types.named_leaves(observed).items():
+        if not np.issubdtype(leaf.dtype, np.integer):
+            continue
+        spec, kind = functools.reduce(getattr, name.split("/"), environment.observation_spec), name.rpartition("/")[2]
+        limit = getattr(environment, "time_limit", 0) if kind == "step_count" else _UNBOUNDED.get(kind, 0)
+        least, most = int(np.min(getattr(spec, "minimum", 0))), int(np.max(getattr(spec, "maximum", limit)))
+        if most > 1:
+            highest[name], lowest[name] = most, least
+            if kind in _CODES:
+                categories[name] = (most - least + 1,)
+    return highest, lowest, categories
 
 
 SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)
