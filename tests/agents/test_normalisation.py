@@ -1,5 +1,7 @@
 """Observations and rewards of consecutive unrolls against VecNormalize's rule, one number after the other."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from oracles import call, normalisation
 
 from jaxrl_dist import networks, types
-from jaxrl_dist.agents import ppo
+from jaxrl_dist.agents import ppo, rnd
 from jaxrl_dist.agents.shared import bounded_actions
 from jaxrl_dist.agents.shared import normalisation as ours
 from jaxrl_dist.networks import encoders, world_model
@@ -68,3 +70,23 @@ def test_what_is_privileged_is_shown_to_no_critic_of_actions_unasked() -> None:
 
 def test_a_world_model_sees_nothing_that_is_privileged() -> None:
     assert [name for name, _ in world_model.leaves_of(_with_hidden())] == ["state"]
+
+
+@pytest.mark.parametrize("system", ["ppo", "rnd"])
+def test_lone_categories_are_not_normalised(system: str) -> None:
+    """Scaled, they would be no categories any more, and a network would see nothing of them."""
+    config = ppo.Config(normalise_observations=True) if system == "ppo" else rnd.Config(normalise_observations=True)
+    codes = jax.ShapeDtypeStruct((2,), jnp.int32)
+    spec = types.EnvironmentSpec("x:y", codes, types.DiscreteSpace(2), "classic", categories={"": (5, 3)})
+    make: Any = ppo.make if system == "ppo" else rnd.make
+    agent = make(config, spec, networks.Config(torso="mlp", hidden_sizes=(8,)))
+    params = agent.init(jax.random.key(0))
+    rows = jnp.int32([[0, 0], [4, 0], [0, 2], [4, 2]])
+    timestep = types.TimeStep(jnp.ones(4, jnp.int8), jnp.zeros(4), jnp.ones(4), rows, ())
+    found = ours.observation(config, ours.initial(config, codes), rows)
+    np.testing.assert_array_equal(found, rows)
+    # One action, drawn for each row by one key, is as likely as the row's own policy says.
+    inputs = types.ActInputs(timestep, agent.init_carry(4), jax.random.key(1))
+    output = agent.act(params, inputs)
+    chances = np.where(output.action == 0, np.exp(output.extras.log_prob), 1 - np.exp(output.extras.log_prob))
+    assert len(set(np.round(chances, 6).tolist())) == 4

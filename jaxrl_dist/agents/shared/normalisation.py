@@ -1,6 +1,7 @@
 """Observations and rewards normalised by running statistics, which are frozen within an update and move after it.
 
-An observation of one array is normalised as it is; of a tree the real numbers are, but no truth values and integers.
+An observation of one array is normalised as it is, unless it is of i32; of a tree the real numbers are, but no truth
+values and integers.
 
 Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3 and appendix A.2.
 """
@@ -59,16 +60,19 @@ class Statistics(NamedTuple):
 
 
 def numbers(observation: ArrayTree) -> ArrayTree:
-    """Returns what is normalised of an observation: the array that it is, or the list of a tree's real numbers."""
+    """Returns what is normalised of an observation: the array that it is, or the list of a tree's real numbers.
+
+    An array of i32 may be categories, and none of it is.
+    """
     if not types.is_tree(observation):
-        return observation
+        return [] if observation.dtype == jnp.int32 else observation
     return [leaf for leaf in jax.tree.leaves(observation) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
 def with_numbers(observation: ArrayTree, changed: ArrayTree) -> ArrayTree:
     """Returns an observation with others in the place of its `numbers`."""
     if not types.is_tree(observation):
-        return changed
+        return observation if observation.dtype == jnp.int32 else changed
     rest = iter(changed)
     return jax.tree.map(lambda leaf: next(rest) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, observation)
 
