@@ -66,3 +66,25 @@ def test_seeds_in_one_program_are_each_seed_alone(system: str) -> None:
     for x, y in zip(*networks, strict=True):
         np.testing.assert_allclose(x[1], y[0], rtol=1e-3, atol=1e-4)
     assert any(not np.array_equal(x[0], x[1]) for x in networks[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"num_seeds": 2}], ids=["one", "seeds"])
+def test_games_against_past_networks_go_on_bit_by_bit(settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pgx")
+    settings = {**settings, "env.params.opponent": "self", "agent.pool_size": 2, "agent.pool_share": 0.5}
+
+    def make() -> conftest.Small:
+        return conftest.Small("alphazero", "pgx:tic_tac_toe", 1, {"agent.pool_period": 2, **settings})
+
+    whole, first, second = make().run(5).run(4), make().run(5), make()
+    path = checkpoint.save(tmp_path, 5, first.layout.snapshot(first.state), {})
+    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
+    second.iteration = 5
+    second.run(4)
+    for x, y in zip(whole.params, second.params, strict=True):
+        np.testing.assert_array_equal(x, y)
+    kept = jax.tree.leaves(whole.state.learner.params.statistics.networks)
+    # Two networks of different ages are kept, and neither is the one that learns.
+    assert all(leaf.shape[1] == 2 for leaf in kept)
+    assert any(not np.array_equal(leaf[:, 0], leaf[:, 1]) for leaf in kept)
