@@ -259,5 +259,5 @@ study team 5 "${teams[@]}" --setting="IPPO apart: --system=ippo --agent.share_pa
 study simple_spread 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000 --learner.learning_rate=2.5e-4
 study simple_spread_fast 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000
 study kitchen 5 "${teams[@]}" -- --env=jaxmarl:overcooked --env.params.shaping=1 --steps=2_000_000
-study smax 5 "${teams[@]}" -- --env=jaxmarl:HeuristicEnemySMAX --env.params.map=3m --steps=2_000_000
+study smax 5 "${teams[@]}" -- --env=jaxmarl:HeuristicEnemySMAX --env.params.map=3m --steps=1_000_000
 exit $failed
