@@ -29,6 +29,8 @@ study pendulum_mpo 5 -- --preset=mpo/pendulum
 study catch_dreamer 5 -- --preset=dreamer/catch
 study cartpole_dreamer 5 -- --preset=dreamer/cartpole
 study pendulum_dreamer 5 -- --preset=dreamer/pendulum
+study breakout_dreamer 5 -- --preset=dreamer/breakout
+study swingup_dreamer 1 -- --preset=dreamer/swingup
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_pqn 5 -- --preset=pqn/cartpole
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
@@ -249,6 +251,7 @@ study door_key 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- 
   --steps=1_000_000 --env.num_envs=32 --layout.unroll_length=64 --layout=anakin
 study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
 study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
+study ant_es 5 -- --preset=es/ant
 study catch_muzero 5 -- --system=muzero --env=gymnax:Catch-bsuite --steps=100_000
 study cartpole_muzero 5 -- --system=muzero --env=gymnax:CartPole-v1 --steps=200_000
 study cartpole_alphazero 5 -- --system=alphazero --env=gymnax:CartPole-v1 --steps=100_000

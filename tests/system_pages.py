@@ -38,7 +38,8 @@ _ALWAYS += ("layout.unroll_length", "env.num_envs")
 PEERS = "`peer_"
 _TASK = re.compile(
     r"(?:CartPole-v1|Catch|DeepSea|MemoryChain|CartPole's positions alone|MinAtar Breakout|Brax|HalfCheetah-v4|"
-    r"Pendulum-v1|three agents|simple_spread|overcooked|HeuristicEnemySMAX|tic-tac-toe|Connect Four|9×9 Go).*"
+    r"Pendulum-v1|CartpoleSwingup-v1|three agents|simple_spread|overcooked|HeuristicEnemySMAX|tic-tac-toe|"
+    r"Connect Four|9×9 Go).*"
 )
 
 
