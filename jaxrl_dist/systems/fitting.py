@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrl_dist import networks, systems, types
+from jaxrl_dist.networks import torsos
 from jaxrl_dist.settings.resolve import FLAG, Resolved, entries
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
@@ -20,6 +21,11 @@ _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
 _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
 # Ends the origin of a value that took the place of atoms.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
+_TORSO = "network.torso"
+# Large pictures with real actions are of the family that their actions say, whose networks are for a few numbers.
+_CONVOLUTIONS: dict[str, Any] = {_TORSO: "nature_cnn", "network.hidden_sizes": (512,), "network.activation": "relu"}
+# Ends the origin of a value of a network that took the place of one for a few numbers.
+_OF_PICTURES = "fitted to pictures"
 
 
 def fit(found: Resolved) -> Resolved:
@@ -46,11 +52,12 @@ def fit(found: Resolved) -> Resolved:
     return dataclasses.replace(found, origins=origins)
 
 
-def fit_to_rewards(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
-    """Returns settings that learn a distribution without ends where nothing says the lowest and the highest return.
+def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
+    """Returns settings that fit the rewards and the observations of a task; what a flag gave stays.
 
-    Atoms lie between these two. Quantiles need neither and stand in their place; the mean does where an agent has no
-    quantiles. What a flag gave stays.
+    Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
+    these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. Large
+    pictures get the convolutions of Atari's networks where actions are real.
 
     Args:
         found: settings of a system, with origins.
@@ -62,11 +69,15 @@ def fit_to_rewards(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
         >>> settings["agent.distribution"], settings.origins["agent.distribution"]
         ('quantile', 'default; categorical fitted to rewards without known bounds')
     """
-    return found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
+    found = found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
+    is_real = isinstance(spec.action, types.BoxSpace)
+    shapes = [leaf.shape for leaf in types.named_leaves(spec.observation).values()]
+    is_large = any(torsos.takes(_CONVOLUTIONS[_TORSO], shape) for shape in shapes)
+    return _of_pictures(found) if is_real and is_large else found
 
 
 def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
-    """Returns settings fitted to rewards as those of an earlier session were.
+    """Returns settings fitted to the task as those of an earlier session were.
 
     Args:
         found: settings of a system, before the environment is known.
@@ -75,8 +86,10 @@ def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
     Raises:
         UsageError: the contents are not those of a `config.json`.
     """
-    origins = (str(entry.get("origin")) for entry in entries(contents).values())
-    return _without_ends(found) if any(origin.endswith(_WITHOUT_BOUNDS) for origin in origins) else found
+    origins = [str(entry.get("origin")) for entry in entries(contents).values()]
+    for mark, fitted in ((_WITHOUT_BOUNDS, _without_ends), (_OF_PICTURES, _of_pictures)):
+        found = fitted(found) if any(origin.endswith(mark) for origin in origins) else found
+    return found
 
 
 def _without_ends(found: Resolved) -> Resolved:
@@ -90,6 +103,16 @@ def _without_ends(found: Resolved) -> Resolved:
         return found
     origin = f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}"
     return dataclasses.replace(found.replaced({name: value}), origins={**found.origins, name: origin})
+
+
+def _of_pictures(found: Resolved) -> Resolved:
+    """Returns settings with a network of convolutions, unless a flag or a preset gave the torso."""
+    origin = found.origins.get(_TORSO, FLAG)
+    if origin.startswith((FLAG, "preset ")) or found[_TORSO] != "mlp":
+        return found
+    values = {name: value for name, value in _CONVOLUTIONS.items() if found.origins[name] != FLAG}
+    origins = {name: f"{found.origins[name]}; {found[name]} {_OF_PICTURES}" for name in values}
+    return dataclasses.replace(found.replaced(values), origins={**found.origins, **origins})
 
 
 def _sizes(found: Resolved) -> Iterator[tuple[str, int]]:

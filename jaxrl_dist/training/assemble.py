@@ -75,7 +75,7 @@ def resolve(
             errors.given("env", checked["env"]), f": its spec has family={family!r}; valid: {known}"
         )
     found = catalogue.resolved(flags, family, measured=measured or {})
-    return fitting.fit_to_rewards(found, environment.spec), environment
+    return fitting.fit_to_task(found, environment.spec), environment
 
 
 def assemble(

@@ -1,5 +1,7 @@
 """Sizes without a flag fit the environments; those with a flag stay, and so does every published setting."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -121,7 +123,7 @@ def test_a_distribution_needs_no_ends_where_rewards_have_none(case: str) -> None
     spec = types.EnvironmentSpec(
         "mine:task", jax.ShapeDtypeStruct((4,), jnp.float32), types.DiscreteSpace(2), "classic", reward_range
     )
-    fitted = fitting.fit_to_rewards(found, spec)
+    fitted = fitting.fit_to_task(found, spec)
     assert {name: fitted[name] for name in wanted} == wanted
     assert {name for name in found.settings if fitted[name] != found[name]} == set(wanted)
     assert {name for name in found.origins if fitted.origins[name] != found.origins[name]} == set(wanted)
@@ -151,3 +153,30 @@ def test_the_same_flags_give_a_run_s_settings_again_before_its_rewards_are_known
     changed = catalogue.resolved_as_in(held.as_json(), {**flags, "agent.num_atoms": 11}, asked)
     names = {change.name for change in changed.difference(held.as_json()).identity}
     assert names == {"agent.num_atoms", *(["agent.distribution"] if fitted else [])}
+
+
+PIXELS, REALS = jax.ShapeDtypeStruct((96, 96, 3), jnp.uint8), types.BoxSpace((3,), -1.0, 1.0)
+CONVOLUTIONS = {"network.torso": "nature_cnn", "network.hidden_sizes": (512,), "network.activation": "relu"}
+# Flags, observation, actions -> what is fitted to them.
+PICTURES: dict[str, tuple[dict[str, str], Any, types.ActionSpace, dict[str, Any]]] = {
+    "pictures": ({}, PIXELS, REALS, CONVOLUTIONS),
+    "beside numbers": ({}, {"eye": PIXELS, "joints": jax.ShapeDtypeStruct((4,), jnp.float32)}, REALS, CONVOLUTIONS),
+    "numbers": ({}, jax.ShapeDtypeStruct((4,), jnp.float32), REALS, {}),
+    "small pictures": ({}, jax.ShapeDtypeStruct((8, 8, 3), jnp.uint8), REALS, {}),
+    "choices": ({}, PIXELS, types.DiscreteSpace(3), {}),
+    "torso given": ({"network.torso": "mlp"}, PIXELS, REALS, {}),
+    "sizes given": ({"network.hidden_sizes": "32"}, PIXELS, REALS, {**CONVOLUTIONS, "network.hidden_sizes": (32,)}),
+}
+
+
+@pytest.mark.parametrize("system", ["ppo", "sac"])
+@pytest.mark.parametrize("case", PICTURES)
+def test_pictures_pass_convolutions_where_actions_are_real(case: str, system: str) -> None:
+    flags, observation, action, wanted = PICTURES[case]
+    found = catalogue.resolved({"system": system, **flags}, "continuous")
+    fitted = fitting.fit_to_task(found, types.EnvironmentSpec("mine:task", observation, action, "continuous"))
+    assert {name: fitted[name] for name in wanted} == wanted
+    changed = {name for name in found.settings if fitted[name] != found[name]}
+    assert changed <= set(wanted) and ("network.torso" in changed) == bool(wanted)
+    again = fitting.fit_as_in(found, fitted.as_json())
+    assert again.settings == fitted.settings and again.origins == fitted.origins
