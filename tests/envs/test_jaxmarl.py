@@ -73,6 +73,14 @@ def test_shorter_observations_are_filled_up() -> None:
     assert (row.observation["own"][3, 14:] == 0).all() and (row.observation["own"][0] != 0).sum() > 10
 
 
+def test_a_limit_of_units_is_that_of_the_spec() -> None:
+    environment = made("HeuristicEnemySMAX", map="3m", max_steps="3")
+    rows = played(environment, 5, lambda t, row: [np.flatnonzero(mask)[0] for mask in row.observation["action_mask"]])
+    kinds = [int(row.step_type[0]) for row in rows]
+    assert kinds[: environment.spec.time_limit + 2] == [types.FIRST, *[types.MID] * 3, types.LAST, types.FIRST]
+    assert rows[environment.spec.time_limit].discount.tolist() == [1.0] * len(rows[0].discount)
+
+
 def test_units_die_before_their_team() -> None:
     environment = made("HeuristicEnemySMAX", map="3m", max_steps="40")
     rng = np.random.default_rng(1)

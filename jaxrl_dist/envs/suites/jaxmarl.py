@@ -122,7 +122,8 @@ def adapt(environment: Any, name: str, values: dict[str, Any]) -> envs.BareEnvir
         died = jnp.stack([done[agent] for agent in agents]) & ~(over & cut)
         return envs.Transition(state, observe(seen, state), rewards, died | (over & ~cut), over & cut)
 
-    extra = 1 if name in (_SPREAD, _TAG) else 0
+    # All but the kitchen count a step after they look at the limit.
+    extra = 0 if name == _COOKS else 1
     spec = types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=(),
