@@ -30,7 +30,7 @@ study catch_dreamer 5 -- --preset=dreamer/catch
 study cartpole_dreamer 5 -- --preset=dreamer/cartpole
 study pendulum_dreamer 5 -- --preset=dreamer/pendulum
 study breakout_dreamer 5 -- --preset=dreamer/breakout
-study swingup_dreamer 1 -- --preset=dreamer/swingup
+study swingup_dreamer 3 -- --preset=dreamer/swingup
 study cartpole_a2c 10 -- --system=a2c --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_pqn 5 -- --preset=pqn/cartpole
 study catch_pqn 5 -- --system=pqn --env=gymnax:Catch-bsuite --steps=100_000
