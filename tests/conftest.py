@@ -26,6 +26,7 @@ from fakes import host
 
 import jaxrl_dist
 from jaxrl_dist import envs, errors
+from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble, runner, session
 from jaxrl_dist.training import stop as stopping
 
@@ -147,6 +148,14 @@ class Small:
         self.state, self.metrics = self.layout.run(self.state, self.iteration, count, self.total)
         self.iteration += count
         return self
+
+    def handed_to(self, other: "Small", folder: pathlib.Path) -> "Small":
+        """Saves this run and closes it; returns the other one, which goes on from what was saved."""
+        path = checkpoint.save(folder, self.iteration, self.layout.snapshot(self.state), {})
+        self.layout.close()
+        other.state, _ = checkpoint.restore(path, other.layout.template(other.keys))
+        other.iteration = self.iteration
+        return other
 
     @property
     def params(self) -> list[np.ndarray]:

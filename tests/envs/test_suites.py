@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pathlib
+import types as modules
 from typing import Any, NamedTuple
 
 import conftest
@@ -15,6 +16,7 @@ import pytest
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import check, wrappers
 from jaxrl_dist.envs.host import as_host
+from jaxrl_dist.envs.suites import brax
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.settings import user_code
 from jaxrl_dist.training import assemble
@@ -603,3 +605,11 @@ def test_lava_ends_an_episode_of_navix_without_a_reward() -> None:
             ends.append((float(timestep.discount), float(timestep.reward)))
             break
     assert ends == [(0.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("shown", "privileged"), [({"state": 2, "privileged_state": 3}, "privileged_state"), ({"state": 2}, ""), (2, "")]
+)
+def test_what_playground_shows_to_critics_alone_is_privileged(shown: Any, privileged: str) -> None:
+    robot = modules.SimpleNamespace(action_size=1, observation_size=shown)
+    assert brax.adapt(robot, "playground:robot", 5).spec.privileged == privileged

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import systems
-from jaxrl_dist.runs import checkpoint
 
 CASES = {f"{row.name}-{layout}": (row, layout) for row in systems.SYSTEMS.values() for layout in row.layout_names}
 # Workers take turns in virtual time, so that runs are exact, and give one gradient for each unroll.
@@ -38,15 +37,10 @@ def made(row: systems.System, layout: str, **settings: Any) -> conftest.Small:
 @pytest.mark.parametrize("case", marks.some(list(CASES), fast={"crossq-sebulba"}))
 def test_a_run_cut_in_two_is_the_run_in_one_piece(case: str, tmp_path: pathlib.Path) -> None:
     row, layout = CASES[case]
-    whole, first = made(row, layout), made(row, layout).run(5)
+    whole = made(row, layout)
     before = whole.params
     whole.run(5).run(4)
-    path = checkpoint.save(tmp_path, 5, first.layout.snapshot(first.state), {})
-    first.layout.close()
-    second = made(row, layout)
-    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
-    second.iteration = 5
-    second.run(4)
+    second = made(row, layout).run(5).handed_to(made(row, layout), tmp_path).run(4)
     for run in (whole, second):
         run.layout.close()
     assert all(np.isfinite(leaf).all() for leaf in whole.params)
@@ -77,11 +71,7 @@ def test_games_against_past_networks_go_on_bit_by_bit(settings: dict[str, Any], 
     def make() -> conftest.Small:
         return conftest.Small("alphazero", "pgx:tic_tac_toe", 1, {"agent.pool_period": 2, **settings})
 
-    whole, first, second = make().run(5).run(4), make().run(5), make()
-    path = checkpoint.save(tmp_path, 5, first.layout.snapshot(first.state), {})
-    second.state, _ = checkpoint.restore(path, second.layout.template(second.keys))
-    second.iteration = 5
-    second.run(4)
+    whole, second = make().run(5).run(4), make().run(5).handed_to(make(), tmp_path).run(4)
     for x, y in zip(whole.params, second.params, strict=True):
         np.testing.assert_array_equal(x, y)
     kept = jax.tree.leaves(whole.state.learner.params.statistics.networks)

@@ -1,5 +1,6 @@
 """Sizes without a flag fit the environments; those with a flag stay, and so does every published setting."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -180,3 +181,10 @@ def test_pictures_pass_convolutions_where_actions_are_real(case: str, system: st
     assert changed <= set(wanted) and ("network.torso" in changed) == bool(wanted)
     again = fitting.fit_as_in(found, fitted.as_json())
     assert again.settings == fitted.settings and again.origins == fitted.origins
+
+
+def test_a_preset_s_torso_stays_with_pictures() -> None:
+    found = catalogue.resolved({"system": "ppo"}, "continuous")
+    found = dataclasses.replace(found, origins={**found.origins, "network.torso": "preset mine/race: this project"})
+    fitted = fitting.fit_to_task(found, types.EnvironmentSpec("mine:task", PIXELS, REALS, "continuous"))
+    assert fitted["network.torso"] == found["network.torso"] == "mlp" and fitted.origins == found.origins

@@ -49,8 +49,6 @@ _GRID_TASKS, _GRID, _TEXT, _CHARACTERS = ("MiniGrid-", "BabyAI-"), "image", "mis
 # VizDoom's buttons as real numbers are pressed by all but 0; combined, an action is one set of buttons.
 _COMBINED = "use_combined_action"
 _NO_LIMIT = 2**31 - 1
-# Bounds of a space that declares none: the smallest and the largest numbers of float or double.
-_UNBOUNDED = 3e38
 # Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies without OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
 # Atari's simulator shows 60 frames a second.
@@ -157,7 +155,7 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
         time_limit=time_limit,
         frames_per_step=settings["frame_skip"] if is_atari else 1,
         mask=episodes.mask_of(struct, action),
-        privileged=episodes.PRIVILEGED if isinstance(struct, dict) and episodes.PRIVILEGED in struct else "",
+        privileged=episodes.PRIVILEGED if episodes.PRIVILEGED in types.named_leaves(struct) else "",
         categories={_GRID: episodes.GRID_CODES, _TEXT: _CHARACTERS} if task.startswith(_GRID_TASKS) else {},
     )
     return spec, convert
@@ -167,10 +165,9 @@ def _bounded(action: types.ActionSpace) -> types.ActionSpace:
     """Gives actions without declared bounds infinite ones."""
     if not isinstance(action, types.BoxSpace):
         return action
-    tiny = np.finfo(np.float32).tiny
-    low = np.where((abs(action.low) <= tiny) & (action.high >= _UNBOUNDED), -np.inf, action.low)
-    high = np.where(action.high >= _UNBOUNDED, np.inf, action.high)
-    return types.BoxSpace(action.shape, low.astype(np.float32), high.astype(np.float32))
+    # Where none is declared, the lower bound is the smallest positive number of float or double.
+    is_none = (abs(action.low) <= np.finfo(np.float32).tiny) & np.isposinf(action.high)
+    return types.BoxSpace(action.shape, np.where(is_none, np.float32(-np.inf), action.low), action.high)
 
 
 def _converter(space: Any, name: str) -> tuple[pooled.Convert, Any]:

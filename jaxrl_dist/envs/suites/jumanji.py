@@ -84,15 +84,16 @@ def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     if not (mask := episodes.mask_of(observed, number)) and (mask := episodes.mask_of(observed, vector)):
         space = vector
 
-    highest, lowest, categories = _ranges(environment, observed)
+    ranges, categories = _ranges(environment, observed)
 
     def observe(observation: ArrayTree) -> ArrayTree:
         leaves, tree = jax.tree.flatten(observation)
         for i, name in enumerate(types.named_leaves(observation)):
+            least, most = ranges.get(name, (0, 0))
             if name in categories:
-                leaves[i] = leaves[i] - lowest[name]
-            elif name in highest:
-                leaves[i] = jnp.maximum(leaves[i], lowest[name]) / jnp.float32(highest[name])
+                leaves[i] = leaves[i] - least
+            elif most:
+                leaves[i] = jnp.maximum(leaves[i], least) / jnp.float32(most)
         return jax.tree.unflatten(tree, leaves)
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
@@ -112,14 +113,13 @@ def adapt(environment: Any, name: str) -> envs.BareEnvironment:
     return envs.BareEnvironment(reset, step, spec)
 
 
-def _ranges(environment: Any, observed: ArrayTree) -> tuple[dict[str, int], dict[str, int], dict[str, tuple[int, ...]]]:
-    """Returns the highest and the lowest values of the whole numbers of an observation, by leaf, and the categories.
+def _ranges(environment: Any, observed: ArrayTree) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, ...]]]:
+    """Returns the lowest and the highest value of an observation's whole numbers, by leaf, and the categories.
 
     A count of up to 4000 beside flags would be all that a network sees, so what is no category is divided by its
     highest value. Numbers without bounds stay as they are, but for counts.
     """
-    highest: dict[str, int] = {}
-    lowest: dict[str, int] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     categories: dict[str, tuple[int, ...]] = {}
     for name, leaf in types.named_leaves(observed).items():
         if not np.issubdtype(leaf.dtype, np.integer):
@@ -128,10 +128,10 @@ def _ranges(environment: Any, observed: ArrayTree) -> tuple[dict[str, int], dict
         limit = getattr(environment, "time_limit", 0) if kind == "step_count" else _UNBOUNDED.get(kind, 0)
         least, most = int(np.min(getattr(spec, "minimum", 0))), int(np.max(getattr(spec, "maximum", limit)))
         if most > 1:
-            highest[name], lowest[name] = most, least
+            ranges[name] = least, most
             if kind in _CODES:
                 categories[name] = (most - least + 1,)
-    return highest, lowest, categories
+    return ranges, categories
 
 
 SUITE = envs.Suite(_NAME, "device", make, ENVIRONMENTS)
