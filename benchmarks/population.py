@@ -22,22 +22,22 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from jaxrl_dist.parallel import keys as run_keys  # noqa: E402
 from jaxrl_dist.runs import aggregate, software  # noqa: E402
+from jaxrl_dist.settings import sweep  # noqa: E402
 from jaxrl_dist.training import assemble, population, runner  # noqa: E402
 
 RUNS = 5
 # Bounds between whose logarithms the first values are drawn; two values of each make the eight members.
-BOUNDS = {"learner.learning_rate": (1e-4, 1e-1), "agent.entropy_cost": (1e-4, 1e-1), "agent.discount": (0.9, 0.999)}
+SWEEP = "learner.learning_rate=1e-4,1e-1;agent.entropy_cost=1e-4,1e-1;agent.discount=0.9,0.999"
 
 
-def draws(count: int, seed: int) -> dict[str, np.ndarray]:
+def draws(bounds: dict[str, tuple[float, float]], count: int, seed: int) -> dict[str, np.ndarray]:
     """Returns the first values f32 [S] of each setting."""
     rng = np.random.default_rng(seed)
-    return {name: np.exp(rng.uniform(*np.log(ends), count)).astype(np.float32) for name, ends in BOUNDS.items()}
+    return {name: np.exp(rng.uniform(*np.log(ends), count)).astype(np.float32) for name, ends in bounds.items()}
 
 
-def assembled(env: str, steps: int, given: dict[str, str]) -> assemble.Assembly:
+def assembled(env: str, steps: int, swept: str, given: dict[str, str]) -> assemble.Assembly:
     """Assembles PPO with eight members for each run, by the flags given."""
-    swept = ";".join(f"{name}={low},{high}" for name, (low, high) in BOUNDS.items())
     flags = {"system": "ppo", "env": env, "steps": steps, "num_seeds": RUNS, "sweep": swept, "population": True}
     settings, environment = assemble.resolve(flags | given)
     return assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices()))
@@ -47,7 +47,7 @@ def train(parts: assemble.Assembly, seed: int, evaluations: int, exploits: bool)
     """Trains one arm; returns the best member's score for each run, its last values, and seconds."""
     began_s, keys = time.perf_counter(), assemble.seed_keys(parts.settings)
     state = parts.init(keys)
-    values = {name: jnp.asarray(x) for name, x in draws(len(keys), seed).items()}
+    values = {name: jnp.asarray(x) for name, x in draws(sweep.bounds(parts.settings), len(keys), seed).items()}
     old = state.learner.params.statistics
     values = {name: jax.device_put(x, old.values[name].sharding) for name, x in values.items()}
     params = state.learner.params._replace(statistics=old._replace(values=values))
@@ -80,19 +80,21 @@ def main() -> None:
     parser.add_argument("--env", default="gymnax:Breakout-MinAtar")
     parser.add_argument("--steps", type=int, default=400_000, help="environment steps of each member")
     parser.add_argument("--evaluations", type=int, default=10, help="after which the population goes on")
+    parser.add_argument("--sweep", default=SWEEP, help="bounds of three settings")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--out", type=pathlib.Path, default=None, help="file for the lines")
     parser.add_argument("flags", nargs="*", metavar="FLAG=VALUE", help="flags of train.py")
     args = parser.parse_args()
     runner.prepare()
     given = dict(flag.split("=", 1) for flag in args.flags)
-    parts, scores = assembled(args.env, args.steps, given), []
+    parts, scores = assembled(args.env, args.steps, args.sweep, given), []
     for exploits in (False, True):
         row = train(parts, args.seed, args.evaluations, exploits)
         row |= {
             "env": args.env,
             "steps": args.steps,
             "evaluations": args.evaluations,
+            "sweep": args.sweep,
             "flags": given,
             "commit": software.commit(),
         }

@@ -95,7 +95,8 @@ def exploit(
         returns: f32 [S], of the last evaluation, or ranks by it.
         keys: typed keys [N], of this evaluation, one for each population.
         bounds: name of a setting -> smallest and largest value. New values are drawn between their logarithms, or, if
-            the smallest is not above 0, between themselves.
+            the smallest is not above 0, between themselves; of a setting between 1/2 and 1, like a discount, it is the
+            distance from 1 that is multiplied or drawn.
 
     Returns:
         `learner.LearnerState`, and i32 [S], the member that each one goes on from.
@@ -144,9 +145,13 @@ def _chosen(returns: Array, key: Array) -> Array:
 def _explored(values: Array, key: Array, bounds: tuple[float, float]) -> Array:
     """Returns other values f32 [C] for a setting, within its bounds.
 
-    A factor that leads out of them is replaced by the other one, as the first members are at the bounds themselves.
+    A factor that leads out of them is replaced by the other one, as the first members are at the bounds themselves. Of
+    settings between 1/2 and 1, like discounts, the distance from 1 is what is multiplied or drawn: .8 or 1.2 times a
+    discount of .99 would be out of any bounds.
     """
     low, high = bounds
+    if low >= 0.5 and high <= 1:
+        return jnp.clip(1 - _explored(1 - values, key, (1 - high, 1 - low)), low, high)
     factor_key, whether_key, draw_key = jax.random.split(key, 3)
     is_less = jax.random.bernoulli(factor_key, 0.5, values.shape)
     less, more = (values * factor for factor in _FACTORS)

@@ -73,7 +73,7 @@ class RunConfig:
         False,
         "Train the members of the sweep that have the same seed as a population: after each evaluation the worst fifth "
         "take over parameters and optimiser of members of the best fifth, with values that are multiplied by 0.8 or "
-        "1.2, or drawn anew between the smallest and the largest of the sweep.",
+        "1.2 (of a discount, its distance from 1), or drawn anew between the smallest and the largest of the sweep.",
         source="Jaderberg et al. 2017, section 4.1.1 (truncation selection, perturb and resample)",
     )
     stop_at_return: float = setting(

@@ -88,6 +88,27 @@ def test_a_value_at_a_bound_moves_into_it(at: float, factor: float) -> None:
     assert all(50 < end.sum() < 100 for end in ends) and ((after > 0.89) & (after < 1.11)).all()
 
 
+def test_of_a_discount_the_distance_from_one_is_multiplied_or_drawn() -> None:
+    discounts, bounds = np.linspace(0.95, 0.98, 1000), {"agent.discount": (0.9, 0.999)}
+    params = types.Params({}, members.Statistics({"agent.discount": jnp.asarray(discounts, jnp.float32)}, ()))
+    state = learner.LearnerState(params, (), (), jnp.zeros(1000, jnp.int32))
+    keys = jax.random.split(jax.random.key(3), 1)
+    state, source = members.exploit(state, jnp.arange(1000, dtype=jnp.float32), keys, bounds)
+    after = 1 - np.asarray(state.params.statistics.values["agent.discount"], np.float64)[:200]
+    before = 1 - discounts[np.asarray(source)[:200]]
+    ways = [np.isclose(after, factor * before, rtol=1e-4) for factor in (0.8, 1.2)]
+    assert all(50 < way.sum() < 100 for way in ways)
+    drawn = np.log(after[~(ways[0] | ways[1])] / 1e-3) / np.log(100)
+    assert 30 < len(drawn) < 70 and abs(drawn.mean() - 0.5) < 0.13 and abs(drawn.std() - 12**-0.5) < 0.05
+    # At 1 itself, where there is no distance to multiply, it stays or is drawn, and bounds hold to the bit.
+    one = state._replace(
+        params=params._replace(statistics=params.statistics._replace(values={"agent.discount": jnp.ones(1000)}))
+    )
+    after, _ = members.exploit(one, jnp.arange(1000, dtype=jnp.float32), keys, {"agent.discount": (0.9, 1.0)})
+    after = np.asarray(after.params.statistics.values["agent.discount"])
+    assert 120 < (after[:200] == 1).sum() < 180 and np.float32(0.9) <= after.min() and after.max() == 1
+
+
 def test_ranks_tell_returns_apart_that_floats_do_not() -> None:
     # In f32 the first three means are one number; of equal ones the last is the best; no number is the worst.
     returns = np.array([[-12.17012072], [-12.17012024], [-12.17012119], [5.0], [np.nan], [5.0]])
