@@ -144,18 +144,19 @@ def _thought_step(state, action):
     return state, types.TimeStep(jnp.int8(types.MID), jnp.float32(action), jnp.ones(()), jnp.zeros(D), ())
 
 
-def _update_on(agent, settings, sample, num_devices):
-    update, arguments = _updates_of(agent, settings, sample, num_devices)
+def _update_on(agent, settings, sample, num_devices, start=None):
+    update, arguments = _updates_of(agent, settings, sample, num_devices, start)
     return update(*arguments)
 
 
-def _updates_of(agent, settings, sample, num_devices):
+def _updates_of(agent, settings, sample, num_devices, start=None):
     """Returns a program of two updates, and its arguments."""
+    start = agent.init(jax.random.key(0)) if start is None else start
     mesh = meshes.make(jax.devices()[:num_devices], 1)
     rules = learner.make(settings, agent, meshes.AXIS)
 
     def update(sequences, weights):
-        state = rules.init(agent.init(jax.random.key(0)))
+        state = rules.init(start)
         sample = types.Sample(jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sequences.steps), (), weights)
         sample = sample._replace(sequences=types.Unroll(sample.sequences, sequences.carry))
         for i in range(2):
@@ -171,11 +172,27 @@ def _updates_of(agent, settings, sample, num_devices):
 
 def _reductions():
     """Every agent on two devices; one of them also on eight, and with sums."""
-    # The squashed policy's entropy, IQN's levels, MPO's actions, MuZero's behind an end and all that Dreamer imagines
-    # are draws, which each device makes for its own rows; CrossQ's critics are normalised by these.
-    drawn = ("ppo-tanh", "iqn", "mpo", "crossq", "dreamer", "dreamer-continuous", "muzero", "muzero-reanalysed")
-    yield from ((case, 2, "mean") for case in CASES if case not in drawn)
+    # CrossQ's critics are normalised by a device's own rows. Rounding decides what a search finds among equals, and
+    # which category Dreamer imagines: columns in another order move it as far.
+    apart = ("crossq", "muzero-reanalysed", "dreamer", "dreamer-continuous")
+    yield from ((case, 2, "mean") for case in CASES if case not in apart)
     yield from (("ppo", 8, "mean"), ("ppo", 2, "sum"))
+
+
+# The squashed policy's entropy, IQN's levels, MPO's actions and MuZero's behind an end are draws, which each device
+# makes for its own rows.
+DRAWN = ("ppo-tanh", "iqn", "mpo", "muzero")
+
+
+def _draw_the_same(patched: pytest.MonkeyPatch) -> None:
+    """Lets every draw be one number for all rows."""
+
+    def constant(value: float) -> Any:
+        return lambda key, shape=(), dtype=jnp.float32, **_: jnp.full(shape, value, dtype)
+
+    for name, value in {"uniform": 0.3, "normal": 0.7}.items():
+        patched.setattr(jax.random, name, constant(value))
+    patched.setattr(jax.random, "randint", lambda key, shape, low, high, **_: jnp.full(shape, low + 1))
 
 
 def _without_rounding(state: Any) -> Any:
@@ -188,13 +205,14 @@ def _without_rounding(state: Any) -> Any:
 
 
 @pytest.mark.parametrize(("case", "num_devices", "reduction"), marks.some(_reductions(), fast={"ppo-2-mean"}))
-def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devices, reduction):
+def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devices, reduction, monkeypatch):
     agent, sample = _sample(case)
+    start = agent.init(jax.random.key(0))
+    if case in DRAWN:
+        _draw_the_same(monkeypatch)
     settings = learner.Config(**{**vars(SGD), "reduction": reduction, "epochs": 2 if agent.taught == 0 else 1})
-    (one, one_metrics), (many, many_metrics) = (_update_on(agent, settings, sample, n) for n in (1, num_devices))
-    moved = jax.tree.leaves(
-        jax.tree.map(lambda a, b: jnp.abs(a[0] - b).max(), one.params, agent.init(jax.random.key(0)))
-    )
+    (one, one_metrics), (many, many_metrics) = (_update_on(agent, settings, sample, n, start) for n in (1, num_devices))
+    moved = jax.tree.leaves(jax.tree.map(lambda a, b: jnp.abs(a[0] - b).max(), one.params, start))
     assert max(map(float, moved)) > 1e-3
     # A mean of rewards that is 0 but for rounding is far off in relation.
     for a, b in zip(jax.tree.leaves(_without_rounding(one)), jax.tree.leaves(_without_rounding(many)), strict=True):
