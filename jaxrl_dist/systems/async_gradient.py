@@ -15,6 +15,10 @@ _TWO_EACH = cited(_PACE, {"env.num_envs": 8, "layout.unroll_length": 5})
 
 A3C: Families = {ANY: _NO_STATISTICS}
 PPO: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, "continuous": _ONE_EACH}
+VMPO: Families = {
+    **PPO,
+    "classic": cited(f"{OURS}: more gradients, as rows are gone over once", {"layout.unroll_length": 16}),
+}
 IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}}
 IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS}
 PQN: Families = {ANY: _ONCE}

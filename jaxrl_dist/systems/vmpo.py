@@ -2,9 +2,10 @@
 
 from jaxrl_dist.agents import vmpo
 from jaxrl_dist.parallel import anakin, sebulba
+from jaxrl_dist.parallel import async_gradient as async_gradients
 from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System, ppo
+from jaxrl_dist.systems import System, async_gradient, ppo
 from jaxrl_dist.systems.families import ANY, Families
 
 _PAPER = "Song et al. 2020, appendix D"
@@ -61,12 +62,17 @@ SYSTEMS = (
         agent=vmpo.make,
         config=vmpo.Config,
         replay=latest.LATEST,
-        layouts=(anakin.LAYOUT, sebulba.LAYOUT),
+        layouts=(
+            anakin.LAYOUT,
+            sebulba.LAYOUT,
+            async_gradients.LAYOUT,
+        ),
         actions=vmpo.ACTIONS,
         settings=VMPO,
         families=VMPO_FAMILIES,
         by_layout={
-            "sebulba": {ANY: cited(f"{OURS}: its weights are of the newest policy", {"layout.policy_lag": "0"})}
+            "sebulba": {ANY: cited(f"{OURS}: its weights are of the newest policy", {"layout.policy_lag": "0"})},
+            "async_gradient": async_gradient.VMPO,
         },
         summary="A policy that follows the better half of its actions within bounds (Song et al. 2020).",
     ),
