@@ -4,9 +4,10 @@ Opponents: `random` moves uniformly among legal moves; `rollouts` searches by mc
 the policy, a uniform prior, and for each new node the result of one random game from it. Half of the games are begun by
 each. `every` plays each possible reply to each move of the policy, which begins in one tree and does not in another: a
 policy that never loses there loses to no player, minimax among them. `kept` is each network of the run's pool
-(`--agent.pool_size`), with its rating: on Elo's scale, on which the policy itself has 0. The policy acts as in
-evaluation, without noise, and with `--simulations=N` searches longer than it did in training, as AlphaZero does in its
-matches (Silver et al. 2018); `rollouts` and `kept` then have as many.
+(`--agent.pool_size`), with its rating: on Elo's scale, on which the policy itself has 0. Neither side draws a move
+there, so these games open with random ones (`--random_moves`), and each opening is played from both sides. The policy
+acts as in evaluation, without noise, and with `--simulations=N` searches longer than it did in training, as AlphaZero
+does in its matches (Silver et al. 2018); `rollouts` and `kept` then have as many.
 """
 
 import argparse
@@ -101,23 +102,33 @@ def _rollout(game: Any, state: Any, key: Any) -> Any:
 
 
 def opponents(policy: Any, game: Any, name: str) -> Iterator[Any]:
-    """Yields (columns' state, timestep, key) -> moves i32 [B], by each opponent of that name."""
+    """Yields what is said of each opponent of that name, and (columns' state, timestep, key) -> its moves i32 [B]."""
     simulations = policy.settings["agent.simulations"]
     if name == "kept":
-        past = getattr(policy.params.statistics, "networks", None)
-        if past is None:
+        pool = policy.params.statistics
+        if not hasattr(pool, "networks"):
             raise SystemExit("games.py: --opponent=kept: the run has no pool; train it with --agent.pool_size=4")
-        for k in range(jax.tree.leaves(past)[0].shape[0]):
-            params = policy.params._replace(network=jax.tree.map(lambda x, k=k: x[k], past))
+        after = kept_after(int(pool.updates), *(policy.settings[f"agent.pool_{name}"] for name in ("period", "size")))
+        for updates, k in sorted(zip(after, range(len(after)), strict=True)):
+            params = policy.params._replace(network=jax.tree.map(lambda x, k=k: x[k], pool.networks))
             act = functools.partial(policy.agent.evaluate, params)
-            yield lambda state, timestep, key, act=act: act(_inputs(policy, timestep, key, state)).action
+            move = lambda state, timestep, key, act=act: act(_inputs(policy, timestep, key, state)).action  # noqa: E731
+            yield {"kept_after_updates": updates}, move
     else:
         move = random_move if name == "random" else functools.partial(by_rollouts, game, simulations)
-        yield lambda state, timestep, key: move(state.environment.game, key)
+        yield {}, lambda state, timestep, key: move(state.environment.game, key)
+
+
+def kept_after(updates: int, period: int, size: int) -> list[int]:
+    """Returns after how many updates the network at each place of a pool was kept; 0 of the first network."""
+    newest = updates // period
+    return [
+        max((n * period for n in range(1, newest + 1) if (n - 1) % size == place), default=0) for place in range(size)
+    ]
 
 
 def play(policy: Any, opponent: Any, games: int, key: Any) -> Score:
-    """Plays games at once, of which the policy begins every second one."""
+    """Plays games at once; each two begin alike, and the policy moves first in one of them."""
     columns = envs.columns(policy.environment)
     begins = jnp.arange(games) % 2 == 0
 
@@ -138,7 +149,7 @@ def play(policy: Any, opponent: Any, games: int, key: Any) -> Score:
     @jax.jit
     def whole(params: Any, key: Any) -> Any:
         reset_key, key = jax.random.split(key)
-        state, timestep = columns.reset(reset_key, jnp.arange(games))
+        state, timestep = columns.reset(reset_key, jnp.arange(games) // 2)
         carry = jnp.int32(0), key, state, timestep, jnp.zeros(games), jnp.zeros(games, bool)
         return jax.lax.while_loop(goes_on, functools.partial(move, params), carry)[4]
 
@@ -162,6 +173,16 @@ def play_every(policy: Any, key: Any) -> Score:
             results.append(np.asarray(after[1].reward)[: len(index)][over] * (1 if is_own else -1))
             at, is_own = _taken(after, np.flatnonzero(~over)), not is_own
     return _score(np.concatenate(results))
+
+
+def loaded(run: str, seed_index: int, opponent: str, random_moves: int) -> Any:
+    """Loads a policy whose games open with so many random moves; by default they begin as the game does."""
+    if opponent != "kept" or random_moves:
+        return jaxrl_dist.load(run, seed_index=seed_index, params={"random_moves": str(random_moves)})
+    policy = jaxrl_dist.load(run, seed_index=seed_index)
+    if policy.settings.env_params.get("random_moves", "0") == "0":
+        raise SystemExit("games.py: --opponent=kept: such games would all be two; give --random_moves=4")
+    return policy
 
 
 def searching(policy: Any, simulations: int) -> Any:
@@ -195,20 +216,22 @@ def main() -> None:
     parser.add_argument("--opponent", choices=("random", "rollouts", "every", "kept"), default="random")
     parser.add_argument("--games", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=0, help="of the policy's search; 0 for the run's own")
+    parser.add_argument(
+        "--random_moves", type=int, default=0, help="a game opens by 0 to so many; for kept, 0 means as in training"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seed_index", type=int, default=0)
     arguments = parser.parse_args()
-    # Games begin as the game does, also where training opened them by random moves.
-    policy = jaxrl_dist.load(arguments.run, seed_index=arguments.seed_index, params={"random_moves": "0"})
+    policy = loaded(arguments.run, arguments.seed_index, arguments.opponent, arguments.random_moves)
     policy = searching(policy, arguments.simulations or policy.settings["agent.simulations"])
     name, key = policy.settings["env"].partition(":")[2], jax.random.key(arguments.seed)
     told = {"run": arguments.run, "simulations": policy.settings["agent.simulations"], "opponent": arguments.opponent}
     if arguments.opponent == "every":
         print(json.dumps(told | play_every(policy, key).told()))
         return
-    for number, opponent in enumerate(opponents(policy, pgx.make(name), arguments.opponent)):
+    for own, opponent in opponents(policy, pgx.make(name), arguments.opponent):
         score = play(policy, opponent, arguments.games, key)
-        own = {"number": number, "rating": round(rating(score))} if arguments.opponent == "kept" else {}
+        own |= {"rating": round(rating(score))} if arguments.opponent == "kept" else {}
         print(json.dumps(told | own | score.told()), flush=True)
 
 
