@@ -111,12 +111,15 @@ def opponents(policy: Any, game: Any, name: str) -> Iterator[Any]:
         after = kept_after(int(pool.updates), *(policy.settings[f"agent.pool_{name}"] for name in ("period", "size")))
         for updates, k in sorted(zip(after, range(len(after)), strict=True)):
             params = policy.params._replace(network=jax.tree.map(lambda x, k=k: x[k], pool.networks))
-            act = functools.partial(policy.agent.evaluate, params)
-            move = lambda state, timestep, key, act=act: act(_inputs(policy, timestep, key, state)).action  # noqa: E731
-            yield {"kept_after_updates": updates}, move
+            yield {"kept_after_updates": updates}, functools.partial(moves, policy, params)
     else:
         move = random_move if name == "random" else functools.partial(by_rollouts, game, simulations)
         yield {}, lambda state, timestep, key: move(state.environment.game, key)
+
+
+def moves(policy: Any, params: Any, state: Any, timestep: Any, key: Any) -> Any:
+    """Returns the moves i32 [B] of a policy with these parameters."""
+    return policy.agent.evaluate(params, _inputs(policy, timestep, key, state)).action
 
 
 def kept_after(updates: int, period: int, size: int) -> list[int]:
@@ -139,7 +142,7 @@ def play(policy: Any, opponent: Any, games: int, key: Any) -> Score:
         t, key, state, timestep, result, done = carry
         key, own_key, other_key = jax.random.split(key, 3)
         is_own = begins == (t % 2 == 0)
-        own = policy.agent.evaluate(params, _inputs(policy, timestep, own_key, state)).action
+        own = moves(policy, params, state, timestep, own_key)
         other = opponent(state, timestep, other_key)
         state, timestep = columns.step(state, jnp.where(is_own, own, other))
         ended = (timestep.step_type == types.LAST) & ~done
