@@ -460,7 +460,9 @@ def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) ->
     first = agents.is_first(timestep)
     led = _led(static, jnp.concatenate([sequences.carry.action[None], action[:-1]]), first)
     seen = world_model.as_seen(static.world.leaves, timestep.observation)
-    return _swapped(Batch(seen, led, timestep.step_type, timestep.reward, timestep.discount, sequences.carry.state))
+    # A reset has no reward, and no end of an episode leads to it, whatever its row says.
+    reward, discount = jnp.where(first, 0.0, timestep.reward), jnp.where(first, 1.0, timestep.discount)
+    return _swapped(Batch(seen, led, timestep.step_type, reward, discount, sequences.carry.state))
 
 
 def _swapped(batch: Batch) -> Batch:
