@@ -207,6 +207,19 @@ def test_states_of_a_window_are_those_that_acting_had(kind: str, monkeypatch: py
     np.testing.assert_array_equal(changed[2].recurrent[:2], found[2].recurrent[:2])
 
 
+def test_the_reward_and_the_discount_of_a_reset_are_not_learned() -> None:
+    agent, unroll = _made("discrete"), _unroll(_rows("discrete"))
+    params = types.Params(jax.tree.map(jnp.float32, _params(agent, 1)), dreamer.Statistics(jnp.zeros(())))
+    timestep = unroll.steps.timestep
+    first = timestep.step_type == types.FIRST
+    reward, discount = jnp.where(first, 1e3, timestep.reward), jnp.where(first, 0.5, timestep.discount)
+    garbage = timestep._replace(reward=reward, discount=discount)
+    found = calls.prepare(agent, params, unroll._replace(steps=unroll.steps._replace(timestep=garbage)))
+    assert first.any()
+    np.testing.assert_array_equal(found.reward.T, jnp.where(first, 0.0, timestep.reward))
+    np.testing.assert_array_equal(found.discount.T, jnp.where(first, 1.0, timestep.discount))
+
+
 @pytest.mark.parametrize("kind", ["discrete", pytest.param("bounded", marks=pytest.mark.slow)])
 def test_no_part_has_a_gradient_of_another_s_loss(kind: str) -> None:
     agent, rows = _made(kind), _rows(kind)
