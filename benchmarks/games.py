@@ -108,7 +108,7 @@ def opponents(policy: Any, game: Any, name: str) -> Iterator[Any]:
         pool = policy.params.statistics
         if not hasattr(pool, "networks"):
             raise SystemExit("games.py: --opponent=kept: the run has no pool; train it with --agent.pool_size=4")
-        after = kept_after(int(pool.updates), *(policy.settings[f"agent.pool_{name}"] for name in ("period", "size")))
+        after = kept_after(int(pool.updates), policy.settings["agent.pool_period"], policy.settings["agent.pool_size"])
         for updates, k in sorted(zip(after, range(len(after)), strict=True)):
             params = policy.params._replace(network=jax.tree.map(lambda x, k=k: x[k], pool.networks))
             yield {"kept_after_updates": updates}, functools.partial(moves, policy, params)
@@ -125,9 +125,7 @@ def moves(policy: Any, params: Any, state: Any, timestep: Any, key: Any) -> Any:
 def kept_after(updates: int, period: int, size: int) -> list[int]:
     """Returns after how many updates the network at each place of a pool was kept; 0 of the first network."""
     newest = updates // period
-    return [
-        max((n * period for n in range(1, newest + 1) if (n - 1) % size == place), default=0) for place in range(size)
-    ]
+    return [max(newest - (newest - 1 - place) % size, 0) * period for place in range(size)]
 
 
 def play(policy: Any, opponent: Any, games: int, key: Any) -> Score:
@@ -179,7 +177,10 @@ def play_every(policy: Any, key: Any) -> Score:
 
 
 def loaded(run: str, seed_index: int, opponent: str, random_moves: int) -> Any:
-    """Loads a policy whose games open with so many random moves; by default they begin as the game does."""
+    """Loads a policy whose games open with 0 to so many random moves.
+
+    For 0, games against kept networks open as in training, and all others begin as the game does.
+    """
     if opponent != "kept" or random_moves:
         return jaxrl_dist.load(run, seed_index=seed_index, params={"random_moves": str(random_moves)})
     policy = jaxrl_dist.load(run, seed_index=seed_index)

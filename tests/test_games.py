@@ -32,7 +32,7 @@ def test_an_opponent_s_rating_is_on_the_scale_of_elo(games: Any) -> None:
 
 @pytest.mark.parametrize("random_moves", [0, 4])
 def test_each_opening_is_played_from_both_sides(games: Any, random_moves: int) -> None:
-    """Who takes the first legal square beats himself as often as he loses, and finds more than one game by openings."""
+    """A player of the first legal square beats himself as often as he loses, and openings make more than one game."""
     found = []
 
     def first_legal(params: Any, inputs: Any) -> Any:
