@@ -1,5 +1,8 @@
 """Exploration: the distribution of actions, ε over training and environments, and draws that share no key."""
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,8 @@ import pytest
 import scipy.stats
 from oracles import call, dpg, exploration, sac
 
-from jaxrl_dist.agents.shared import action_values
+from jaxrl_dist import envs, types
+from jaxrl_dist.agents.shared import action_values, actor_critic
 
 
 def test_every_action_is_as_likely_as_epsilon_says() -> None:
@@ -80,3 +84,33 @@ def test_real_actions_are_the_policy_s_with_noise_or_uniform(name: str, random: 
             wanted = [sac.act(params, x, draw)[0] for x, draw in seen]
     scaled = (call.HIGH + call.LOW) / 2 + (call.HIGH - call.LOW) / 2 * np.array(wanted)
     np.testing.assert_allclose(action, scaled, rtol=1e-4, atol=1e-5)
+
+
+def gaussian(low: Any, high: Any, mean: Any, log_std: Any) -> Any:
+    spec = envs.make("toy:reach").spec._replace(action=types.BoxSpace((2,), low, high))
+    make, _ = actor_critic.policy_head(spec, "gaussian")
+    return make({"policy": jnp.asarray(mean, jnp.float32), "log_std": jnp.asarray(log_std, jnp.float32)})
+
+
+def test_a_policy_counts_in_halves_of_the_range_of_its_actions() -> None:
+    """So that what it explores at first, and what a step changes, is the same in every unit of an action."""
+    mean, log_std, key = [[0.5, -1.0], [0.0, 0.25]], [[0.0, math.log(0.5)]] * 2, jax.random.key(1)
+    plain = gaussian(-1.0, 1.0, mean, log_std)
+    np.testing.assert_array_equal(plain.mode(), mean)
+    np.testing.assert_array_equal(plain.log_std, jnp.asarray(log_std))
+    low, high = np.array([0.0, -3.0]), np.array([1000.0, -1.0])
+    policy = gaussian(low, high, mean, log_std)
+    np.testing.assert_allclose(policy.mode(), [[750.0, -3.0], [500.0, -1.75]], rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(policy.log_std), [[500.0, 0.5]] * 2, rtol=1e-6)
+    action = plain.sample(key)
+    np.testing.assert_allclose(policy.sample(key), np.array([500.0, -2.0]) + np.array([500.0, 1.0]) * action, rtol=1e-5)
+    density = plain.log_prob(action) - math.log(500)
+    np.testing.assert_allclose(policy.log_prob(policy.sample(key)), density, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, np.inf), (0.0, np.inf), (np.array([-1.0, 2.0]), [1.0, 2.0])])
+def test_a_policy_counts_by_units_where_a_range_has_no_halves(low: Any, high: Any) -> None:
+    policy = gaussian(low, high, [[0.5, -1.0]], [[0.0, 0.0]])
+    middle = [0.0, 2.0] if np.ndim(low) else 0.0
+    np.testing.assert_array_equal(policy.mode(), np.array([[0.5, -1.0]]) + middle)
+    np.testing.assert_array_equal(policy.log_std, np.zeros((1, 2)))

@@ -9,13 +9,20 @@ LAST = 2
 
 
 def outputs(params: dict[str, Any], rows: dict[str, Any], b: int) -> list[dict[str, np.ndarray]]:
-    """Outputs of column b, one dict per row: `policy`, `value`, and the free `log_std` where there is one."""
+    """Outputs of column b, one dict per row: `policy`, `value`, and the free `log_std` where there is one.
+
+    Means and deviations of such a policy are in halves of the range of its actions, and begin at its middle.
+    """
     memory = [part[b] for part in rows["memory"]] if "memory" in rows else None
     frames = rows["frames"][b] if "frames" in rows else None
     found = []
     for x in network.features(params, memory, rows["observation"][:, b], rows["step_type"][:, b], frames):
         one = {name: network.dense(params[name], x) for name in ("policy", "value")}
-        found.append(one | ({"log_std": params["log_std"]} if "log_std" in params else {}))
+        if "log_std" in params:
+            half = (policy.HIGH - policy.LOW) / 2
+            one["policy"] = policy.LOW + half + half * one["policy"]
+            one["log_std"] = params["log_std"] + np.log(half)
+        found.append(one)
     return found
 
 

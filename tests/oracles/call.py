@@ -13,6 +13,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from oracles import policy
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import (
@@ -43,7 +44,7 @@ _AGENTS = (a2c, alphazero, crossq, discrete_sac, dpg, dqn, impala, iqn, mpo, muz
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _AGENTS}
 # Sizes of observations, discrete actions, real actions, the LSTM, and the stack.
 D, A, REAL, UNITS, FRAMES = 3, 3, 2, 2, 2
-LOW, HIGH = np.array([-1.0, -2.0]), np.array([1.0, 6.0])
+LOW, HIGH = policy.LOW, policy.HIGH
 
 
 class Made(NamedTuple):

@@ -4,6 +4,9 @@ from typing import Any
 
 import numpy as np
 
+# Bounds of real actions that no policy squashes.
+LOW, HIGH = np.array([-1.0, -2.0]), np.array([1.0, 6.0])
+
 
 def categorical(logits: np.ndarray, action: int) -> tuple[float, float]:
     """Log-probability of an action and entropy of a softmax over logits [A]."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import agents, networks, types
-from jaxrl_dist.agents.shared import normalisation
+from jaxrl_dist.agents.shared import bounded_actions, normalisation
 from jaxrl_dist.agents.shared import sequences as unrolled
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.numeric import distributions, returns
@@ -330,6 +330,8 @@ def policy_head(
             that its mask forbids have probability 0.
         kind: kind of a real-valued policy: `gaussian`, whose deviations are free parameters, or `tanh_gaussian`,
             squashed to [-1, 1] with deviations softplus(x) + 1e-3 from the network, as in Brax (Freeman et al. 2021).
+            Where actions have bounds, a `gaussian` counts from their middle in halves of their range: it starts with
+            the middle as its mean and half the range as its deviation, whatever the units of an action are.
 
     Returns:
         (outputs [..., size] by name) -> distribution, and the heads that give these outputs.
@@ -365,7 +367,8 @@ def policy_head(
             f" takes {action.low} to {action.high}; valid: gaussian",
         )
     if kind == "gaussian":
-        return _gaussian, (_head(size), networks.Head("log_std", size, 0.0, depends_on_input=False))
+        heads = _head(size), networks.Head("log_std", size, 0.0, depends_on_input=False)
+        return functools.partial(_gaussian, _unit(action)), heads
     return _tanh_gaussian, (_head(2 * size),)
 
 
@@ -381,8 +384,19 @@ def _categoricals(sizes: Sequence[int], outputs: dict[str, Array]) -> distributi
     return distributions.Categoricals.of(outputs["policy"], sizes, outputs.get("mask"))
 
 
-def _gaussian(outputs: dict[str, Array]) -> distributions.Gaussian:
-    return distributions.Gaussian(outputs["policy"], outputs["log_std"])
+def _unit(action: types.BoxSpace) -> bounded_actions.Range | None:
+    """Returns the range in whose halves a policy counts; None where a unit of the action is one already."""
+    if action.kind != "bounded":
+        return None
+    unit = bounded_actions.range_of(action)
+    return None if np.all(unit.centre == 0) and np.all(unit.half == 1) else unit
+
+
+def _gaussian(unit: bounded_actions.Range | None, outputs: dict[str, Array]) -> distributions.Gaussian:
+    mean, log_std = outputs["policy"], outputs["log_std"]
+    if unit is None:
+        return distributions.Gaussian(mean, log_std)
+    return distributions.Gaussian(unit.scaled(mean), log_std + np.log(unit.half))
 
 
 def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:

@@ -48,8 +48,14 @@ def action_range(spec: types.EnvironmentSpec) -> Range:
         raise errors.UsageError(
             errors.given("env", spec.name), f": agents take real actions of shape [A], not {list(action.shape)}"
         )
+    return range_of(action)
+
+
+def range_of(action: types.BoxSpace) -> Range:
+    """Returns the range of a space with bounds, in which a component whose bounds are equal counts by its own units."""
     low, high = (np.broadcast_to(np.asarray(x, np.float32), action.shape) for x in (action.low, action.high))
-    return Range((high + low) / 2, (high - low) / 2)
+    half = high / 2 - low / 2
+    return Range(high / 2 + low / 2, np.where(half > 0, half, np.float32(1)))
 
 
 def exploration(
