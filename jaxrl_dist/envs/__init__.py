@@ -52,7 +52,8 @@ class BareEnvironment(NamedTuple):
 
     Attributes:
         reset: (key) -> (state, observation).
-        step: (key, state, action) -> `Transition`; never called on a state that ended.
+        step: (key, state, action) -> `Transition`. It is also called on a state that ended, where what it returns is
+            dropped, as compiled programs step all environments at once; so it must come to an end there, too.
         spec: its `observation` may be `()`: `wrappers.auto_reset` reads it from `reset`.
 
     Example:

@@ -159,6 +159,28 @@ def test_bytes_that_end_below_255_are_small(space: Any, is_small: bool) -> None:
     assert episodes.is_of_small_bytes(space) is is_small
 
 
+@pytest.mark.parametrize(
+    ("space", "wanted"),
+    [
+        (gymnasium.spaces.Box(0, 255, (3, 84, 80), np.uint8), (84, 80, 3)),
+        (gymnasium.spaces.Box(0, 255, (84, 80), np.uint8), (84, 80, 1)),
+        (gymnasium.spaces.Box(0, 255, (35, 84), np.uint8), ()),
+        (gymnasium.spaces.Box(0, 4, (84, 80), np.uint8), ()),
+        (gymnasium.spaces.Box(0, 255, (84, 80, 3), np.uint8), ()),
+        (gymnasium.spaces.Box(0, 1, (84, 80), np.float32), ()),
+        (gymnasium.spaces.MultiDiscrete([3, 3], np.uint8), ()),
+        (gymnasium.spaces.Discrete(3), ()),
+    ],
+)
+def test_pictures_in_bytes_are_turned(space: Any, wanted: tuple[int, ...]) -> None:
+    assert episodes.turned(space) == wanted
+    x = np.arange(2 * np.prod(space.shape, dtype=int)).reshape(2, *space.shape)
+    found = episodes.turn(space, x)
+    if wanted:
+        np.testing.assert_array_equal(found.ravel(), np.einsum("n...hw->nhw...", x).ravel())
+    assert found.shape == (2, *(wanted or space.shape))
+
+
 def test_bounds_that_no_action_comes_near_are_none() -> None:
     space = gymnasium.spaces.Box(np.float32([-1e10, -2, -np.inf]), np.float32([3.4e38, 9e8, np.inf]))
     found = episodes.actions(space, "fake").space

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs.host import hangs, worker_process
+from jaxrl_dist.envs.host import episodes, hangs, worker_process
 from jaxrl_dist.envs.suites import gymnasium as suite
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -99,6 +99,15 @@ def test_channels_of_pictures_come_last() -> None:
     row = play("fakes.registered:Spaces-v0", np.full((1, 2, 2), 0.5), kind="frames")[1]
     for one in row.observation:
         np.testing.assert_array_equal(one, np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0))
+
+
+def test_a_grey_picture_has_one_channel_and_the_family_of_pictures() -> None:
+    spec = task("fakes.registered:Spaces-v0", kind="grey").spec
+    assert spec.observation == jax.ShapeDtypeStruct((36, 40, 1), jnp.uint8)
+    row = play("fakes.registered:Spaces-v0", np.full((1, 2, 2), 0.5), kind="grey")[1]
+    for one in row.observation:
+        np.testing.assert_array_equal(one[..., 0], np.arange(1440).reshape(36, 40).astype(np.uint8))
+    assert episodes.family(spec.observation, types.DiscreteSpace(2), 0) == "atari"
 
 
 def test_whole_numbers_beyond_32_bits_do_not_wrap_around() -> None:

@@ -5,8 +5,10 @@ import importlib.util
 from typing import Any
 
 import conftest
+import jax
 import numpy as np
 import pytest
+from fakes import teams as teams_of_fakes
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import teams
@@ -67,6 +69,31 @@ def test_masks_and_names_of_dicts_are_kept() -> None:
         assert row.observation["action_mask"].shape == (6, 3) and (row.observation["action_mask"].sum(1) == 2).all()
 
 
+def test_channels_of_pictures_come_last() -> None:
+    spec = task(picture="true").spec
+    assert spec.observation["own"] == jax.ShapeDtypeStruct((3, 4, 2), np.uint8) and spec.privileged == ""
+    with two(picture="true") as environment:
+        for row, own in enumerate(environment.reset().observation["own"]):
+            name = list(teams_of_fakes.ENDS)[row % 3]
+            np.testing.assert_array_equal(own, np.arange(24).reshape(2, 3, 4).transpose(1, 2, 0) + len(name))
+
+
+def test_rows_after_an_agent_s_end_have_discount_0_though_it_was_cut_short() -> None:
+    """As those of environments on the device: no value follows there."""
+    with two(early="true") as environment:
+        environment.reset()
+        found = [environment.step(np.zeros(6, np.int32)).discount[2] for _ in range(7)]
+    assert found == [1, 1, 1, 0, 0, 0, 0]
+
+
+def test_a_reset_waits_for_steps_and_forgets_them() -> None:
+    with two() as environment:
+        environment.reset()
+        environment.send(np.zeros(6, np.int32), np.arange(2))
+        assert environment.reset().step_type.tolist() == [types.FIRST] * 6
+        assert environment.step(np.zeros(6, np.int32)).step_type.tolist() == [types.MID] * 6
+
+
 def test_a_lost_environment_cuts_the_episodes_of_all_its_agents_short() -> None:
     with two(fails_at="2") as environment, pytest.warns(RuntimeWarning):
         environment.reset()
@@ -81,6 +108,8 @@ def test_a_lost_environment_cuts_the_episodes_of_all_its_agents_short() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with conftest.refused(f"env={NAME}", "blue"):
         task(other="true")
+    with conftest.refused(f"env={NAME}", "a leaf called agent"):
+        task(masked="true", leaf="agent")
     with conftest.refused("env=pettingzoo:fakes.teams:Teem", "Team"):
         envs.make("pettingzoo:fakes.teams:Teem")
     with pytest.raises(errors.EnvironmentFault), two(late="true", max_restarts="0") as environment:

@@ -48,6 +48,7 @@ class Spaces(gymnasium.Env):
             ),
             "flags": spaces.Box(0, 1, (2, 3, 1), np.uint8),
             "frames": spaces.Box(0, 255, (2, 3, 4), np.uint8),
+            "grey": spaces.Box(0, 255, (36, 40), np.uint8),
             "wide": spaces.Box(-(2**40), 2**40, (1,), np.int64),
             "text": spaces.Text(5),
             "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
@@ -73,6 +74,8 @@ class Spaces(gymnasium.Env):
     def _observation(self) -> Any:
         if self._kind == "frames":
             return np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+        if self._kind == "grey":
+            return np.arange(1440).reshape(36, 40).astype(np.uint8)
         if self._kind == "wide":
             return np.array([2**40 - 5])
         if self._kind == "flags":

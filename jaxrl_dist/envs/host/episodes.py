@@ -371,11 +371,21 @@ def is_of_small_bytes(space: Any) -> bool:
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and bool(np.max(space.high, initial=0) < 255)
 
 
-def has_leading_channels(space: Any) -> bool:
-    """Says whether a space is a `Box` of pictures in bytes [C, H, W], which an agent sees as [H, W, C]."""
-    shape = space.shape
-    is_picture = type(space).__name__ == "Box" and space.dtype == np.uint8 and len(shape) == 3
-    return is_picture and bool(shape[0] < min(shape[1:]))
+def turned(space: Any) -> tuple[int, ...]:
+    """Returns [H, W, C] of a `Box` of bytes that are pictures [C, H, W], or grey ones [H, W]; () of other spaces."""
+    shape = tuple(space.shape or ())
+    if type(space).__name__ != "Box" or space.dtype != np.uint8:
+        return ()
+    if len(shape) == 2 and min(shape) >= PIXELS and not is_of_small_bytes(space):
+        return (*shape, 1)
+    return (*shape[1:], shape[0]) if len(shape) == 3 and shape[0] < min(shape[1:]) else ()
+
+
+def turn(space: Any, x: np.ndarray) -> np.ndarray:
+    """Returns arrays [..., *shape] of a space as the agent sees them: pictures with their channels last."""
+    if not turned(space):
+        return x
+    return x[..., None] if len(space.shape) == 2 else np.ascontiguousarray(np.moveaxis(x, -3, -1))
 
 
 def _bound(x: Any) -> np.ndarray:

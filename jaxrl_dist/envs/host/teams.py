@@ -40,7 +40,9 @@ class Teams(checked.Checked):
         return self._pool.waiting_for
 
     def raw_reset(self) -> envs.RawStep:
-        return self._apart(self._pool.raw_reset())
+        raw = self._pool.raw_reset()
+        self._busy[:] = False
+        return self._apart(raw)
 
     def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
         self._pool.raw_send(action, env_ids)
@@ -67,7 +69,7 @@ class Teams(checked.Checked):
             reward=np.where(is_lost, 0.0, seen[together.REWARD].reshape(-1)),
             is_first=is_first,
             is_last=is_last,
-            discount=ends != together.TERMINATED,
+            discount=(ends != together.TERMINATED) & (ends != together.GONE),
         )
 
 

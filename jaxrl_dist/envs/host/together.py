@@ -11,8 +11,8 @@ import numpy as np
 
 # Leaves of an observation beside the agents' own.
 REWARD, ENDS, OWN = "reward", "ends", "own"
-# Values of `ENDS`; an agent whose episode has ended keeps its value until all are reset.
-TERMINATED, TRUNCATED = 1, 2
+# Values of `ENDS`, 0 until then: of the step that ends an agent's episode, and of those after it until all are reset.
+TERMINATED, TRUNCATED, GONE = 1, 2, 3
 
 
 class Together:
@@ -53,6 +53,7 @@ class Together:
     def step(self, action: np.ndarray) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Steps the agents that are left, with actions [A, ...]."""
         there = [i for i, end in enumerate(self._ends) if not end]
+        self._ends[self._ends != 0] = GONE
         chosen = {self._agents[i]: action[i].copy() if action[i].ndim else action[i] for i in there}
         observations, rewards, terminated, truncated, _ = self._environment.step(chosen)
         for i in there:

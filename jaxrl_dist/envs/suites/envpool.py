@@ -183,7 +183,7 @@ def _converter(space: Any, name: str) -> tuple[pooled.Convert, Any]:
 
 
 def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDtypeStruct]:
-    """Makes one-hot f32 of a discrete observation, and [H, W, C] of an image with leading channels [C, H, W]."""
+    """Makes one-hot f32 of a discrete observation, and [H, W, C] of pictures [C, H, W] and [H, W]."""
     kind = type(space).__name__
     if kind == "Discrete":
         numbers = np.arange(int(space.start), int(space.start) + int(space.n))
@@ -198,9 +198,8 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
     shape, dtype = tuple(space.shape), np.dtype(space.dtype) if kind == "Box" else np.dtype(bool)
     if episodes.is_of_small_bytes(space):
         dtype = np.dtype(np.int16)
-    if episodes.has_leading_channels(space):
-        struct = jax.ShapeDtypeStruct((*shape[1:], shape[0]), dtype)
-        return lambda x: np.ascontiguousarray(np.moveaxis(x, 1, -1), dtype), struct
+    if turned := episodes.turned(space):
+        return lambda x: episodes.turn(space, np.asarray(x, dtype)), jax.ShapeDtypeStruct(turned, dtype)
     if dtype == np.int16:
         return lambda x: np.asarray(x, dtype), jax.ShapeDtypeStruct(shape, dtype)
     real = np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype

@@ -70,7 +70,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     again = made if registered.id in library.registry else _with_arguments(registered, kwargs)
-    structs = {leaf.path: _struct(space) for leaf, space in leaves}
+    structs = {leaf.path: seen(space) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
     is_atari, time_limit = made.id.startswith("ALE/"), made.max_episode_steps or 0
@@ -202,7 +202,7 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     if kind == "Discrete":
         return [(worker_process.Leaf(path, (), "int64"), space)]
     if kind in ("Box", "MultiBinary") or (kind == "MultiDiscrete" and len(space.shape) == 1):
-        return [(worker_process.Leaf(path, tuple(space.shape), _dtype(space)), space)]
+        return [(worker_process.Leaf(path, tuple(space.shape), dtype(space)), space)]
     raise errors.UsageError(
         errors.given("env", full_name),
         f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
@@ -210,19 +210,14 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
     )
 
 
-def seen(space: Any) -> tuple[tuple[int, ...], Any]:
+def seen(space: Any) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of an array as the agent sees it."""
     if type(space).__name__ == "Discrete":
-        return (int(space.n),), np.float32
-    return tuple(space.shape), np.dtype(_dtype(space))
+        return jax.ShapeDtypeStruct((int(space.n),), np.float32)
+    return jax.ShapeDtypeStruct(episodes.turned(space) or tuple(space.shape), np.dtype(dtype(space)))
 
 
-def _struct(space: Any) -> jax.ShapeDtypeStruct:
-    shape, dtype = seen(space)
-    return jax.ShapeDtypeStruct((*shape[1:], shape[0]) if episodes.has_leading_channels(space) else shape, dtype)
-
-
-def _dtype(space: Any) -> str:
+def dtype(space: Any) -> str:
     """Returns the dtype of an array as the agent sees it."""
     name: str = "int16" if episodes.is_of_small_bytes(space) else space.dtype.name
     if type(space).__name__ == "Box" and name in ("int64", "uint64", "uint32"):
@@ -235,7 +230,7 @@ def _observe(
     space: Any, leaves: tuple[tuple[worker_process.Leaf, Any], ...], full_name: str, arrays: list[np.ndarray]
 ) -> types.ArrayTree:
     """Turns the arrays [N, ...] of observations into the tree that the agent sees."""
-    seen = {}
+    found = {}
     for (leaf, member), array in zip(leaves, arrays, strict=True):
         if type(member).__name__ == "Discrete":
             value = array - int(member.start)
@@ -244,10 +239,8 @@ def _observe(
             array = (value[:, None] == np.arange(member.n)).astype(np.float32)
         elif type(member).__name__ == "MultiDiscrete":
             array = array - np.asarray(member.start, array.dtype)
-        elif episodes.has_leading_channels(member):
-            array = np.ascontiguousarray(np.moveaxis(array, 1, -1))
-        seen[leaf.path] = array
-    return _tree(space, (), seen)
+        found[leaf.path] = episodes.turn(member, array)
+    return _tree(space, (), found)
 
 
 def _categories(leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, tuple[int, ...]]:
@@ -260,7 +253,7 @@ def _grids(environment: Any, leaves: Sequence[tuple[worker_process.Leaf, Any]]) 
     """Returns the categories of the leaves that are grids of codes, by name, of an environment of MiniGrid's."""
     if type(environment.unwrapped).__module__.partition(".")[0] != "minigrid":
         return {}
-    grids = [leaf for leaf, space in leaves if seen(space)[1] == np.uint8 and leaf.shape[2:] == (3,)]
+    grids = [leaf for leaf, space in leaves if seen(space).dtype == np.uint8 and leaf.shape[2:] == (3,)]
     small = [leaf for leaf in grids if max(leaf.shape) < episodes.PIXELS]
     return {"/".join(map(str, leaf.path)): episodes.GRID_CODES for leaf in small}
 

@@ -116,10 +116,14 @@ def _spec(
             )
     observed, acted = seen[0]
     boxes = _boxes(observed)
+    if teams.INDEX in boxes:
+        raise errors.UsageError(
+            flag, f": agents see a leaf called {teams.INDEX}, as their index is called here; valid: another name"
+        )
     wrong = [str(space) for space in boxes.values() if type(space).__name__ not in ("Box", "MultiBinary")]
     if wrong or not boxes:
         raise errors.UsageError(flag, f": agents see {wrong[0] if wrong else observed}; valid: Box, or a Dict of these")
-    leaves = {name or together.OWN: jax.ShapeDtypeStruct(*gymnasium.seen(space)) for name, space in boxes.items()}
+    leaves = {name or together.OWN: gymnasium.seen(space) for name, space in boxes.items()}
     has_all = list(boxes) == [""] and len(boxes[""].shape) == 1
     observation = {**leaves, teams.INDEX: jax.ShapeDtypeStruct((), np.int32)}
     if has_all:
@@ -149,16 +153,16 @@ def _plan(
     """Plans the pool whose environments are whole teams."""
     num_agents, boxes = spec.num_agents, _boxes(observed)
     leaves = [
-        worker_process.Leaf((together.OWN, name), (num_agents, *shape), np.dtype(dtype).name)
-        for name, (shape, dtype) in ((name, gymnasium.seen(space)) for name, space in boxes.items())
+        worker_process.Leaf((together.OWN, name), (num_agents, *space.shape), gymnasium.dtype(space))
+        for name, space in boxes.items()
     ]
     ends = worker_process.Leaf((together.ENDS,), (num_agents,), "uint8")
     reward = worker_process.Leaf((together.REWARD,), (num_agents,), "float64")
-    names = tuple(boxes)
 
     def observation(arrays: list[np.ndarray]) -> dict[str, Any]:
         *own, rewards, ended = arrays
-        return {together.OWN: dict(zip(names, own, strict=True)), together.REWARD: rewards, together.ENDS: ended}
+        turned = {name: episodes.turn(boxes[name], x) for name, x in zip(boxes, own, strict=True)}
+        return {together.OWN: turned, together.REWARD: rewards, together.ENDS: ended}
 
     return worker_pool.Plan(
         spec=spec,
