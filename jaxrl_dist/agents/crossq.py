@@ -27,7 +27,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxrl_dist import agents, networks, types
+from jaxrl_dist import agents, errors, networks, types
 from jaxrl_dist.agents import sac, shared
 from jaxrl_dist.agents.shared import bounded_actions, transitions
 from jaxrl_dist.networks import encoders, torsos
@@ -102,7 +102,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         network: settings of policy and critics; a torso of images is normalised behind its last layer alone.
 
     Raises:
-        UsageError: actions are no bounded vector, the torso does not fit, or the network has a memory.
+        UsageError: actions are no bounded vector, the torso does not fit, or the network has a memory or another
+            normalisation.
 
     Example:
         >>> import jax
@@ -117,19 +118,25 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         ([(2, 5), (2, 8)], ())
     """
     actions = bounded_actions.action_range(spec)
+    if network.layer_norm:
+        told = ": batches normalise the layers of its critics; valid: false"
+        raise errors.UsageError(errors.given("network.layer_norm", "true"), told)
     size = len(actions.centre)
     joined, inputs = bounded_actions.joined_spec(spec, network, size)
     policy = networks.make(network, spec, (networks.Head("policy", 2 * size, 0.01, inputs=network.policy_inputs),))
-    bare = dataclasses.replace(network, hidden_sizes=(), policy_inputs=(), value_inputs=())
+    # What is normalised, and by what, is float32.
+    bare = dataclasses.replace(network, hidden_sizes=(), policy_inputs=(), value_inputs=(), compute="float32")
     critic = _Critic(network, encoders.make(bare, joined, inputs, last_layer=True))
     rule = transitions.Rule(0, config.n_step, config.discount, config.clip_rewards, config.reward_scale)
     static = _Static(config, policy, critic, size, actions, rule, joined)
-    # It acts as SAC does; only its losses differ.
-    return sac.make(config, spec, network)._replace(
+    # It acts as SAC does; its losses differ, and its temperature moves with the policy.
+    agent = sac.make(config, spec, network)
+    return agent._replace(
         init=functools.partial(_init, static),
         loss=functools.partial(_loss, static),
         adapt=functools.partial(_adapt, static),
         target=agents.no_target,
+        parts={**agent.parts, "temperature": types.Part(period=config.policy_period)},
     )
 
 

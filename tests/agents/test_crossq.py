@@ -1,5 +1,6 @@
 """CrossQ: loss and gradient against a loop in float64, running moments, rows that teach nothing, and devices."""
 
+import functools
 from typing import Any
 
 import conftest
@@ -117,5 +118,26 @@ def test_what_cannot_be_is_refused() -> None:
     spec = types.EnvironmentSpec(
         "toy:x", jax.ShapeDtypeStruct((3,), jnp.float32), types.BoxSpace((2,), -1.0, 1.0), "continuous"
     )
+    with conftest.refused("--network.layer_norm=true"):
+        crossq.make(crossq.Config(), spec, networks.Config(torso="mlp", layer_norm=True))
     with conftest.refused("--network.core=lstm"):
         crossq.make(crossq.Config(), spec, networks.Config(torso="mlp", core="lstm"))
+
+
+def test_the_temperature_moves_when_the_policy_does() -> None:
+    """As in the released code, which updates both in the same branch (policy_delay)."""
+    agent = call.make("crossq", real=True, policy_period=4).agent
+    assert {name: part.period for name, part in agent.parts.items()} == {"policy": 4, "critic": 1, "temperature": 4}
+
+
+def test_critics_are_float32_whatever_the_network_computes_in() -> None:
+    observation, action = jax.ShapeDtypeStruct((3,), jnp.float32), types.BoxSpace((2,), -1.0, 1.0)
+    spec, found = types.EnvironmentSpec("toy:x", observation, action, "continuous"), []
+    for compute in ("float32", "bfloat16"):
+        network = networks.Config(torso="mlp", hidden_sizes=(4,), compute=compute)
+        agent = crossq.make(crossq.Config(), spec, network)
+        assert isinstance(agent.loss, functools.partial)
+        static = agent.loss.args[0]
+        x = jax.tree.map(lambda leaf: jnp.full((2, *leaf.shape), 1.001), static.spec.observation)
+        found.append(static.critic.init_with_output(jax.random.key(0), x)[0][0])
+    np.testing.assert_array_equal(*found)
