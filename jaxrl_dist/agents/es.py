@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl_dist import agents, networks, types
+from jaxrl_dist import agents, errors, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import actor_critic, normalisation
 from jaxrl_dist.settings import setting
@@ -134,6 +134,12 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         ({6}, True)
     """
     agents.check_alone(spec)
+    if network.value_inputs:
+        raise errors.UsageError(
+            errors.given("network.value_inputs", ",".join(network.value_inputs)),
+            ": this agent has no values beside its policy; use ",
+            errors.given("network.policy_inputs", ",".join(network.value_inputs)),
+        )
     distribution, heads = actor_critic.policy_head(spec, config.distribution)
     # A vector that depends on no observation, such as deviations of a policy whose mode acts, would only be noise.
     heads = tuple(head._replace(inputs=network.policy_inputs) for head in heads if head.depends_on_input)

@@ -26,6 +26,8 @@ from jaxrl_dist.types import Array, ArrayTree
 # 512, and CartPole lost half at 64; a row of simulated bodies takes ten times as long, and ant gained 1.6× at 160.
 _ROWS_PER_CORE = 1024
 _ROWS_PER_CORE_PHYSICS = 64
+# Folded into the key of environments it is no column's.
+_NO_COLUMN = np.uint32(2**32 - 1)
 # How the mesh holds learner, actors and replay, which a run carries.
 _CARRIED = (meshes.PER_SEED, meshes.COLUMNS, meshes.COLUMNS)
 
@@ -60,6 +62,13 @@ class State(NamedTuple):
     actors: unrolls.ActorState
     replay: ArrayTree
     replay_began: np.ndarray
+
+
+class _Keys(NamedTuple):
+    """Keys of a seed: of one device, and, the same on all of them, of resets outside an episode's end."""
+
+    device: Array
+    resets: Array
 
 
 class Anakin(parallel.Layout):
@@ -132,29 +141,27 @@ class Anakin(parallel.Layout):
         state, timestep = columns.reset(keys.environment, meshes.global_columns(self._envs))
         actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         numbers = jnp.float32(1), jnp.int32(0)
-        rows = jax.eval_shape(self._act, key, *numbers, learner_state.params, actors, jnp.int32(0))[1]
+        rows = jax.eval_shape(self._act, _Keys(key, key), *numbers, learner_state.params, actors, jnp.int32(0))[1]
         return learner_state, actors, replay.init(unrolls.step_struct(rows.steps), rows.carry)
 
-    def _act(
-        self, device_key: Array, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array
-    ) -> Any:
+    def _act(self, keys: _Keys, total: Array, i: Array, params: Any, actors: unrolls.ActorState, version: Array) -> Any:
         """Acts out iteration i; also returns the key that is left for learning."""
-        act_key, learn_key = jax.random.split(jax.random.fold_in(device_key, i))
+        act_key, learn_key = jax.random.split(jax.random.fold_in(keys.device, i))
         column, agent = meshes.global_columns(self._columns), self._parts.agent
         exploration = agent.exploration(params, column, self._parts.num_columns, i / total)
         if agent.fresh_episodes:
-            reset_key, act_key = jax.random.split(act_key)
+            reset_key = jax.random.fold_in(keys.resets, i)
             env_index = meshes.global_columns(self._envs)
             state, timestep = envs.columns(self._parts.environment).reset(reset_key, env_index)
             actors = unrolls.ActorState(state, timestep, agent.init_carry(self._columns))
         return *self._unroll(params, actors, act_key, exploration, version), learn_key
 
     def _iterate(
-        self, device_key: Array, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any
+        self, keys: _Keys, total: Array, ready_at: Array, i: Array, credit: Array, carried: Any
     ) -> tuple[Array, Any, parallel.Metrics]:
         learner_state, actors, replay_state = carried
         actors, rows, episodes, learn_key = self._act(
-            device_key, total, i, learner_state.params, actors, learner_state.updates
+            keys, total, i, learner_state.params, actors, learner_state.updates
         )
         unrolled = ((rows, None),)
         learner_state, replay_state, credit, updates, learned = self._learn(
@@ -167,7 +174,7 @@ class Anakin(parallel.Layout):
     ) -> Any:
         # Traced once, for the shapes of its metrics and for the loop.
         iterate = jax.jit(self._iterate, inline=True)
-        one = functools.partial(iterate, _device_key(key), total, ready_at)
+        one = functools.partial(iterate, _keys(key), total, ready_at)
         shapes = jax.eval_shape(one, start, credit, carried)[2]
         zeros, split = vectors.zeros(shapes)
         # As the loop over rows does: what iterations carry is copied array by array, too.
@@ -188,7 +195,7 @@ class Anakin(parallel.Layout):
         return *carried, metrics._replace(episodes=meshes.AXIS.sum(metrics.episodes))
 
     def _out_of_range(self, i: Array, total: Array, key: Array, learner_state: Any, actors: Any) -> Any:
-        rows = self._act(_device_key(key), total, i, learner_state.params, actors, learner_state.updates)[1]
+        rows = self._act(_keys(key), total, i, learner_state.params, actors, learner_state.updates)[1]
         wrong = envs.out_of_range(self._parts.environment.spec, rows.steps.timestep)
         return jax.tree.map(lambda x: x.swapaxes(0, 1), wrong)
 
@@ -209,9 +216,11 @@ def _packs(mesh: jax.sharding.Mesh) -> bool:
     return mesh.devices.flat[0].platform != "cpu"
 
 
-def _device_key(key: Array) -> Array:
-    """Returns this device's key of a seed; call it inside `device_map`."""
-    return jax.random.fold_in(run_keys.seed_keys(key).training, jax.lax.axis_index("devices"))
+def _keys(key: Array) -> _Keys:
+    """Returns the keys of a seed on this device; call it inside `device_map`."""
+    keys = run_keys.seed_keys(key)
+    device = jax.random.fold_in(keys.training, jax.lax.axis_index("devices"))
+    return _Keys(device, jax.random.fold_in(keys.environment, _NO_COLUMN))
 
 
 def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:

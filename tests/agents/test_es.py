@@ -202,6 +202,22 @@ def test_layouts_whose_environments_go_on_and_several_steps_are_refused() -> Non
         sebulba.LAYOUT.make(parts)
 
 
+def test_two_devices_play_the_episodes_of_one(small: Any) -> None:
+    """First states are of the environment's own number; sums of states may be rounded otherwise."""
+    one, two = (small("es", CARTPOLE, devices, {}).run(3) for devices in (1, 2))
+    for name in ("fitness", "largest_fitness"):
+        np.testing.assert_array_equal(*(np.asarray(run.metrics.learner[name]) for run in (one, two)))
+    starts = [np.asarray(run.state.actors.timestep.observation)[0] for run in (one, two)]
+    np.testing.assert_allclose(*starts, rtol=1e-3, atol=1e-6)
+    assert len(np.unique(starts[0][:, 0])) == len(starts[0])
+
+
+def test_inputs_of_values_are_refused() -> None:
+    network = networks.Config(torso="mlp", value_inputs=("goal",))
+    with conftest.refused("network.value_inputs=goal", "network.policy_inputs=goal"):
+        es.make(es.Config(), envs.make("toy:reach").spec, network)
+
+
 def test_environments_of_several_agents_are_refused() -> None:
     """Both members of a pair would have one episode and its return, and the gradient would be 0."""
     settings, environment = assemble.resolve({"system": "es", "env": "toy:team"})
