@@ -228,18 +228,28 @@ def _bonuses(
 
     last, totals = jax.lax.scan(discounted, jnp.broadcast_to(statistics.running, taught.shape[1:]), bonus)
     moved = moments.update(statistics.discounted_bonus, totals.reshape(-1), taught.reshape(-1), axis)
-    count, total = axis.sum((jnp.float32(last.size), last.sum()))
-    statistics = statistics._replace(discounted_bonus=moved, running=total / count)
+    # Not of columns that stand in for an unroll that did not come.
+    there = taught.any(0)
+    count, total = axis.sum((there.sum(dtype=jnp.float32), jnp.where(there, last, 0.0).sum()))
+    running = jnp.where(count > 0, total / jnp.maximum(count, 1.0), statistics.running)
+    statistics = statistics._replace(discounted_bonus=moved, running=running)
     return jnp.concatenate([jnp.zeros_like(bonus[:1]), bonus]), statistics
 
 
 def _estimate(config: Config, bonus: Array, step_type: Array, value: Array) -> tuple[Array, Array]:
     """Returns advantages and targets f32 [T] of bonuses [T + 1], whose sum goes on in the next episode.
 
-    No row that is LAST teaches its value, so the value is that of the FIRST row after it, a step away.
+    No row that is LAST teaches its value, so the value is that of the next row that is not, a step or more away; of one
+    that closes the unroll it is the network's.
     """
-    following = config.intrinsic_discount * value[1:]
-    value = value.at[:-1].set(jnp.where(step_type[:-1] == types.LAST, following, value[:-1]))
+
+    def worth(following: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
+        own, is_last = row
+        value = jnp.where(is_last, config.intrinsic_discount * following, own)
+        return value, value
+
+    _, before = jax.lax.scan(worth, value[-1], (value[:-1], step_type[:-1] == types.LAST), reverse=True)
+    value = jnp.concatenate([before, value[-1:]])
     endless, as_mid = jnp.ones_like(bonus), jnp.full_like(step_type, types.MID)
     return returns.gae(bonus, endless, as_mid, value, config.intrinsic_discount, config.gae_lambda)
 

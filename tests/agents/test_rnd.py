@@ -173,3 +173,33 @@ def test_an_agent_inside_another_keeps_every_function() -> None:
     assert forwarded | as_they_were | {"init"} == set(agents.Agent._fields)
     bare = wrapping.forwarded(inner._replace(epoch=None, gradient=None), place, lambda key: key)
     assert bare.epoch is bare.gradient is None
+
+
+def test_the_value_at_an_end_is_that_of_the_next_row_that_teaches() -> None:
+    """Of several agents one may end before the others, and has LAST rows until all of them are reset."""
+    first, mid, last = types.FIRST, types.MID, types.LAST
+    rng = np.random.default_rng(2)
+    for kinds in ([mid, last, first, mid, mid], [mid, last, last, last, first, mid], [last, first, mid, last, last]):
+        value, bonus = (rng.normal(size=len(kinds)) for _ in range(2))
+        bonus[1:] *= np.array(kinds[:-1]) != last
+        config = ours.Config(intrinsic_discount=0.75, gae_lambda=0.5)
+        with call.wide():
+            found, target = ours._estimate(config, jnp.asarray(bonus), jnp.asarray(kinds), jnp.asarray(value))
+        wanted = rnd.advantages(bonus, np.array(kinds), value, 0.75, 0.5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+        living = np.array(kinds[:-1]) != last
+        np.testing.assert_allclose(np.asarray(target)[living], (value[:-1] + wanted)[living], rtol=1e-12)
+
+
+def test_columns_that_nobody_played_are_not_in_the_running_sum() -> None:
+    made = call.make("rnd", **SETTINGS)
+    acted, before = call.params(made, 1), _before(made)
+    rows = call.rows(made, seed=7, length=7, columns=4)
+    rows["step_type"][:, 1] = types.LAST
+    around = lambda own: _statistics(before, acted["predictor"], own)  # noqa: E731
+    after: ours.Statistics = call.moved(made, rows, acted, around=around)
+    _, _, wanted = rnd.bonuses(acted["predictor"], rows["observation"], rows["step_type"], before, 0.75)
+    assert np.asarray(after.running).ravel()[0] == pytest.approx(wanted, rel=1e-6)
+    rows["step_type"][:] = types.LAST
+    after = call.moved(made, rows, acted, around=around)
+    assert np.asarray(after.running).ravel()[0] == before.running

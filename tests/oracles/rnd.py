@@ -33,7 +33,7 @@ def error(predictor: dict[str, Any], before: Before, observation: np.ndarray) ->
 def bonuses(
     predictor: dict[str, Any], observation: np.ndarray, step_type: np.ndarray, before: Before, gamma: float
 ) -> tuple[np.ndarray, list[float], float]:
-    """Bonuses [L, B] for arriving, all sums so far, and the mean of the columns' last sums.
+    """Bonuses [L, B] for arriving, all sums so far, and the mean of the last sums of the columns that were played.
 
     What leaves a LAST row is a reset, which earns none.
     """
@@ -46,14 +46,15 @@ def bonuses(
             total = gamma * total + found[t, b]
             if step_type[t - 1, b] != LAST:
                 sums.append(total)
-        last.append(total)
-    return found, sums, sum(last) / len(last)
+        if any(step_type[:-1, b] != LAST):
+            last.append(total)
+    return found, sums, sum(last) / len(last) if last else before.running
 
 
 def advantages(bonus: np.ndarray, step_type: np.ndarray, value: np.ndarray, gamma: float, decay: float) -> np.ndarray:
     """Advantages [L − 1] of a column, over the ends of episodes; a LAST row is worth γ times the row after it."""
     value = value.copy()
-    for t in range(len(value) - 1):
+    for t in reversed(range(len(value) - 1)):
         if step_type[t] == LAST:
             value[t] = gamma * value[t + 1]
     delta = [bonus[t + 1] + gamma * value[t + 1] - value[t] for t in range(len(value) - 1)]
