@@ -363,7 +363,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
         losses["policy"] += share * jnp.where(batch.teaches_policy[:, k] > 0, of_policy, 0.0)
         of_value = search.number_loss(value, batch.value[:, k], atoms)
         losses["value"] += share * jnp.where(batch.teaches_value[:, k] > 0, of_value, 0.0)
-    taught, predicted = batch.teaches_policy[:, 0], search.number(logits_of_values[0], atoms)
+    taught, predicted = batch.teaches_value[:, 0], search.number(logits_of_values[0], atoms)
     metrics = {f"{name}_loss": jnp.where(taught > 0, x, 0.0) for name, x in losses.items()}
     loss = metrics["policy_loss"] + config.value_cost * metrics["value_loss"] + metrics["reward_loss"]
     error = jnp.where(taught > 0, jnp.abs(predicted - batch.value[:, 0]), 0.0)

@@ -146,6 +146,9 @@ def test_a_row_in_which_another_network_moved_teaches_nothing(system: str) -> No
         np.testing.assert_array_equal(after.teaches_policy, wanted)
         assert 0 < wanted.sum() < before.teaches_policy.sum()
         np.testing.assert_array_equal(after.teaches_value, before.teaches_value)
+        # Windows that open with another's move teach values and rewards all the same.
+        learned = call.learn(pooled, rows, call.params(plain, 1))
+        assert learned.valid == before.teaches_value[:, 0].sum() > wanted[:, 0].sum()
 
 
 def test_a_pool_that_does_not_fit_is_refused() -> None:
