@@ -145,12 +145,12 @@ def _chosen(returns: Array, key: Array) -> Array:
 def _explored(values: Array, key: Array, bounds: tuple[float, float]) -> Array:
     """Returns other values f32 [C] for a setting, within its bounds.
 
-    A factor that leads out of them is replaced by the other one, as the first members are at the bounds themselves. Of
-    settings between 1/2 and 1, like discounts, the distance from 1 is what is multiplied or drawn: .8 or 1.2 times a
-    discount of .99 would be out of any bounds.
+    A factor that leads out of them is replaced by the other one, as the first members are at the bounds themselves; of
+    a 0, which no factor moves, by a draw. Of settings between 1/2 and 1, like discounts, the distance from 1 is what is
+    multiplied or drawn: .8 or 1.2 times a discount of .99 would be out of any bounds.
     """
     low, high = bounds
-    if low >= 0.5 and high <= 1:
+    if 0.5 <= low < high <= 1:
         return jnp.clip(1 - _explored(1 - values, key, (1 - high, 1 - low)), low, high)
     factor_key, whether_key, draw_key = jax.random.split(key, 3)
     is_less = jax.random.bernoulli(factor_key, 0.5, values.shape)
@@ -159,7 +159,7 @@ def _explored(values: Array, key: Array, bounds: tuple[float, float]) -> Array:
     moved = jnp.where((one < low) | (one > high), other, one)
     share = jax.random.uniform(draw_key, values.shape)
     drawn = low * (high / low) ** share if low > 0 else low + (high - low) * share
-    anew = jax.random.bernoulli(whether_key, _ANEW, values.shape)
+    anew = jax.random.bernoulli(whether_key, _ANEW, values.shape) | (values == 0)
     return jnp.clip(jnp.where(anew, drawn, moved), low, high)
 
 

@@ -100,13 +100,18 @@ def test_of_a_discount_the_distance_from_one_is_multiplied_or_drawn() -> None:
     assert all(50 < way.sum() < 100 for way in ways)
     drawn = np.log(after[~(ways[0] | ways[1])] / 1e-3) / np.log(100)
     assert 30 < len(drawn) < 70 and abs(drawn.mean() - 0.5) < 0.13 and abs(drawn.std() - 12**-0.5) < 0.05
-    # At 1 itself, where there is no distance to multiply, it stays or is drawn, and bounds hold to the bit.
+    # At 1 itself, where there is no distance to multiply, it is drawn, and bounds hold to the bit.
     one = state._replace(
         params=params._replace(statistics=params.statistics._replace(values={"agent.discount": jnp.ones(1000)}))
     )
     after, _ = members.exploit(one, jnp.arange(1000, dtype=jnp.float32), keys, {"agent.discount": (0.9, 1.0)})
     after = np.asarray(after.params.statistics.values["agent.discount"])
-    assert 120 < (after[:200] == 1).sum() < 180 and np.float32(0.9) <= after.min() and after.max() == 1
+    assert (after[200:] == 1).all() and np.float32(0.9) <= after.min() and after[:200].max() < 1
+    assert abs(after[:200].mean() - 0.95) < 0.01
+    # Members that all have one value of it keep it.
+    one = _state(1000, [0.75] * 1000)
+    after, _ = members.exploit(one, jnp.arange(1000.0), keys, BOUNDS | {"learner.learning_rate": (0.75, 0.75)})
+    assert (np.asarray(after.params.statistics.values["learner.learning_rate"]) == 0.75).all()
 
 
 def test_ranks_tell_returns_apart_that_floats_do_not() -> None:
