@@ -301,6 +301,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         (['critic', 'policy', 'world'], 8, (3, 16))
     """
     _check(config, spec, network)
+    agents.check_alone(spec)
     if isinstance(spec.action, types.DiscreteSpace):
         actions: _Discrete | _Bounded = _Discrete(spec.action.num_values, config.unimix)
     else:

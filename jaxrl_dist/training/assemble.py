@@ -357,6 +357,12 @@ def make_replay(
             errors.given("replay.samples_per_insert"),
             " instead)",
         )
+    if system.replay.keeps_rows and agent.keeps_sequences and 0 < agent.taught < unroll_length:
+        raise errors.UsageError(
+            errors.given("layout.unroll_length", unroll_length),
+            f": windows begin where unrolls do, and teach {agent.taught} rows; the others would never be learned from; "
+            f"valid: 1 to {agent.taught}",
+        )
     windows = replay.Windows(
         agent.context,
         agent.taught,

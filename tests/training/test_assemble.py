@@ -67,6 +67,24 @@ def test_a_family_that_there_is_not_is_refused(monkeypatch):
         assemble.resolve({"system": "ppo", "env": "toy:walk"})
 
 
+@pytest.mark.parametrize(("system", "taught"), [("r2d2", 6), ("dreamer", 8)])
+def test_an_unroll_that_is_longer_than_what_a_window_teaches_is_refused(system, taught):
+    """Its last rows would be in no window."""
+    flags = {"env": TASKS["classic"], **conftest.SMALL[system], "system": system, "replay.capacity": 960}
+    settings, environment = assemble.resolve(flags | {"layout.unroll_length": taught})
+    assert assemble.assemble(settings, environment, jax.devices()[:1])
+    settings, environment = assemble.resolve(flags | {"layout.unroll_length": taught + 2})
+    with conftest.refused(f"--layout.unroll_length={taught + 2}", f"1 to {taught}"):
+        assemble.assemble(settings, environment, jax.devices()[:1])
+
+
+def test_dreamer_refuses_several_agents():
+    """The rows of one that is gone would be taught."""
+    settings, environment = assemble.resolve({**conftest.SMALL["dreamer"], "system": "dreamer", "env": "toy:team"})
+    with conftest.refused("--env=toy:team", "3 agents", "--system=ippo"):
+        assemble.make_agent(settings, environment.spec)
+
+
 def test_more_devices_than_there_are_is_refused():
     resolved = catalogue.resolved({"system": "ppo", "layout.num_devices": 3}, "classic")
     with conftest.refused("--layout.num_devices=3: ", " 2;", "0 to 2"):
