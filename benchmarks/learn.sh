@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
-failed=0
+failed=0 found=0
 
 study() {  # study NAME SEEDS [--setting=LABEL: FLAGS ...] -- TRAIN_FLAGS
   local name=$1 seeds=$2
@@ -12,6 +12,7 @@ study() {  # study NAME SEEDS [--setting=LABEL: FLAGS ...] -- TRAIN_FLAGS
   local prefix wanted=${#only[@]}
   for prefix in "${only[@]}"; do [[ $name == "$prefix"* ]] && wanted=0; done
   (( wanted )) && return
+  found=1
   "$python" scripts/study.py --out="runs/learn/$name" --num_seeds="$seeds" "$@" || failed=1
 }
 only=("$@")
@@ -264,4 +265,8 @@ study simple_spread 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --step
 study simple_spread_fast 5 "${teams[@]}" -- --env=jaxmarl:MPE_simple_spread_v3 --steps=1_000_000
 study kitchen 5 "${teams[@]}" -- --env=jaxmarl:overcooked --env.params.shaping=1 --steps=2_000_000
 study smax 5 "${teams[@]}" -- --env=jaxmarl:HeuristicEnemySMAX --env.params.map=3m --steps=1_000_000
+if (( ! found )); then
+  echo "learn.sh: no study begins with ${only[*]}" >&2
+  exit 2
+fi
 exit $failed

@@ -1,4 +1,4 @@
-"""Distributed reinforcement learning in JAX: one agent definition that runs unchanged in every layout."""
+"""Distributed reinforcement learning in JAX: one agent definition for all layouts."""
 
 import importlib
 import pkgutil

@@ -220,7 +220,9 @@ def results(name: str) -> str:
 
 
 _SCORED = """\
-Interquartile means over seeds at the end of training, on two CPU cores; `benchmarks/learn.sh NAME` repeats a study.
+Interquartile means over seeds at the end of training, on two CPU cores. `benchmarks/learn.sh NAME` repeats all studies
+whose names begin so, and `python benchmarks/zoo.py` those called `zoo`; for `games` train the preset, and then run
+`benchmarks/games.py`.
 [The results](../results.md) say at which commit, and what else ran on the cores."""
 
 

@@ -107,9 +107,11 @@ def flags_page() -> str:
         "layout needs, a preset, a flag.",
         "",
     ]
-    for title, prefix, config in _owners():
+    owners = [(title, prefix, fields.of(config)) for title, prefix, config in _owners()]
+    owners.append(("train.py, beside settings", "", tuple(training_flags.action_fields().values())))
+    for title, prefix, found in owners:
         lines += [f"## {title}", "", "| flag | default | what it is | default from |", "|---|---|---|---|"]
-        for field in fields.of(config):
+        for field in found:
             about = as_code(f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|"))
             default = fields.shown(field.default)
             source = resolve.origin_of(field.source) if field.source else ""

@@ -28,7 +28,8 @@ class System:
         config: dataclass of the agent's settings, `--agent.*`.
         replay: kind of its replay.
         layouts: layouts that it can run in, its own first.
-        actions: kinds of actions that the agent takes: `discrete`, and `bounded` or `unbounded` real vectors.
+        actions: kinds of actions that the agent takes: `discrete`, vectors of choices (`multi_discrete`), and `bounded`
+            or `unbounded` real vectors.
         settings: flag name -> value of the system's paper, above the defaults of the Config classes.
         families: task family -> flag name -> value, above `settings`.
         by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> value that only this layout has or

@@ -26,6 +26,15 @@ ACTIONS = {
 _OF_PROCESSES = ("processes", "process_index", "coordinator", "heartbeat_s")
 
 
+def action_fields() -> dict[str, Field]:
+    """Returns the flags of `train.py` that are no settings, by name."""
+    found = {name: Field(name, "bool", False, about) for name, about in ACTIONS.items()}
+    found |= {name: Field(name, "str", "", ACTIONS[name]) for name in ("target", *_OF_PROCESSES)}
+    found["process_index"] = Field("process_index", "int", -1, ACTIONS["process_index"], low=0)
+    beat = Field("heartbeat_s", "float", processes.HEARTBEAT_S, ACTIONS["heartbeat_s"], low=1.0, high=3600.0)
+    return found | {"heartbeat_s": beat}
+
+
 class Command(NamedTuple):
     """The wish of the user: text to print, or flags (name -> value) of a run and their checked settings.
 
@@ -52,12 +61,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
         UsageError: a flag, a value or a name is not valid.
     """
     arguments = command_line.expanded(argv)
-    actions = {name: Field(name, "bool", False, about) for name, about in ACTIONS.items()}
-    actions |= {name: Field(name, "str", "", ACTIONS[name]) for name in ("target", *_OF_PROCESSES)}
-    actions["process_index"] = Field("process_index", "int", -1, ACTIONS["process_index"], low=0)
-    actions["heartbeat_s"] = Field(
-        "heartbeat_s", "float", processes.HEARTBEAT_S, ACTIONS["heartbeat_s"], low=1.0, high=3600.0
-    )
+    actions = action_fields()
     chosen = {name: Field(name, "str", "", "") for name in ("system", "env", "layout", "preset")}
     first = command_line.read(arguments, {**actions, **chosen}).values
     if first.get("version"):
