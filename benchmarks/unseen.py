@@ -1,10 +1,10 @@
 """Judges defaults on tasks that nobody tuned for: `python benchmarks/unseen.py [--rows=ppo/] [--minutes=60]`.
 
 Values of families come from papers, other projects, and runs on CartPole, Catch, Pendulum, DeepSea, MemoryChain,
-MinAtar Breakout, LunarLander and HalfCheetah. Here each system plays other tasks, five seeds in one program, by the
-values that it has there without a flag; beside it, the same agents by the defaults of Stable-Baselines3, and by
-PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are not run again; the end writes the tables of all rows
-into docs/results.md.
+MinAtar Breakout, LunarLander and HalfCheetah. Here each system plays other tasks by the values that it has there
+without a flag, five seeds in one program, or one after the other where the layout trains one at a time; beside it, the
+same agents by the defaults of Stable-Baselines3, and by PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are
+not run again; the end writes the tables of all rows into docs/results.md.
 """
 
 import pathlib
@@ -28,11 +28,12 @@ SEEDS = 5
 
 
 class Task(NamedTuple):
-    """A task: its environment, the steps of every system, and the mean return of random play (random_play.py)."""
+    """A task: its environment, the steps of every system, that of random play (random_play.py), and the layout."""
 
     env: str
     steps: int
     random: float
+    layout: str = "anakin"
 
 
 DISCRETE = {
@@ -49,6 +50,12 @@ REAL = {
     "reacher": Task("gymnax:Reacher-misc", 30_000, 15.7),
     "point_robot": Task("gymnax:PointRobot-misc", 30_000, 0.197),
 }
+BODIES = {
+    "hopper": Task("envpool:Hopper-v4", 300_000, 17.1, "sebulba"),
+    "swimmer": Task("envpool:Swimmer-v4", 300_000, -1.2, "sebulba"),
+    "bipedal_walker": Task("envpool:BipedalWalker-v3", 300_000, -100.1, "sebulba"),
+}
+TABLES = (DISCRETE, REAL, BODIES)
 _SB3_ON_POLICY = (
     *("--env.num_envs=1", "--agent.discount=0.99", "--agent.entropy_cost=0", "--agent.value_cost=0.5"),
     *("--learner.max_grad_norm=0.5", "--learner.anneal=false", "--agent.normalise_observations=false"),
@@ -128,31 +135,35 @@ _REAL = ("ppo", "a2c", "sac", "td3", "d4pg", "ppo_sb3", "a2c_sb3", "sac_sb3", "t
 def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
     """Returns ARM/TASK -> the task and the flags of train.py, in the order of the tables."""
     found = {}
-    for tasks in (DISCRETE, REAL):
+    for tasks in TABLES:
         for name, task in tasks.items():
             for arm in arms(task):
                 system, flags = ARMS[arm]
-                own = (f"--system={system}", f"--env={task.env}", f"--steps={task.steps}", "--layout=anakin")
+                own = (f"--system={system}", f"--env={task.env}", f"--steps={task.steps}", f"--layout={task.layout}")
                 found[f"{arm}/{name}"] = task, (*own, *flags)
     return found
 
 
 def arms(task: Task) -> tuple[str, ...]:
     """Returns the arms that play a task."""
-    return _REAL if task in REAL.values() else _MINATAR if task.env.endswith("MinAtar") else _ALL
+    return _REAL if task not in DISCRETE.values() else _MINATAR if task.env.endswith("MinAtar") else _ALL
 
 
 def train(row: tuple[Task, tuple[str, ...]]) -> dict[str, Any]:
-    """Trains all seeds of a row in one program, and returns their last evaluations."""
-    _, flags = row
-    (run,), wall_s = programs.train(flags, ((0, SEEDS),), view.read)
-    returns = run.summary["eval_return_per_seed"]
-    return {"returns": returns, "steps": run.env_steps, "wall_s": round(wall_s), "commit": software.commit()}
+    """Trains all seeds of a row, and returns their last evaluations."""
+    task, flags = row
+    seeds = [(0, SEEDS)] if task.layout == "anakin" else [(seed, 1) for seed in range(SEEDS)]
+    runs, wall_s = programs.train(flags, seeds, view.read)
+    returns = [value for run in runs for value in run.summary["eval_return_per_seed"]]
+    steps = max(run.env_steps for run in runs)
+    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}
 
 
 def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) -> str:
-    """Returns the lines of a table with a column for each task that was measured."""
+    """Returns the lines of a table with a column for each task that was measured, "" if none was."""
     names = [name for name in tasks if any(row.endswith(f"/{name}") for row in measured)]
+    if not names:
+        return ""
     heads = [f"`{tasks[name].env.partition(':')[2]}`, {display.count(tasks[name].steps)}" for name in names]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
     lines.append("| random play | " + " | ".join(f"{tasks[name].random:g}" for name in names) + " |")
@@ -167,7 +178,7 @@ def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) 
 def main() -> None:
     """Runs what is missing, and writes the tables."""
     measured = jsonl.fill(TABLE, rows(), jsonl.parser(__doc__).parse_args(), train)
-    jsonl.show(RESULTS, MARKERS, "\n".join(table(measured, tasks) for tasks in (DISCRETE, REAL)))
+    jsonl.show(RESULTS, MARKERS, "\n".join(filter(None, (table(measured, tasks) for tasks in TABLES))))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,11 @@ def test_own_arms_have_no_flags_and_others_have_settings(unseen: Any) -> None:
     for name, (task, flags) in unseen.rows().items():
         arm, system = name.partition("/")[0], flags[0].removeprefix("--system=")
         assert system in systems.SYSTEMS and (len(flags) == 4) == (arm == system)
-        family = "minatar" if "MinAtar" in task.env else "continuous" if task in unseen.REAL.values() else "classic"
+        is_discrete = task in unseen.DISCRETE.values()
+        family = "minatar" if "MinAtar" in task.env else "classic" if is_discrete else "continuous"
         found = catalogue.resolved(dict(flag.removeprefix("--").split("=") for flag in flags), family)
-        assert found.row.layout("anakin").seeds_together and found["steps"] == task.steps
+        assert found.row.layout(task.layout).seeds_together == (task.layout == "anakin")
+        assert found["steps"] == task.steps and found["layout"] == task.layout
 
 
 def test_a_table_has_an_arm_in_each_line_and_a_task_in_each_column(unseen: Any) -> None:
@@ -40,5 +42,5 @@ def test_a_table_has_an_arm_in_each_line_and_a_task_in_each_column(unseen: Any) 
 def test_what_was_measured_stands_in_the_document(unseen: Any) -> None:
     measured, text = unseen.jsonl.read(unseen.TABLE), unseen.RESULTS.read_text(encoding="utf-8")
     assert set(measured) <= set(unseen.rows())
-    for tasks in (unseen.DISCRETE, unseen.REAL):
+    for tasks in unseen.TABLES:
         assert unseen.table(measured, tasks) in text
