@@ -150,11 +150,12 @@ class _Quantiles(nn.Module):
         cosines = jnp.cos(jnp.pi * levels[..., None] * jnp.arange(self.num_cosines)).astype(features.dtype)
         # Of the encoder's width, so made here.
         kernel = functools.partial(torsos.kernel, self.config.orthogonal)
-        x = nn.Dense(features.shape[-1], kernel_init=kernel(math.sqrt(2.0)), name="level")(cosines)
+        hidden = functools.partial(nn.Dense, dtype=features.dtype, kernel_init=kernel(math.sqrt(2.0)))
+        x = hidden(features.shape[-1], name="level")(cosines)
         x = features[:, None] * nn.relu(x)
         if self.config.head_size:
             activation = torsos.ACTIVATIONS[self.config.activation if self.config.torso == "mlp" else "relu"]
-            x = nn.Dense(self.config.head_size, kernel_init=kernel(math.sqrt(2.0)), name="hidden")(x)
+            x = hidden(self.config.head_size, name="hidden")(x)
             x = activation(torsos.normalisation(self.config.layer_norm)()(x))
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         quantiles = nn.Dense(self.num_actions, kernel_init=kernel(1.0), name="q")(x)

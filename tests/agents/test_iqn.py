@@ -1,5 +1,6 @@
 """IQN: loss and gradient against a loop in float64, levels that are drawn anew, masks, and what is refused."""
 
+import dataclasses
 from typing import Any
 
 import conftest
@@ -13,6 +14,7 @@ from oracles import iqn as oracle
 
 from jaxrl_dist import networks, types
 from jaxrl_dist.agents import iqn
+from jaxrl_dist.networks import encoders
 
 D, A = 5, 3
 SPEC = types.EnvironmentSpec("toy:x", jax.ShapeDtypeStruct((D,), jnp.float32), types.DiscreteSpace(A), "classic")
@@ -81,3 +83,16 @@ def test_parts_that_do_not_go_together_are_refused(changes: dict[str, Any], word
 def test_a_memory_is_refused() -> None:
     with conftest.refused("--network.core=lstm"):
         iqn.make(iqn.Config(), SPEC, networks.Config(torso="mlp", core="lstm"))
+
+
+def test_hidden_layers_compute_in_bfloat16_and_the_last_one_does_not() -> None:
+    network = dataclasses.replace(NETWORK, compute="bfloat16")
+    module = iqn._Quantiles(network, encoders.make(network, SPEC, (), last_layer=True), A, 5)
+    rows, levels = jnp.ones((2, D)), jnp.full((2, 3), 0.5)
+    params = module.init(jax.random.key(0), rows, levels)["params"]
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    # As a network calls it.
+    rows, params["torsos_0"] = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (rows, params["torsos_0"]))
+    _, seen = module.apply({"params": params}, rows, levels, capture_intermediates=True)
+    found = {name: seen["intermediates"][name]["__call__"][0].dtype.name for name in ("level", "hidden", "q")}
+    assert found == {"level": "bfloat16", "hidden": "bfloat16", "q": "float32"}
