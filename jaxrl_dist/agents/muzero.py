@@ -330,6 +330,8 @@ def _found_again(
 ) -> search.Found:
     """Takes values of all rows, and of a share of windows policies, by the target network (appendix H)."""
     config, (length, items) = static.config, found.value.shape
+    rows = config.unroll_steps + 1
+    seen = seen if config.target_values else jax.tree.map(lambda x: x[:rows], seen)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen)
     outputs = networks.of_rows(static.net, target["representation"], flat)
     if config.target_values:
@@ -337,7 +339,6 @@ def _found_again(
         found = found._replace(value=value.reshape(length, items))
     if not config.reanalyse:
         return found
-    rows = config.unroll_steps + 1
     outputs = jax.tree.map(lambda x: x[: rows * items], outputs)
     temperature = jnp.full(rows * items, config.temperature, jnp.float32)
     policy = _search(static, target, outputs, search_key, temperature)[1].policy

@@ -79,19 +79,22 @@ def test_targets_loss_and_gradient_are_those_of_the_paper(name: str) -> None:
     np.testing.assert_allclose(call.first_error(made, rows)[list(expected)], error, rtol=1e-6)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_reanalysis_takes_values_and_a_share_of_policies_from_the_target(share: float, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("share", "of_values"), [(1.0, True), (0.5, True), (0.5, False)])
+def test_reanalysis_takes_values_and_a_share_of_policies_from_the_target(
+    share: float, of_values: bool, monkeypatch: Any
+) -> None:
     def fake(config: Any, model: Any, network: Any, key: Any, root: Any, mask: Any, temperature: Any) -> Any:
         assert temperature.shape == root.value.shape and (config.temperature, mask) == (1.0, None)
         return jnp.zeros(root.value.shape, jnp.int32), search.Found(jax.nn.softmax(2 * root.logits), root.value)
 
     monkeypatch.setattr(search, "run", fake)
-    made = call.make("muzero", **SMALL, n_step=2, target_values=True, reanalyse=share)
+    made = call.make("muzero", **SMALL, n_step=2, target_values=of_values, reanalyse=share)
     s, rows, now = made.settings, _rows(made), call.params(made, 2)
     batch = call.prepare(made, rows, now)
     hidden = np.array([[oracle.represented(now, x) for x in dqn.inputs(rows, b)] for b in range(B)])
     value = [[oracle.number(oracle.mlp(now["model"]["value"], h), oracle.atoms(s)) for h in row] for row in hidden]
-    wanted = [oracle.targets(rows, np.array(value).T, s, 0, b) for b in range(B)]
+    known = np.array(value).T if of_values else rows["value"]
+    wanted = [oracle.targets(rows, known, s, 0, b) for b in range(B)]
     np.testing.assert_allclose(batch.value, [one["value"] for one in wanted], rtol=1e-5)
     old = rows["policy"].swapaxes(0, 1)[:, :4]
     new = np.array([[oracle.softmax(2 * oracle.mlp(now["model"]["policy"], h)) for h in row[:4]] for row in hidden])
