@@ -170,7 +170,9 @@ def test_environments_of_brax_are_those_it_registers() -> None:
     assert set(envs._envs) == {*brax.ENVIRONMENTS, "swimmer"}
 
 
-@pytest.mark.parametrize("backend", marks.some(["generalized", "mjx", "positional", "spring"], slow={"generalized"}))
+@pytest.mark.parametrize(
+    "backend", marks.some(["generalized", "mjx", "positional", "spring"], fast=("positional", "spring"))
+)
 def test_every_backend_of_brax_can_be_made_in_silence(
     backend: str, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:

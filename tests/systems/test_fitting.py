@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import marks
 import pytest
 
 import jaxrl_dist
@@ -24,7 +25,12 @@ def test_published_sizes_fit_already(name: str) -> None:
             assert [origin for origin in found.origins.values() if "fitted" in origin] == [], (layout, family)
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.preset_names() if not name.endswith("/paper")])
+PRESETS = [name for name in catalogue.preset_names() if not name.endswith("/paper")]
+# A simulated body takes seconds to make.
+BODIES = [name for name in PRESETS if "brax" in name or name.endswith("/ant")]
+
+
+@pytest.mark.parametrize("name", marks.some(PRESETS, slow=BODIES))
 def test_sizes_of_presets_fit_already(name: str) -> None:
     try:
         found = assemble.resolve({"preset": name})[0]

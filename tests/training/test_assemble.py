@@ -28,6 +28,8 @@ OWN = [
 ]
 # In the second synchronous layout the parts are those of the first.
 SECOND = {"-".join(own) for own in OWN if own[1] not in (systems.SYSTEMS[own[0]].layout_names[0], "async_gradient")}
+# A simulated body takes seconds to make.
+SLOW = SECOND | {"-".join(own) for own in OWN if own[2] == "physics" and own[0] != "ppo"}
 # The atoms of a task whose rewards have no bounds.
 NEEDED = {("d4pg", "physics"): {"agent.value_low": 0.0, "agent.value_high": 1000.0}}
 ANT = {"env.num_envs": 256, "layout.unroll_length": 40, "learner.minibatches": 32}
@@ -101,7 +103,7 @@ def made_once() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("made_once")
-@pytest.mark.parametrize(("system", "layout", "family"), marks.some(OWN, slow=SECOND))
+@pytest.mark.parametrize(("system", "layout", "family"), marks.some(OWN, slow=SLOW))
 def test_a_system_s_own_settings_fit_together(system, layout, family):
     settings, environment = assemble.resolve(
         {"system": system, "layout": layout, "env": TASKS[family], **NEEDED.get((system, family), {})}
