@@ -10,7 +10,6 @@ from typing import Any
 
 import conftest
 import jax
-import marks
 import numpy as np
 import pytest
 from fakes import host
@@ -54,9 +53,11 @@ def test_a_raising_environment_ends_the_run_with_its_own_exception(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", marks.some([1, 4], slow={"4"}))
-def test_a_hanging_environment_is_named_within_its_timeout(workers: int, plays: Any, train: conftest.Train) -> None:
-    hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers}
+@pytest.mark.parametrize(("workers", "schedule"), [(1, "round_robin"), (4, "round_robin"), (4, "free")])
+def test_a_hanging_environment_is_named_within_its_timeout(
+    workers: int, schedule: str, plays: Any, train: conftest.Train
+) -> None:
+    hung_s, settings = [], {"layout.timeout_s": 1.0, "layout.num_workers": workers, "layout.schedule": schedule}
 
     def hang(walk: host.Walk) -> None:
         if training(walk) and walk.total_steps == 50 and not hung_s:

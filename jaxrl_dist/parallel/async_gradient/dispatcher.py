@@ -182,7 +182,8 @@ class Dispatcher:
 
     def _next(self, check: Callable[[], None]) -> int:
         """Waits for the next work, and returns the index of its member."""
-        check()
+        # Also where some member is always done: another one may hang.
+        self._look(check)
         members = {self._at_work[index]: index for index in self.schedule.next(list(self._at_work))}
         while not (come := futures.wait(members, _POLL_S, futures.FIRST_COMPLETED).done):
             self._look(check)
