@@ -79,12 +79,14 @@ class Failure(NamedTuple):
     Attributes:
         iteration: its index.
         saved: tree from which it can be run again.
-        source: the row that caused it, None where all rows were sound.
+        source: the row that caused it, None where none did.
+        looked: whether rows were looked at.
     """
 
     iteration: int
     saved: Any
     source: BadRow | None
+    looked: bool = True
 
 
 def _cannot_rebuild() -> tuple[agents.Agent, Any]:
@@ -157,13 +159,14 @@ class Diagnosis(NamedTuple):
         run: (`Failure.saved`, iteration, total_iterations) -> (`LearnerState`, `Metrics`): runs it again.
         kept: () -> the `Failure` that `Layout.run` kept of its last iterations; None if it kept none, and the
             iterations since the last checkpoint must be run again to find it.
-        find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, or None.
+        find_source: (state before an iteration, iteration, total_iterations) -> `BadRow`, None if all rows are sound;
+            None itself where a layout cannot tell.
     """
 
     template: Callable[[Array], Any]
     run: Callable[[Any, int, int], tuple[Any, Metrics]]
     kept: Callable[[], Failure | None] = lambda: None
-    find_source: Callable[[Any, int, int], BadRow | None] = lambda state, iteration, total: None
+    find_source: Callable[[Any, int, int], BadRow | None] | None = None
 
 
 class EventLog(NamedTuple):

@@ -120,10 +120,11 @@ def _search(
     for iteration in range(progress.iteration, progress.iteration + count):
         state, metrics = parts.layout.run(state, iteration, 1, progress.total)
         if not processes.all_of(is_sound(state, metrics)):
-            # Repeated from the checkpoint: a copy of every state on the way might not fit beside a large replay.
-            before = state_at(iteration)
-            source = parts.layout.diagnosis.find_source(before, iteration, progress.total)
-            return parallel.Failure(iteration, before, source)
+            # Repeated from the checkpoint, beside no other state: two of a large replay might not fit.
+            del state
+            before, find_source = state_at(iteration), parts.layout.diagnosis.find_source
+            source = find_source(before, iteration, progress.total) if find_source else None
+            return parallel.Failure(iteration, parts.layout.snapshot(before), source, looked=find_source is not None)
     return None
 
 
@@ -136,6 +137,8 @@ def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, t
 
 def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
     """Names environment, field and step of the first number that is not finite, or the learner."""
+    if failure.source is None and not failure.looked:
+        return "an observation, a reward, the loss, its gradient or the update is not"
     if failure.source is None:
         return "observations and rewards are finite, so the loss, its gradient or the update is not"
     field, member, column, row = failure.source
@@ -143,8 +146,9 @@ def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:
     where = sweep.label(parts.settings.settings, sweep.combinations(parts.settings)[number])
     low, high = parts.environment.spec.reward_range
     limits = f" {low:g} to {high:g}" if field == "reward" else ""
+    environment = column // parts.environment.spec.num_agents
     return (
-        f"the {field} of {parts.settings['env']}, environment {column} of seed {parts.settings['seed'] + seed}"
+        f"the {field} of {parts.settings['env']}, environment {environment} of seed {parts.settings['seed'] + seed}"
         f"{where and ' with '}{where}, at its step {failure.iteration * parts.settings['layout.unroll_length'] + row}, "
         f"is not finite or out of its range{limits}"
     )

@@ -269,6 +269,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         # After a fault the state may have been donated already, so it is checked only where it is to be saved.
         if parts.layout.diagnosis.kept() or (not has_failed and not processes.all_of(guard.is_sound(state, metrics))):
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
+            del state
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count, session.check_lock)
         length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)

@@ -72,6 +72,19 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
 
 
 @pytest.mark.slow
+def test_a_layout_that_cannot_look_at_rows_does_not_say_that_they_are_sound(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    monkeypatch.setattr(envs, "make", lambda name, params=None: poisoned("observation", 37))
+    with pytest.raises(guard.NonFiniteError, match="an observation, a reward, the loss") as error:
+        train(
+            "a3c", env="toy:walk", layout="async_gradient", **{"evaluation.max_steps": 16, "checkpoint.interval_s": 0}
+        )
+    assert "\n" not in str(error.value)
+    assert jaxrl_dist.replay_failure(tmp_path)["unsound_rows"] != [0]
+
+
+@pytest.mark.slow
 def test_a_return_that_only_an_evaluation_reaches_is_named_and_what_was_learned_is_saved(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
