@@ -95,6 +95,15 @@ def replay_parts(state: Any) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
+def devices_of(state: Any) -> list[jax.Device]:
+    """Returns this process's devices that hold a part of a replay, or, of a tuple, of some worker's."""
+    states = state if type(state) is tuple else (state,)
+    rings = [one.ring if isinstance(one, packed_observations.Tiered) else one for one in states]
+    leaves = jax.tree.leaves([one for one in rings if isinstance(one, ring.RingState)])
+    found = {device for leaf in leaves for device in leaf.sharding.device_set}
+    return sorted(found & set(jax.local_devices()), key=lambda device: int(device.id))
+
+
 def places(tree: Any) -> dict[str, int]:
     """Returns the bytes of a tree on each of this process's devices by name, and on the "host" those on no device.
 
@@ -121,21 +130,22 @@ def describe(parts: Mapping[str, int]) -> str:
     return f"replay: {readable(sum(parts.values()))} per device ({listed})"
 
 
-def check(settings: resolve.Resolved, parts: Mapping[str, int], devices: Sequence[jax.Device]) -> None:
+def check(settings: resolve.Resolved, state: Any, num_agents: int = 1) -> None:
     """Refuses a replay that its devices cannot hold.
 
     Args:
         settings: the settings that chose its capacity.
-        parts: bytes per device, from `replay_parts`.
-        devices: this process's devices that hold a shard each.
+        state: as in `replay_parts`.
+        num_agents: agents in each environment.
 
     Raises:
         UsageError: it does not fit; the message has its bytes, the free ones, and the largest capacity that fits.
     """
-    needed, free = sum(parts.values()), free_on_one(devices)
+    needed, devices = sum(replay_parts(state).values()), devices_of(state)
+    free = free_on_one(devices) if devices else math.inf
     if needed <= free:
         return
-    block = settings["env.num_envs"] * settings["layout.unroll_length"]
+    block = settings["env.num_envs"] * num_agents * settings["layout.unroll_length"]
     fits = math.floor(settings["replay.capacity"] * (free / needed) / block) * block
     fix = f"a capacity of at most {fits} fits" if fits else "no capacity fits, take fewer or smaller environments"
     raise errors.UsageError(

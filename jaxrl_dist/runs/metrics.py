@@ -70,7 +70,7 @@ def append(folder: pathlib.Path, record: Record) -> None:
             raise
 
 
-def truncate_after(folder: str | os.PathLike[str], env_steps: int) -> None:
+def truncate_after(folder: str | os.PathLike[str], env_steps: int, evaluated: int | None = None) -> None:
     """Cuts the records past a step off `metrics.jsonl`, and a last line that was only half written.
 
     A run that resumes at this step then records no step twice. Needs no free space on the disk.
@@ -78,15 +78,17 @@ def truncate_after(folder: str | os.PathLike[str], env_steps: int) -> None:
     Args:
         folder: run folder; nothing happens if it has no records.
         env_steps: last step to keep; -1 keeps none.
+        evaluated: last step whose evaluation to keep; None is `env_steps`, too.
 
     Raises:
         UsageError: the file holds no records.
     """
     path = pathlib.Path(folder) / FILE_NAME
+    last = env_steps if evaluated is None else evaluated
     end = 0
     for position, record in _lines(path):
         if not isinstance(record, str):
-            if record["env_steps"] > env_steps:
+            if record["env_steps"] > (last if record["kind"] == "eval" else env_steps):
                 break
             end = position
     if path.exists():

@@ -24,6 +24,8 @@ _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
 # Large pictures with real actions are of the family that their actions say, whose networks are for a few numbers.
 _CONVOLUTIONS: dict[str, Any] = {_TORSO: "nature_cnn", "network.hidden_sizes": (512,), "network.activation": "relu"}
+# Ends the origin of a size that took the place of one for environments of one agent, before the number of agents.
+_OF_AGENTS = "fitted to agents of an environment="
 # Ends the origin of a value of a network that took the place of one for a few numbers.
 _OF_PICTURES = "fitted to pictures"
 
@@ -53,11 +55,12 @@ def fit(found: Resolved) -> Resolved:
 
 
 def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
-    """Returns settings that fit the rewards and the observations of a task; what a flag gave stays.
+    """Returns settings that fit the rewards, the observations and the agents of a task; what a flag gave stays.
 
     Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
     these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. Large
-    pictures get the convolutions of Atari's networks where actions are real.
+    pictures get the convolutions of Atari's networks where actions are real. Each agent of an environment adds rows to
+    a replay.
 
     Args:
         found: settings of a system, with origins.
@@ -70,6 +73,7 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
         ('quantile', 'default; categorical fitted to rewards without known bounds')
     """
     found = found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
+    found = _of_agents(found, spec.num_agents)
     is_real = isinstance(spec.action, types.BoxSpace)
     shapes = [leaf.shape for leaf in types.named_leaves(spec.observation).values()]
     is_large = any(torsos.takes(_CONVOLUTIONS[_TORSO], shape) for shape in shapes)
@@ -89,7 +93,18 @@ def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
     origins = [str(entry.get("origin")) for entry in entries(contents).values()]
     for mark, fitted in ((_WITHOUT_BOUNDS, _without_ends), (_OF_PICTURES, _of_pictures)):
         found = fitted(found) if any(origin.endswith(mark) for origin in origins) else found
-    return found
+    agents = [number for origin in origins if (number := origin.partition(_OF_AGENTS)[2]).isdecimal()]
+    return _of_agents(found, int(agents[0])) if agents else found
+
+
+def _of_agents(found: Resolved, num_agents: int) -> Resolved:
+    """Returns settings whose replay is a multiple of what an iteration of environments with so many agents adds."""
+    origins = dict(found.origins)
+    for name, value in _sizes(found, num_agents):
+        if name.startswith("replay.") and origins.get(name, FLAG) != FLAG and value != found[name]:
+            origins[name] = f"{origins[name]}; {found[name]} {_OF_AGENTS}{num_agents}"
+            found = found.replaced({name: value})
+    return dataclasses.replace(found, origins=origins)
 
 
 def _without_ends(found: Resolved) -> Resolved:
@@ -115,18 +130,19 @@ def _of_pictures(found: Resolved) -> Resolved:
     return dataclasses.replace(found.replaced(values), origins={**found.origins, **origins})
 
 
-def _sizes(found: Resolved) -> Iterator[tuple[str, int]]:
-    """Yields name -> value of every size that depends on the environments."""
+def _sizes(found: Resolved, num_agents: int = 1) -> Iterator[tuple[str, int]]:
+    """Yields name -> value of every size that depends on the environments and, of a replay, on their agents."""
     settings: Any = found.settings
     if _ENVS not in settings or _LENGTH not in settings:
         return
     num_envs = settings[_ENVS]
-    block = num_envs * settings[_LENGTH]
+    num_columns = num_envs * num_agents
     if "replay.capacity" in settings:
         window = 1 + sum(settings.get(name, 0) for name in _WINDOW)
         capacity = settings["replay.capacity"]
         if found.origins["replay.capacity"] != FLAG:
-            capacity = -(-max(capacity, num_envs * window) // block) * block
+            block = num_columns * settings[_LENGTH]
+            capacity = -(-max(capacity, num_columns * window) // block) * block
         yield "replay.capacity", capacity
         if "replay.min_size" in settings:
             yield "replay.min_size", min(settings["replay.min_size"], capacity)

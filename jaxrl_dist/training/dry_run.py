@@ -19,7 +19,7 @@ from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import loggers
-from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import assemble, auto_layout, exchanges, probe, records, resume, session
 
@@ -75,7 +75,7 @@ def describe(
         with contextlib.closing(probe.Probe(settings, environment, chosen)) as probed:
             yield from _placement(probed)
             template = probed.parts.layout.template(probed.keys)
-            memory_use.check(settings, memory_use.replay_parts(template.replay), probed.parts.layout.mesh.local_devices)
+            memory_use.check(settings, template.replay, environment.spec.num_agents)
             programs = [_compile_training(probed, template)]
             yield from _memory(template, programs[0], chosen)
             programs += _compile_rest(probed)
@@ -206,7 +206,7 @@ def _of_threads(report: Mapping[str, Any]) -> str:
 def _speed(settings: resolve.Resolved, probed: probe.Probe) -> list[str]:
     speed, total = probed.steps_per_second, records.env_steps(probed.parts, 1)
     iterations = -(-settings["steps"] // total)
-    minutes = iterations * total * settings["num_seeds"] / speed / 60
+    minutes = iterations * total * sweep.num_members(settings) / speed / 60
     updates = f"{probed.updates_per_iteration * iterations:,.0f} updates" if probed.learns else "no update seen yet"
     busiest = bottleneck(probed)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10

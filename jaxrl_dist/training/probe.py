@@ -56,7 +56,7 @@ class Probe:
         Raises:
             UsageError: settings are not valid, or do not go together.
         """
-        self.parts = assemble.assemble(_early(settings, capacity), environment, devices)
+        self.parts = assemble.assemble(_early(settings, capacity, environment.spec.num_agents), environment, devices)
         self.state: Any = None
         self.learns, self.iterations, self.seconds = False, 0, 0.0
         self.rates: list[float] = []
@@ -167,12 +167,13 @@ def acting_seconds(probe: Probe, iterations: int) -> float:
     return (time.perf_counter() - started_s) / iterations
 
 
-def _early(settings: resolve.Resolved, capacity: int) -> resolve.Resolved:
+def _early(settings: resolve.Resolved, capacity: int, num_agents: int) -> resolve.Resolved:
     """Returns the settings with a replay that is learned from at once, and is cut if a capacity is given."""
     if "replay.min_size" not in settings.settings:
         return settings
-    block = settings["env.num_envs"] * settings["layout.unroll_length"]
-    cut = -(-max(capacity, _ROWS_PER_COLUMN * settings["env.num_envs"]) // block) * block
+    num_columns = settings["env.num_envs"] * num_agents
+    block = num_columns * settings["layout.unroll_length"]
+    cut = -(-max(capacity, _ROWS_PER_COLUMN * num_columns) // block) * block
     rows = min(settings["replay.capacity"], cut) if capacity else settings["replay.capacity"]
     changed = {"replay.min_size": 1, "replay.capacity": rows}
     return dataclasses.replace(settings, settings={**settings.settings, **changed})

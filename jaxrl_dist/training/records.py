@@ -204,7 +204,7 @@ def training_record(parts: assemble.Assembly, progress: Progress, recent: Recent
         "episode_return_per_seed": per_seed.tolist(),
         "episode_length": _nanmean(sums["episodes/episode_length"] / episodes),
         **learned,
-        **_replayed(parts, float(sums.get("layout/gradients", updates).mean()), env_steps(parts, pending.iterations)),
+        **_replayed(parts, float(sums.get("layout/gradients", updates).mean()), pending.iterations),
         **parts.layout.report(sums, recent.add(pending), recent.seconds),
     }
 
@@ -235,13 +235,16 @@ def summarise_returns(returns: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _replayed(parts: assemble.Assembly, batches: float, inserted: int) -> dict[str, float]:
+def _replayed(parts: assemble.Assembly, batches: float, iterations: int) -> dict[str, float]:
     """Returns the measured ratio of taught rows to inserted rows, nothing for a system without a replay.
+
+    Each agent of an environment inserts rows.
 
     Under async_gradient every gradient counts as a batch, also one that was dropped or summed with others.
     """
     if "replay.batch_size" not in parts.settings.settings:
         return {}
+    inserted = env_steps(parts, iterations) * parts.environment.spec.num_agents
     return {"samples_per_insert": batches * parts.settings["replay.batch_size"] * parts.agent.taught / inserted}
 
 

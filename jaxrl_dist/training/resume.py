@@ -193,7 +193,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     with folders.named(folder / "checkpoints"):
         processes.exchange(None, lambda said: checkpoint.clean(folder / "checkpoints"))
     template = parts.layout.template(keys)
-    memory_use.check(parts.settings, memory_use.replay_parts(template.replay), parts.layout.mesh.local_devices)
+    memory_use.check(parts.settings, template.replay, parts.environment.spec.num_agents)
     found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
     if found is None:
         processes.exchange(None, lambda said: _check_nothing_lost(folder))
@@ -204,7 +204,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     steps = records.env_steps(parts, progress.iteration)
 
     def cut(said: object) -> None:
-        metrics.truncate_after(folder, steps)
+        metrics.truncate_after(folder, steps, records.env_steps(parts, progress.evaluated))
         events.truncate(folder, records.num_events(parts, found[0]))
 
     processes.exchange(None, cut)

@@ -88,22 +88,27 @@ def test_replays_of_workers_count_on_their_devices(small):
     # 512 rows of four numbers for two of the four workers.
     assert one["observations"] == 512 * 16
     assert memory_use.replay_parts(shared.state.replay) == both
+    found = [memory_use.devices_of(run.layout.template(run.keys).replay) for run in (apart, shared)]
+    assert found == [jax.devices()[:2], jax.devices()[:1]]
 
 
 def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(small, monkeypatch):
     run = small("dqn", CARTPOLE, 2, {})
-    settings, parts = run.parts.settings, memory_use.replay_parts(run.layout.template(run.keys).replay)
-    devices = run.layout.mesh.local_devices
-    needed = sum(parts.values())
+    settings, state = run.parts.settings, run.layout.template(run.keys).replay
+    needed = sum(memory_use.replay_parts(state).values())
+    assert memory_use.devices_of(state) == run.layout.mesh.local_devices
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 2 * needed)
-    memory_use.check(settings, parts, devices)
+    memory_use.check(settings, state)
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 2 * needed - 1)
     # 1024 rows; 992 is the next multiple of 8 environments × 4 rows.
     with conftest.refused("--replay.capacity=1024 ", " 16.5 KiB ", " 992 "):
-        memory_use.check(settings, parts, devices)
+        memory_use.check(settings, state)
+    # A multiple of 8 environments of three agents × 4 rows.
+    with conftest.refused("--replay.capacity=1024 ", " 960 "):
+        memory_use.check(settings, state, 3)
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 10)
     with conftest.refused("--replay.capacity=1024 ", " 0.0 KiB "):
-        memory_use.check(settings, parts, devices)
+        memory_use.check(settings, state)
 
 
 def _resident(pid: int) -> int:

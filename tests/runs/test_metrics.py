@@ -86,6 +86,18 @@ def test_a_resume_cuts_what_is_past_its_step(tmp_path: pathlib.Path, half: bytes
     assert [json.loads(line)["env_steps"] for line in lines] == [*kept, 40]
 
 
+def test_a_resume_cuts_an_evaluation_that_it_makes_again(tmp_path: pathlib.Path) -> None:
+    """A stop during an evaluation saves its step without it; what a session after that wrote is from no checkpoint."""
+    records = [train(10), {"kind": "eval", "env_steps": 10}, train(20), {"kind": "eval", "env_steps": 20}]
+    write(tmp_path, *records)
+    metrics.truncate_after(tmp_path, 20, 20)
+    assert metrics.read(tmp_path) == records
+    metrics.truncate_after(tmp_path, 20, 10)
+    assert metrics.read(tmp_path) == records[:3]
+    metrics.truncate_after(tmp_path, 10, -5)
+    assert metrics.read(tmp_path) == records[:1]
+
+
 def test_importing_is_light() -> None:
     imports = "import sys; from jaxrl_dist.runs import aggregate, loggers, metrics"
     code = f"{imports}; print([m for m in sys.modules if m in %r])"

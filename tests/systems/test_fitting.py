@@ -99,6 +99,25 @@ def test_any_number_of_environments_makes_a_replay(name: str, num_envs: int) -> 
     assert made.updates > (0, 0)
 
 
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "discrete_sac"])
+def test_each_agent_of_an_environment_adds_rows_to_a_replay(name: str) -> None:
+    flags = {"system": name, "env": "toy:team", "layout": "anakin"}
+    found, task = assemble.resolve(flags)
+    agent = assemble.make_agent(found, task.spec)
+    made = assemble.make_replay(found, agent, found.group("learner", learner.Config), num_agents=3)
+    assert made.updates > (0, 0)
+    block = 3 * found["env.num_envs"] * found["layout.unroll_length"]
+    alone = catalogue.resolved(flags, "classic")
+    assert (
+        alone["replay.capacity"] % block and found["replay.capacity"] == -(-alone["replay.capacity"] // block) * block
+    )
+    # A run that goes on has the same sizes before its environment is known.
+    before = fitting.fit_as_in(alone, found.as_json())
+    assert (before.settings, before.origins) == (found.settings, found.origins)
+    given = assemble.resolve({**flags, "replay.capacity": 2 * block})[0]
+    assert given["replay.capacity"] == 2 * block
+
+
 def test_what_is_given_is_refused_where_it_does_not_fit() -> None:
     with pytest.raises(errors.UsageError, match=r"replay\.capacity=1000 is no multiple of 256"):
         jaxrl_dist.make("dqn", "toy:walk", settings={"env.num_envs": 256, "replay.capacity": 1000})

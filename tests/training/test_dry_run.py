@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import types as modules
 from typing import Any
 
 import conftest
@@ -43,6 +44,19 @@ def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> No
         r"bottleneck: (learning|environments and acting) \(environments and acting \d+%",
     ):
         assert re.search(pattern, text), pattern
+
+
+def test_the_time_of_a_sweep_is_that_of_all_its_members(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "bottleneck", lambda probed: "")
+    for flags, members in (({}, 1), ({"num_seeds": 2, "sweep": "learner.learning_rate=1e-3,1e-4,1e-5"}, 6)):
+        command = command_of("ppo", tmp_path, **flags)
+        settings, environment = assemble.resolve({**command.flags, "steps": 64_000})
+        parts = assemble.assemble(settings, environment, jax.devices()[:1])
+        facts = {"parts": parts, "steps_per_second": 100.0, "updates_per_iteration": 1.0, "learns": True}
+        said = dry_run._speed(settings, modules.SimpleNamespace(iterations=3, seconds=1.0, **facts))
+        assert f"64,000 steps take {dry_run._duration(64_000 * members / 100 / 60)}" in said[1]
 
 
 def test_a_wrong_folder_is_refused_before_anything_is_compiled(tmp_path: pathlib.Path) -> None:

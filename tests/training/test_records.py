@@ -47,6 +47,14 @@ def test_a_record_s_clock_begins_when_a_session_has_compiled(tmp_path: pathlib.P
     assert first_s + second_s <= after["running_s"] <= after["wall_s"] - after["compile_s"]
 
 
+def test_each_agent_of_an_environment_inserts_rows() -> None:
+    for env, agents in (("toy:walk", 1), ("toy:team", 3)):
+        parts = conftest.Small("dqn", env, 1, {"replay.capacity": 960}).parts
+        rows = 10 * parts.settings["env.num_envs"] * parts.settings["layout.unroll_length"]
+        expected = 5 * parts.settings["replay.batch_size"] / (agents * rows)
+        assert records._replayed(parts, 5.0, 10) == {"samples_per_insert": pytest.approx(expected)}
+
+
 def _pending(seconds: float, value: float) -> records.Pending:
     return records.Pending({"layout/x": [value]}, seconds, 1)
 
