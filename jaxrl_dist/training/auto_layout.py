@@ -116,10 +116,10 @@ class Trials(NamedTuple):
         with contextlib.ExitStack() as stack:
             probes = [self._probe(measured, option, stack) for option in options]
             for _ in range(_ROUNDS):
-                for one in probes:
+                for i, one in enumerate(probes):
                     # One round is enough where an iteration takes long.
                     if one is not None and one.seconds < _ROUNDS * _SLICE_S:
-                        one.run(_SLICE_S)
+                        probes[i] = self._tried(options[i], one, functools.partial(one.run, _SLICE_S))
             return [statistics.median(one.rates) if one else 0.0 for one in probes]
 
     def _probe(self, measured: Measured, option: Option, stack: contextlib.ExitStack) -> probe.Probe | None:
@@ -130,11 +130,23 @@ class Trials(NamedTuple):
             chosen = assemble.choose_devices(settings, self.devices)
             made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
         except errors.UsageError as error:
-            self.say(f"{resolve.AUTO}: {_text(option)} is not possible: {errors.as_typed(error)}")
+            self._refuse(option, errors.as_typed(error))
             return None
         stack.callback(made.close)
-        made.warm_up()
+        return self._tried(option, made, made.warm_up)
+
+    def _tried(self, option: Option, made: probe.Probe, run: Callable[[], object]) -> probe.Probe | None:
+        """Runs a probe and returns it, None if it fails where another option may not, as by the memory of a device."""
+        try:
+            run()
+        except (errors.EnvironmentFault, MemoryError, jax.errors.JaxRuntimeError) as error:
+            made.close()
+            self._refuse(option, str(error).partition("\n")[0])
+            return None
         return made
+
+    def _refuse(self, option: Option, reason: str) -> None:
+        self.say(f"{resolve.AUTO}: {_text(option)} is not possible: {reason}")
 
 
 def _layouts(settings: resolve.Resolved) -> list[Option]:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.runs import checkpoint, files
-from jaxrl_dist.settings import resolve, sweep, user_code
+from jaxrl_dist.settings import fields, resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import (
     arguments,
@@ -296,9 +296,11 @@ def assemble_run(
 
 
 def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
-    """Returns the flags that make a layout use the first devices of this process."""
+    """Returns the flags that make a layout use the first devices of this process, and threads in place of a fleet."""
     named = {**dict.fromkeys(resume.PLACES, ""), "layout.num_devices": num_devices}
-    return {name: value for name, value in named.items() if name in saved.settings}
+    layout = saved.row.layout(saved["layout"]).config
+    fleet = {f"layout.{one.name}": one.default for one in fields.of(layout) if one.name.startswith("fleet")}
+    return {name: value for name, value in {**named, **fleet}.items() if name in saved.settings}
 
 
 def _restore(

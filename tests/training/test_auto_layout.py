@@ -185,6 +185,25 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
     assert len(said) == 1 and re.match(refused, said[0])
 
 
+@pytest.mark.parametrize("when", ["warm_up", "run"])
+def test_an_option_that_fails_counts_nothing_and_the_others_go_on(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one device may not hold what two do."""
+    monkeypatch.setattr(auto_layout, "_SLICE_S", 0.01)
+    work = getattr(probe.Probe, when)
+
+    def fail(self: Any, *arguments: Any) -> Any:
+        if self.parts.layout.mesh.devices.size == 2:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand where")
+        return work(self, *arguments)
+
+    monkeypatch.setattr(probe.Probe, when, fail)
+    said: list[str] = []
+    trials = auto_layout.Trials(flags_of("ppo"), jax.devices(), said.append)
+    found = trials.speeds({"layout": ("anakin", "auto")}, [{"layout.num_devices": 2}, {"layout.num_devices": 1}])
+    assert found[0] == 0.0 and found[1] > 0
+    assert said == ["auto: --layout.num_devices=2 is not possible: RESOURCE_EXHAUSTED: out of memory"]
+
+
 def test_actors_have_stopped_when_a_probe_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     send, steps = as_host.AsHost.raw_send, itertools.count()
 

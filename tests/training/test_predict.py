@@ -13,7 +13,8 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import types
-from jaxrl_dist.training import evaluation, policy
+from jaxrl_dist.systems import catalogue
+from jaxrl_dist.training import assemble, evaluation, policy
 
 ENV = "gymnax:CartPole-v1"
 OBSERVATIONS = np.random.default_rng(0).normal(scale=8, size=(12, 5, 4))
@@ -219,3 +220,13 @@ def test_the_loop_of_the_docs_plays_an_episode(
     (loop,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "policy.predict" in block]
     exec(loop, {})
     assert float(capsys.readouterr().out) >= 8
+
+
+def test_a_run_of_a_fleet_is_loaded_without_one() -> None:
+    """Where its parts are built again nothing is played by Ray, which need not be there."""
+    flags = {"system": "ppo", "env": ENV, "layout": "sebulba", "layout.fleet": "auto", "layout.fleet_spares": 3}
+    saved = catalogue.resolved(flags, "classic")
+    here = policy._devices(saved, 1)
+    assert here["layout.fleet"] == "" and here["layout.fleet_spares"] == 1
+    settings, environment = assemble.resolve({**saved.settings, "preset": "", **here})
+    assert assemble.assemble(settings, environment, jax.devices()[:1])
