@@ -255,6 +255,9 @@ REFUSED = [
     ("dqn", {**DQN, "replay.storage": "host"}, ["--replay.storage=host"]),
     ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,-1"}, ["--layout.durations=1,-1"]),
     ("ppo", {**ONCE, "layout.schedule": "virtual", "layout.durations": "1,2,3"}, ["--layout.durations=1,2,3"]),
+    ("ppo", {**ONCE, "layout.durations": "1,10"}, ["--layout.durations=1,10", "--layout.schedule=virtual"]),
+    ("ppo", {**ONCE, "layout.schedule": "free", "layout.jitter": 0.1}, ["--layout.jitter=0.1", "=virtual"]),
+    ("ppo", {**ONCE, "layout.kept_every": 3}, ["--layout.kept_every=3", "--layout.kept_versions=2"]),
 ]
 
 
