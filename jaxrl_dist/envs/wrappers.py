@@ -330,7 +330,13 @@ def spec_of(spec: types.EnvironmentSpec, indices: tuple[int, ...]) -> types.Envi
     if not indices or not all(0 <= index < shape[0] for index in indices):
         given = ",".join(map(str, indices))
         raise parameters.refused("observe", given, f"{spec.name} has components 0 … {shape[0] - 1}")
-    return spec._replace(observation=jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype))
+    # A leaf of several numbers may have numbers of values of its own for each.
+    categories = {
+        name: tuple(numbers[index] for index in indices) if len(numbers) > 1 else numbers
+        for name, numbers in spec.categories.items()
+    }
+    observation = jax.ShapeDtypeStruct((len(indices),), spec.observation.dtype)
+    return spec._replace(observation=observation, categories=categories)
 
 
 class _Observed(checked.Checked):

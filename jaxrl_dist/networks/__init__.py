@@ -229,7 +229,7 @@ def make(config: Config, spec: types.EnvironmentSpec, heads: Sequence[Head], ext
     for name in ("policy_inputs", "value_inputs"):
         encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
     recurrent = is_recurrent(config.core)
-    stack = cores.FrameStack(config.num_frames if config.core in STACKED else 1, _is_stacked(spec))
+    stack = _stack_of(config, spec)
     has_last_layer = recurrent or not config.head_size
     stacked = spec._replace(observation=stack.structs(spec.observation))
     inputs = dict.fromkeys(head.inputs for head in heads if head.depends_on_input)
@@ -280,10 +280,23 @@ def make_around(
     check_single_steps(config.core)
     for name in ("policy_inputs", "value_inputs"):
         encoders.check_inputs(f"network.{name}", getattr(config, name), spec)
-    stack = cores.FrameStack(config.num_frames if config.core in STACKED else 1, _is_stacked(spec))
+    stack = _stack_of(config, spec)
     stacked = spec._replace(observation=stack.structs(spec.observation))
     encoder = encoders.make(config, stacked, inputs, last_layer=not config.head_size)
     return _network(_Built(config, module(encoder), None, stack, spec, 0))
+
+
+def _stack_of(config: Config, spec: types.EnvironmentSpec) -> cores.FrameStack:
+    """Returns the frames that a core stacks, one where it stacks none.
+
+    Raises:
+        UsageError: it stacks frames, and nothing that can be stacked is observed.
+    """
+    chosen = _is_stacked(spec)
+    if config.core in STACKED and not any(chosen):
+        told = f": {spec.name} shows categories alone, which are not stacked; valid: identity, or a memory such as lstm"
+        raise UsageError(given("network.core", config.core), told)
+    return cores.FrameStack(config.num_frames if config.core in STACKED else 1, chosen)
 
 
 def _network(built: "_Built") -> Network:

@@ -303,6 +303,13 @@ def test_observe_shows_only_some_components() -> None:
     np.testing.assert_array_equal(rollout(shown, 2, 40).observation, rollout(whole, 2, 40).observation[..., [2, 0]])
 
 
+def test_observe_keeps_the_numbers_of_values_of_what_it_shows() -> None:
+    spec = environments.make("gymnax:CartPole-v1").spec
+    each, one = (spec._replace(categories={"": numbers}) for numbers in ((3, 4, 5, 6), (7,)))
+    assert wrappers.spec_of(each, (2, 0)).categories == {"": (5, 3)}
+    assert wrappers.spec_of(one, (2, 0)).categories == {"": (7,)}
+
+
 @pytest.mark.parametrize(
     ("name", "params", "message"),
     [

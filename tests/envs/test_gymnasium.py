@@ -271,6 +271,21 @@ def test_a_class_or_a_function_is_an_environment_by_its_module() -> None:
     assert [int(row.step_type[0]) for row in rows] == [0, *[1] * 6, 2, 0]
 
 
+def test_a_registered_function_adds_its_own_wrappers_once() -> None:
+    """Functions, which only its own module can name, are arguments of the wrappers."""
+    own, theirs = (
+        play(f"fakes.registered:{name}", np.zeros((6, 2), int), **params)
+        for name, params in (("ShortCart-v0", {}), ("short_cart", {"scale": "2.0"}))
+    )
+    for x, y in zip(own, theirs, strict=True):
+        np.testing.assert_array_equal(x.observation, y.observation)
+        np.testing.assert_array_equal(x.step_type, y.step_type)
+    cut = play("fakes.registered:ShortCart-v0", np.zeros((4, 1), int), steps="3", scale="1.0")
+    assert [int(row.step_type[0]) for row in cut] == [0, 1, 1, 2, 0]
+    np.testing.assert_array_equal(2 * cut[0].observation[:1], own[0].observation[:1])
+    assert task("fakes.registered:ShortCart-v0", max_episode_steps="2").spec.time_limit == 2
+
+
 @pytest.mark.parametrize(
     ("name", "params", "words"),
     [

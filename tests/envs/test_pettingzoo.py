@@ -35,6 +35,9 @@ def two(**params: str) -> Any:
 
 def test_agents_of_known_ends_are_columns() -> None:
     spec = task().spec
+    assert (spec.time_limit, spec.family) == (0, "classic")
+    long = task(time_limit="501").spec
+    assert (long.time_limit, long.family) == (501, "long")
     assert spec.num_agents == 3 and spec.privileged == "all" and spec.categories == {"agent": (3,)}
     assert {name: leaf.shape for name, leaf in spec.observation.items()} == {"own": (2,), "agent": (), "all": (6,)}
     with two() as environment:

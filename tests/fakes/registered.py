@@ -151,6 +151,7 @@ def short_cart(steps: int = 5, scale: float = 1.0) -> gymnasium.Env:
 
 
 gymnasium.register("Slow-v0", Slow)
+gymnasium.register("ShortCart-v0", "fakes.registered:short_cart", kwargs={"scale": 2.0})
 gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "episode"})
 gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})
 gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})

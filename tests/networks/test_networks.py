@@ -173,6 +173,13 @@ def test_unrolling_equals_stepping_and_forgets_at_first(core):
     assert remembers == (core != "identity")
 
 
+@pytest.mark.parametrize("core", networks.STACKED)
+def test_a_stack_of_categories_alone_is_refused(core):
+    spec = _spec((2,))._replace(observation=jax.ShapeDtypeStruct((2,), jnp.int32), categories={"": (3,)})
+    with conftest.refused(f"--network.core={core}", "categories"):
+        networks.make(networks.Config(torso="mlp", core=core, num_frames=3), spec, HEADS)
+
+
 def test_frame_stack_fills_with_the_first_frame_after_a_reset():
     net = networks.make(networks.Config(torso="mlp", core="frame_stack", num_frames=3), _spec((1,)), HEADS)
     observation = jnp.arange(1.0, 6.0)[:, None, None]

@@ -69,7 +69,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     is_drawn = "rgb_array" in environment.metadata.get("render_modes", ()) and _takes(registered, "render_mode")
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
-    again = made if registered.id in library.registry else _with_arguments(registered, kwargs)
+    again = _with_arguments(registered, kwargs)
     structs = {leaf.path: seen(space) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
@@ -146,12 +146,13 @@ def _find(library: Any, name: str) -> Any:
 
 
 def _with_arguments(registered: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Returns the entry of a class or function with its arguments.
+    """Returns an entry with arguments.
 
-    An environment that a function made says itself which wrappers it has; making it again would add them twice.
+    An environment also says itself which wrappers it has; making it by that would add twice those of its own function.
     """
     own = {key: value for key, value in kwargs.items() if key not in _DEFAULTS}
-    return dataclasses.replace(registered, kwargs=own, max_episode_steps=kwargs.get("max_episode_steps"))
+    limit = kwargs.get("max_episode_steps", registered.max_episode_steps)
+    return dataclasses.replace(registered, kwargs={**registered.kwargs, **own}, max_episode_steps=limit)
 
 
 def _is_installed(entry_point: str) -> bool:

@@ -53,8 +53,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
         agents = list(environment.agents)
         seen = [environment.spaces(agent) for agent in agents]
         environment.close()
-    spec, actions = _spec(seen, agents, full_name)
-    spec = spec._replace(time_limit=settings["time_limit"])
+    spec, actions = _spec(seen, agents, full_name, settings["time_limit"])
     plan = _plan(spec, actions, seen[0][0], argument, settings)
     shown = functools.partial(teams.show, len(agents), bool(spec.privileged))
 
@@ -101,7 +100,7 @@ def _make(function: Any, full_name: str) -> Any:
 
 
 def _spec(
-    seen: list[tuple[Any, Any]], agents: list[Any], full_name: str
+    seen: list[tuple[Any, Any]], agents: list[Any], full_name: str, time_limit: int
 ) -> tuple[types.EnvironmentSpec, episodes.Actions]:
     """Returns the facts of one agent, of pairs of spaces of all.
 
@@ -134,7 +133,8 @@ def _spec(
         name=full_name,
         observation=observation,
         action=actions.space,
-        family=episodes.family(leaves, actions.space, 0),
+        family=episodes.family(leaves, actions.space, time_limit),
+        time_limit=time_limit,
         mask=episodes.mask_of(leaves, actions.space),
         categories={teams.INDEX: (len(agents),)},
         num_agents=len(agents),
