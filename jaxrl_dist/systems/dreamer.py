@@ -69,7 +69,7 @@ _SMALL = {
     ),
 }
 
-DREAMER_FAMILIES: Families = {"classic": _SMALL, "minatar": _SMALL, "continuous": _SMALL}
+DREAMER_FAMILIES: Families = {"classic": _SMALL, "minatar": _SMALL, "continuous": _SMALL, "physics": _SMALL}
 
 SYSTEMS = (
     System(

@@ -95,6 +95,10 @@ _MODEL = {
 MUZERO_FAMILIES: Families = {
     "classic": {**SMALL, **_MODEL},
     "minatar": {**IMAGES, **_MODEL},
+    "atari": cited(
+        f"{OURS}: updates enough for a million steps, and a stack of frames ({_MUZERO}, appendix E: 32)",
+        {"network.core": "frame_stack", "replay.batch_size": 256, "replay.samples_per_insert": 4.0},
+    ),
     "board": {**BOARD, **cited("Silver et al. 2018, equation 1 (the outcome of a game)", {"agent.discount": 1.0})},
 }
 

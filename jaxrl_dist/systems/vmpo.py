@@ -37,23 +37,22 @@ _SMALL = cited(
     {"agent.gae_lambda": 0.95, "agent.temperature_bound": 0.1, "agent.policy_bound": 0.01},
 )
 
+_REAL = {
+    **cited(_UNCHECKED, {"agent.temperature_bound": 0.01, "agent.multiplier": 1.0}),
+    **cited(
+        f"{OURS}, as PPO's family has them",
+        {"agent.gae_lambda": 0.95, "agent.normalise_observations": True, "agent.scale_rewards": True},
+    ),
+}
+
 VMPO_FAMILIES: Families = {
     "classic": {**_family("classic"), **_SMALL},
     "minatar": {**_family("minatar"), **_SMALL},
     "atari": {
         **cited(_PAPER, {"agent.clip_rewards": 1.0, "network.torso": "nature_cnn", "network.core": "frame_stack"}),
     },
-    "continuous": {
-        **_family("continuous"),
-        **cited(
-            _UNCHECKED,
-            {"agent.temperature_bound": 0.01, "agent.multiplier": 1.0},
-        ),
-        **cited(
-            f"{OURS}, as PPO's family has them",
-            {"agent.gae_lambda": 0.95, "agent.normalise_observations": True, "agent.scale_rewards": True},
-        ),
-    },
+    "continuous": {**_family("continuous"), **_REAL},
+    "physics": {**_family("physics"), **_REAL},
 }
 
 SYSTEMS = (

@@ -231,3 +231,16 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
         assert images["agent.rescale_values"] and board["replay.capacity"] == images["replay.capacity"]
     waits = systems.SYSTEMS["dqn"].settings_in("async_gradient", "classic")
     assert waits and systems.SYSTEMS["dqn"].settings_in("async_gradient", "long") == waits
+
+
+# Two play on the device alone, where no task of Atari is; Dreamer's own values are those that its paper has there, too.
+WITHOUT_ATARI = {"alphazero", "es", "dreamer"}
+
+
+@pytest.mark.parametrize("system", systems.SYSTEMS.values(), ids=lambda system: system.name)
+def test_there_are_values_for_each_kind_of_task_that_a_system_takes(system: systems.System) -> None:
+    """Without, a task of that kind has the values that Atari's papers give."""
+    wanted = {"classic", "minatar"} if "discrete" in system.actions else set()
+    wanted |= {"atari"} if "discrete" in system.actions and system.name not in WITHOUT_ATARI else set()
+    wanted |= {"continuous", "physics"} if "bounded" in system.actions else set()
+    assert wanted <= set(system.families)
