@@ -144,6 +144,8 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
     rows = session.parts.layout.rows_per_iteration
     if asked < rows:
         say(f"{asked:,} steps are asked for, and an iteration has {rows:,}: this run has {steps(total):,}")
+    for line in _too_short(session.parts, state):
+        say(line)
     replay = memory_use.describe(memory_use.replay_parts(state.replay))
     for line in (*session.parts.layout.placement, session.parts.protocol, replay):
         if line:
@@ -161,6 +163,29 @@ def _announce(session: _Session, state: Any, progress: records.Progress, total: 
         )
     progress.total = total
     progress.sessions.append((records.num_events(session.parts, state), total))
+
+
+def _too_short(parts: assemble.Assembly, state: Any) -> Iterator[str]:
+    """Yields what a run is too short for: to learn, to explore while it learns, to refresh its target network."""
+    settings = parts.settings.settings
+    if not {"replay.min_size", "replay.batch_size", "replay.samples_per_insert"} <= set(settings):
+        return
+    rows, wanted = settings["steps"] * parts.environment.spec.num_agents, settings["replay.min_size"]
+    if rows <= wanted:
+        yield f"nothing will be learned: replay.min_size is {wanted:,} rows, and {rows:,} are played"
+        return
+    explored = settings.get("agent.epsilon_wait", 0.0) + settings.get("agent.epsilon_fraction", 1.0)
+    falls = settings.get("agent.epsilon_start", 0.0) > settings.get("agent.epsilon_end", 0.0)
+    if falls and settings.get("agent.exploration", "schedule") == "schedule" and explored * rows <= wanted:
+        yield f"ε has fallen after {explored * rows:,.0f} rows, and learning begins after {wanted:,}"
+    taught = (rows - wanted) * settings["replay.samples_per_insert"]
+    updates = int(taught / (settings["replay.batch_size"] * parts.agent.taught))
+    period = settings["learner.target_period"]
+    if updates < period and jax.tree.leaves(state.learner.target_network):
+        yield (
+            f"the target network stays what it is at first: learner.target_period is {period:,} updates, "
+            f"and {updates:,} are made"
+        )
 
 
 def _described(parts: assemble.Assembly) -> str:

@@ -21,6 +21,8 @@ NAMES = catalogue.preset_names()
 # Without a task: what a system's paper has published.
 PAPERS = [name for name in NAMES if name.endswith(f"/{presets.PAPER}")]
 TASKS = [name for name in NAMES if name not in PAPERS]
+# Whose schedules and target networks are for runs of Atari's length.
+LONG = ("dqn", "iqn", "qr_dqn", "gorila", "rainbow", "apex_dqn", "r2d2", "seed_r2d2")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -29,7 +31,8 @@ def arguments(name: str) -> list[str]:
     if name in TASKS:
         return [f"--preset={name}"]
     is_discrete = "discrete" in systems.SYSTEMS[name.partition("/")[0]].actions
-    return [f"--preset={name}", f"--env=gymnax:{'CartPole' if is_discrete else 'Pendulum'}-v1"]
+    steps = ["--steps=50_000_000"] if name.partition("/")[0] in LONG else []
+    return [f"--preset={name}", f"--env=gymnax:{'CartPole' if is_discrete else 'Pendulum'}-v1", *steps]
 
 
 def parsed(*arguments: str) -> resolve.Resolved:

@@ -365,3 +365,22 @@ def _damage(path: pathlib.Path) -> None:
 def _contents(folder: pathlib.Path) -> dict[str, bytes]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != run_folder.LOCK_NAME)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+SHORT = {
+    "sound": ({}, []),
+    "nothing": ({"replay.min_size": 640}, ["nothing will be learned", "640"]),
+    "greedy": ({"replay.min_size": 320, "agent.epsilon_fraction": 0.5}, ["ε has fallen after 320", "320"]),
+    # 576 rows beside the first 64, in batches of 16, each row twice.
+    "no target": ({"learner.target_period": 73}, ["learner.target_period is 73", "72 are made"]),
+    "target": ({"learner.target_period": 72}, []),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_run_says_what_it_is_too_short_for(name: str) -> None:
+    settings, words = SHORT[name]
+    own = {"steps": 640, "replay.min_size": 64, "replay.batch_size": 16, "replay.samples_per_insert": 2.0}
+    run = conftest.Small("dqn", "gymnax:CartPole-v1", 1, {**own, "agent.epsilon_fraction": 0.9, **settings})
+    said = list(session._too_short(run.parts, run.state))
+    assert len(said) == bool(words) and all(word in said[0] for word in words)
