@@ -404,8 +404,8 @@ def _keep_best(session: _Session, params: types.Params, progress: records.Progre
     session.tick(progress)
     # The evaluation at step 0 is of an untrained policy, and no candidate for the best.
     if progress.iteration and (progress.best_return is None or score > progress.best_return):
-        progress.best_return, progress.seconds_to_best = score, progress.wall_s
         session.save("best", params, _steps_meta(session, progress))
+        progress.best_return, progress.seconds_to_best = score, progress.wall_s
 
 
 def _exploited(session: _Session, state: Any, progress: records.Progress, returns: np.ndarray) -> Any:
