@@ -12,6 +12,7 @@ from jax.extend import core
 from jaxrl_dist import errors
 from jaxrl_dist.export import onnx_graph
 from jaxrl_dist.export import step as steps
+from jaxrl_dist.runs import files
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.training import policy as policies
 from jaxrl_dist.training import predicting, session
@@ -54,6 +55,12 @@ def write(policy: policies.Policy, form: str, out: pathlib.Path) -> dict[str, An
         raise errors.UsageError(
             errors.given("format", form), f": expected one of {', '.join(FORMATS)}{errors.nearest(form, FORMATS)}"
         )
+    if not out.name:
+        raise errors.UsageError(errors.given("out", out), ": expected the name of a file")
+    beside = out.with_suffix(".json")
+    if beside.exists() and "format" not in files.read_json(beside):
+        told = f": its description would replace {beside}, which is another file; expected another name"
+        raise errors.UsageError(errors.given("out", out), told)
     if out.suffix == ".json":
         raise errors.UsageError(errors.given("out", out), ": expected another name, as the description ends in .json")
     if form == "onnx" and policy.settings["network.compute"] != _ONNX_COMPUTES:
@@ -66,7 +73,7 @@ def write(policy: policies.Policy, form: str, out: pathlib.Path) -> dict[str, An
     described = describe(policy, step, form)
     out.parent.mkdir(parents=True, exist_ok=True)
     folders.replace(out, lambda path: path.write_bytes(data))
-    folders.write_json(out.with_suffix(".json"), described)
+    folders.write_json(beside, described)
     return described
 
 
@@ -75,9 +82,12 @@ def describe(policy: policies.Policy, step: steps.Step, form: str) -> dict[str, 
 
     def listed(structs: dict[str, jax.ShapeDtypeStruct]) -> list[dict[str, Any]]:
         return [
-            {"name": name, "shape": [steps.BATCH, *struct.shape[1:]], "dtype": np.dtype(struct.dtype).name}
+            {"name": name, "shape": [steps.BATCH, *struct.shape[1:]], "dtype": named(np.dtype(struct.dtype).name)}
             for name, struct in structs.items()
         ]
+
+    def named(dtype: str) -> str:
+        return onnx_graph.DTYPES.get(dtype, dtype) if form == "onnx" else dtype
 
     settings = policy.settings
     return {

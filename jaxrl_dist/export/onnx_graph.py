@@ -17,7 +17,7 @@ OPSET = 18
 _IR_VERSION = 10
 _FAR = np.iinfo(np.int64).max
 # Runtimes lack kernels for the narrow integers, which appear only as kinds of rows.
-_DTYPES = {"int8": "int32", "int16": "int32"}
+DTYPES = {"int8": "int32", "int16": "int32"}
 
 # Operations of the same meaning, whose inputs are broadcast alike.
 _SAME = {
@@ -89,7 +89,7 @@ class _Writer:
     def kind(self, dtype: Any) -> int:
         """Returns ONNX's number of a dtype."""
         name = np.dtype(dtype).name
-        return int(self._library.helper.np_dtype_to_tensor_dtype(np.dtype(_DTYPES.get(name, name))))
+        return int(self._library.helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES.get(name, name))))
 
     def node(self, kind: str, inputs: Sequence[Value], outputs: Sequence[str] = (), count: int = 1, **more: Any) -> Any:
         """Adds a node, and returns its output, or the list of them if there are several."""
@@ -414,7 +414,7 @@ class _Writer:
     def _named(self, value: Value) -> str:
         if isinstance(value, str):
             return value
-        name, narrow = self._fresh(), _DTYPES.get(value.dtype.name)
+        name, narrow = self._fresh(), DTYPES.get(value.dtype.name)
         array = np.ascontiguousarray(value if narrow is None else value.astype(narrow))
         array = array.reshape(value.shape)
         self.initializers.append(self._library.numpy_helper.from_array(array, name))

@@ -19,6 +19,7 @@ from jaxrl_dist.analysis.report import settings as report_settings
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
+from jaxrl_dist.settings import sweep
 
 HUB = "hf:"
 CARD = "README.md"
@@ -52,7 +53,8 @@ def share(run: pathlib.Path, to: str, private: bool = False) -> dict[str, Any]:
             raise errors.UsageError(errors.given("to", to), " holds other files; expected a new or an empty folder")
         with tempfile.TemporaryDirectory() as made:
             names = pack(run, pathlib.Path(made))
-            for name in (*names, "checkpoints", "videos"):
+            # Of an earlier share, too, whose policy may be another run's.
+            for name in {*names, *_FILES, "checkpoints", "videos"}:
                 _remove(folder / name)
             shutil.copytree(made, folder, dirs_exist_ok=True)
         return {"to": str(folder), "files": names}
@@ -102,6 +104,11 @@ def card(view: run_view.View) -> str:
     Its values are written as JSON, which is YAML.
     """
     settings, evaluation = view.settings, view.evaluation
+    of_one = ""
+    if settings.get("sweep"):
+        # What `load` takes of it; the scores of the others are those of other settings.
+        first = run_view.members(view)[0]
+        evaluation, of_one = first.evaluation, f" with {sweep.label(settings, sweep.read(settings['sweep'])[0])}"
     system, env = settings["system"], settings["env"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     returns = evaluation.get("eval_return_per_seed") or []
@@ -110,8 +117,7 @@ def card(view: run_view.View) -> str:
         mean, deviation = float(np.mean(returns)), float(np.std(returns))
         score = (
             f"Evaluation return **{mean:.4g}** ± {deviation:.2g} (mean and deviation of {len(returns)} "
-            f"seed{'s' * (len(returns) > 1)}, {evaluation.get('eval_episodes', 0)} episodes) after "
-            f"{view.env_steps:,} environment steps per seed."
+            f"seed{'s' * (len(returns) > 1)}{of_one}) after {evaluation['env_steps']:,} environment steps per seed."
         )
         metrics = [{"type": "mean_reward", "value": f"{mean:.2f} +/- {deviation:.2f}", "name": "mean_reward"}]
     result = {"task": task, "dataset": {"name": env, "type": env}, "metrics": metrics}
@@ -214,7 +220,12 @@ def _upload(hub: Any, repository: str, folder: str, private: bool) -> str:
     api = hub.HfApi()
     try:
         page = api.create_repo(repository, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Share a run of jaxrl_dist")
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            commit_message="Share a run of jaxrl_dist",
+            delete_patterns=[*_FILES, "checkpoints/**", "videos/**"],
+        )
     except Exception as error:
         # The package's errors are of several kinds: of HTTP, of its own, of the network.
         raise OSError(f"the Hub did not take {repository}: {type(error).__name__}: {_line(error)}") from error

@@ -13,7 +13,7 @@ from jaxrl_dist.training import predicting
 
 # The axis of rows, in shapes.
 BATCH = "batch"
-_CARRY, _NEXT = "carry", "next_carry"
+_CARRY, _NEXT, _KEY = "carry", "next_carry", "key"
 
 
 class Step(NamedTuple):
@@ -41,7 +41,7 @@ def of_policy(policy: policies.Policy) -> Step:
     """Returns one step of a policy.
 
     Raises:
-        UsageError: its code needs to know the number of rows.
+        UsageError: its code needs to know the number of rows, or it draws in evaluation, too.
     """
     (batch,) = export.symbolic_shape(BATCH)
     predictor = policy.predictor
@@ -54,11 +54,12 @@ def of_policy(policy: policies.Policy) -> Step:
     number, truth = jax.ShapeDtypeStruct((), np.float32), jax.ShapeDtypeStruct((), bool)
     observation = jax.tree.map(rows, predictor.spec.observation)
     given = {"observation": observation, "reward": rows(number), "is_first": rows(truth), _CARRY: carry}
+    given[_KEY] = jax.eval_shape(lambda: jax.random.key(0))
     named, structure = jax.tree_util.tree_flatten_with_path(given)
 
     def flat(*leaves: Any) -> list[Any]:
         tree = jax.tree.unflatten(structure, leaves)
-        state = predicting.State(tree[_CARRY], jax.random.key(0))
+        state = predicting.State(tree[_CARRY], tree[_KEY])
         # The compiled function's own: a call of it would hide what it reads.
         act = predictor.greedy.__wrapped__  # type: ignore[attr-defined]
         action, state = act(policy.params, state, tree["observation"], tree["reward"], tree["is_first"])
@@ -71,7 +72,13 @@ def of_policy(policy: policies.Policy) -> Step:
             f"{policy}: its code cannot be traced for a number of rows that is not known: {type(error).__name__}: "
             f"{str(error).splitlines()[0]}"
         ) from error
-    return _pruned(jaxpr, ["/".join(map(_key, path)) for path, _ in named])
+    step = _pruned(jaxpr, ["/".join(map(_key, path)) for path, _ in named])
+    if _KEY in step.inputs:
+        raise errors.UsageError(
+            f"{policy}: it draws in evaluation, too, as a search and the latent state of a world model do, and an "
+            "export has no random numbers; valid: runs of other systems"
+        )
+    return step
 
 
 def _key(entry: Any) -> str:

@@ -53,7 +53,8 @@ READ = {
 
 def made(system: str, env: str, settings: dict[str, Any]) -> policy.Policy:
     """Makes a policy of this system with weights, and moments of observations, that no training has made alike."""
-    resolved, environment = assemble.resolve({"system": system, "env": env, **SMALL, **settings})
+    small = {} if system == "dreamer" else SMALL
+    resolved, environment = assemble.resolve({"system": system, "env": env, **small, **settings})
     agent = assemble.make_agent(resolved, environment.spec)
     rng = np.random.default_rng(0)
     params = agent.init(jax.random.key(0))
@@ -337,3 +338,32 @@ def test_a_policy_of_a_fixed_number_of_rows_is_refused_in_one_line() -> None:
 
     with conftest.refused("number of rows"):
         steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(counts))))
+
+
+@pytest.mark.parametrize("system", ["dreamer", "muzero"])
+def test_a_policy_that_draws_in_evaluation_is_refused_in_one_line(system: str) -> None:
+    """Its key would be the same in every step."""
+    with conftest.refused("draws in evaluation"):
+        steps.of_policy(made(system, CARTPOLE, conftest.SMALL[system]))
+
+
+def test_small_whole_numbers_are_described_as_onnx_takes_them() -> None:
+    """Its operations have no 16 bits."""
+    one = made("ppo", CARTPOLE, {})
+    given = {"observation": jax.ShapeDtypeStruct((1, 3), np.int16), "is_first": jax.ShapeDtypeStruct((1,), bool)}
+    step = steps.Step(None, given, {"action": jax.ShapeDtypeStruct((1,), np.int32)})
+    for form, dtype in (("onnx", "int32"), ("stablehlo", "int16")):
+        found = {entry["name"]: entry["dtype"] for entry in export.describe(one, step, form)["inputs"]}
+        assert found == {"observation": dtype, "is_first": "bool"}
+
+
+def test_a_description_replaces_no_other_file(tmp_path: pathlib.Path) -> None:
+    one = made("ppo", CARTPOLE, {})
+    (tmp_path / "config.json").write_text('{"settings": {}}')
+    with conftest.refused("config.json", "another name"):
+        export.write(one, "stablehlo", tmp_path / "config.stablehlo")
+    assert (tmp_path / "config.json").read_text() == '{"settings": {}}' and len(list(tmp_path.iterdir())) == 1
+    with conftest.refused("expected the name of a file"):
+        export.write(one, "stablehlo", pathlib.Path("."))
+    for _ in range(2):
+        export.write(one, "stablehlo", tmp_path / "policy.stablehlo")

@@ -92,6 +92,24 @@ def test_the_card_has_what_the_hub_reads(run: pathlib.Path, tmp_path: pathlib.Pa
     assert "--system=ppo --env=toy:walk" in card and "videos/latest-seed0-episode0.gif" in card
 
 
+def test_sharing_again_leaves_nothing_of_the_share_before(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(run, tmp_path / "other")
+    (tmp_path / "other" / "policy.onnx").write_bytes(b"of another run")
+    share.share(tmp_path / "other", str(tmp_path / "theirs"))
+    assert (tmp_path / "theirs" / "policy.onnx").exists()
+    share.share(run, str(tmp_path / "theirs"))
+    assert not (tmp_path / "theirs" / "policy.onnx").exists()
+
+
+def test_the_card_of_a_sweep_has_the_score_of_what_is_loaded(tmp_path: pathlib.Path) -> None:
+    swept = conftest.train_in(tmp_path, "ppo", num_seeds=2, sweep="learner.learning_rate=1e-3,1e-5", folder="swept")
+    share.share(swept.folder, str(tmp_path / "theirs"))
+    card = (tmp_path / "theirs" / "README.md").read_text()
+    (metric,) = front_matter(card)["model-index"][0]["results"][0]["metrics"]
+    mean = sum(swept.summary["eval_return_per_seed"][:2]) / 2
+    assert metric["value"].startswith(f"{mean:.2f} +/- ") and "2 seeds with learner.learning_rate=0.001" in card
+
+
 def test_a_card_is_no_page_of_a_folder_s_own(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Names in a folder are written as text, in the front matter and below it."""
     share.share(run, str(tmp_path))
@@ -133,9 +151,12 @@ class Hub(python_types.ModuleType):
                 hub.calls.append(("create", (repo_id, private, exist_ok)))
                 return f"https://example.org/{repo_id}"
 
-            def upload_folder(self, *, repo_id: str, folder_path: str, commit_message: str) -> None:
+            def upload_folder(
+                self, *, repo_id: str, folder_path: str, commit_message: str, delete_patterns: list[str]
+            ) -> None:
                 if error:
                     raise error
+                assert {"policy.onnx", "videos/**"} <= set(delete_patterns)
                 names = {str(path.relative_to(folder_path)) for path in pathlib.Path(folder_path).rglob("*.*")}
                 hub.calls.append(("upload", (repo_id, names)))
 
