@@ -108,10 +108,11 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
     as_precise = precision.of_this_thread()
 
     def work(make: Callable[[], envs.HostEnvironment]) -> Episode:
-        environment, carry, frames = make(), policy.agent.init_carry(1), []
+        num_agents = policy.environment.spec.num_agents
+        environment, carry, frames = make(), policy.agent.init_carry(num_agents), []
         timestep = environment.reset()
         for t in range(max_steps + 1):
-            is_last = bool(timestep.step_type[0] == types.LAST)
+            is_last = bool((timestep.step_type == types.LAST).all())
             if t % stride == 0 or is_last or t == max_steps:
                 frames.append(_picture(film.frame(jax.tree.map(lambda x: x[0], timestep.observation))))
             if is_last or t == max_steps:
@@ -120,9 +121,10 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
             action, carry = act(carry, timestep._replace(info=()), t=np.int32(t), state=state)
             timestep = environment.step(np.asarray(action))
         info = timestep.info
+        ends = envs.outcomes(num_agents, timestep.step_type, info.episode_return, info.episode_length)
         speed = film.frames_per_second / stride
         page = None if film.page is None else film.page(speed)
-        return Episode(frames, speed, float(info.episode_return[0]), int(info.episode_length[0]), is_last, page)
+        return Episode(frames, speed, float(ends.episode_return[0]), int(ends.episode_length[0]), is_last, page)
 
     def precisely(make: Callable[[], envs.HostEnvironment]) -> Episode:
         with as_precise():

@@ -223,6 +223,25 @@ def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.P
     assert record["settings"] == {"agent.discount": 0.9}
 
 
+@pytest.mark.parametrize("core", ["lstm", "frame_stack"])
+def test_a_film_of_several_agents_ends_with_the_last_and_has_their_mean(
+    core: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each agent has a memory of its own; those of the toy end one after the other, with whole numbers as returns."""
+    small = {"evaluation.episodes": 2, "network.core": core, "learner.minibatches": 1, "network.core_size": 8}
+    trained = conftest.train_in(tmp_path, "ippo", "toy:team", **small)
+    monkeypatch.setattr(film, "check", lambda environment: None)
+    start = film.start
+
+    def drawn(*arguments: Any) -> Any:
+        return start(*arguments)._replace(frame=lambda observation: np.zeros((4, 4, 3), np.uint8))
+
+    monkeypatch.setattr(film, "start", drawn)
+    (found,) = video.record(trained.folder)
+    assert found["ended"] and found["length"] == envs.make("toy:team").spec.time_limit > 0
+    assert 3 * found["return"] == pytest.approx(round(3 * found["return"]), abs=1e-4)
+
+
 @pytest.mark.slow
 def test_an_agent_that_searches_in_its_environment_is_filmed(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("mctx")
