@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxrl_dist.analysis import curves
 from jaxrl_dist.runs import aggregate, metrics
+from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
 
 Row = dict[str, Any]
@@ -72,7 +73,7 @@ def row(
     incomplete = f"{len(scores)} of {seeds_asked} seeds"
     return {
         "setting": label,
-        "environments": sorted({view.settings["env"] for view in finished}),
+        "environments": sorted(set(map(run_view.task_of, finished))),
         "state": "failed" if failed else "finished" if len(scores) == seeds_asked else incomplete,
         "failures": list(failed),
         "seeds": len(scores),
@@ -115,8 +116,8 @@ def compare_with_first(rows: Sequence[Row]) -> list[Row]:
 
 def write(folder: pathlib.Path, rows: Sequence[Row]) -> None:
     """Writes `table.json` and `table.md`."""
-    (folder / "table.json").write_text(json.dumps(list(rows), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    (folder / "table.md").write_text(markdown(rows), encoding="utf-8")
+    folders.write_text(folder / "table.json", json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
+    folders.write_text(folder / "table.md", markdown(rows))
 
 
 def markdown(rows: Sequence[Row]) -> str:

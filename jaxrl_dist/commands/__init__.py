@@ -85,8 +85,14 @@ def trust() -> Any:
     return setting(
         (),
         "Modules that the run's config.json may name, beside those of this package and of installed ones that offer "
-        "some; and files and programs for its environment.",
+        "some; and files and programs for its environment. One, or several with commas between.",
+        repeats=True,
     )
+
+
+def trusted(given: Sequence[str]) -> list[str]:
+    """Returns the names that --trust gives: each text, which may hold commas itself, and the parts between them."""
+    return [name for text in given for name in dict.fromkeys((text, *text.split(",")))]
 
 
 def command_of(name: str) -> list[str]:

@@ -38,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     commands.check_run(options.run, "--run=")
     if not options.episodes and not options.video:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
+    for name in ("video_episodes", "video_steps"):
+        if name in command_line.names(arguments) and not options.video:
+            raise errors.UsageError(f"--{name}={getattr(options, name)}: give --video, too, which it is of")
     params = resolve.env_params(given.values)
     try:
         commands.say(json.dumps(_record(options, params)))
@@ -55,7 +58,7 @@ def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
     from jaxrl_dist.training import video as videos
 
     logging.set_verbosity(logging.WARNING)
-    run, seed, slot, trust = options.run, options.seed, options.checkpoint, options.trust
+    run, seed, slot, trust = options.run, options.seed, options.checkpoint, commands.trusted(options.trust)
     filmed = {}
     if options.video:
         filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, params, trust)}

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
     logging.set_verbosity(logging.WARNING)
     try:
-        loaded = policy.load(options.run, options.checkpoint, options.seed_index, trust=options.trust)
+        loaded = policy.load(options.run, options.checkpoint, options.seed_index, trust=commands.trusted(options.trust))
         described = export.write(loaded, options.format, out)
     except (errors.CheckpointError, errors.EnvironmentFault) as error:
         return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     lock = run_folder.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
         with lock:
-            record = event_replay.replay_schedule(folder, options.trust)
+            record = event_replay.replay_schedule(folder, commands.trusted(options.trust))
     except (errors.LockError, errors.CheckpointError, OSError) as error:
         return commands.refuse(_NAME, error)
     commands.say(json.dumps(record))

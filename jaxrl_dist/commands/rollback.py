@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = pathlib.Path(run)
     try:
         with run_folder.lock(folder):
-            commands.say(json.dumps(event_replay.roll_back(folder, count, options.trust)))
+            commands.say(json.dumps(event_replay.roll_back(folder, count, commands.trusted(options.trust))))
     except errors.LockError as error:
         return commands.refuse(_NAME, error)
     except (errors.CheckpointError, OSError) as error:

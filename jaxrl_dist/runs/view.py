@@ -183,6 +183,12 @@ def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pat
     return list(zip(folders, names, strict=True))
 
 
+def task_of(view: View) -> str:
+    """Returns what a run plays: its environment, and the parameters that were given for it."""
+    params = ", ".join(f"{key}={value}" for key, value in sorted(view.env_params.items()))
+    return str(view.settings["env"]) + (f" with {params}" if params else "")
+
+
 def members(view: View) -> list[View]:
     """Returns a view of each combination of a sweep, with its own seeds, scores and values; else the view itself."""
     if not view.settings.get("sweep"):

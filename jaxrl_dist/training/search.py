@@ -124,7 +124,10 @@ def run(search: Search, train_command: Sequence[str], say: Callable[[str], None]
     with folder.lock(out):
         for i in range(search.trials):
             if i == len(drawn):
-                drawn.append(draw(search, i, drawn, rows))
+                values = draw(search, i, drawn, rows)
+                # What does not go together is refused before it is kept, so that the folder still takes a command.
+                _cells(search, i, values)
+                drawn.append(values)
                 _keep(search, drawn)
             planned = _cells(search, i, drawn[i])
             try:

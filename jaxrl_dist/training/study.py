@@ -316,8 +316,8 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
     study_table.write(study.out, rows)
     is_one_task = len({name for item in rows for name in item["environments"]}) == 1
     known = published.of_all(list(marks.values())) if is_one_task else published.NO_MARKS
-    plots.draw(drawn, study.out / "curves.png", marks=known)
-    plots.draw_scores(drawn, study.out / "scores.png")
+    run_folder.replace(study.out / "curves.png", lambda path: plots.draw(drawn, path, marks=known))
+    run_folder.replace(study.out / "scores.png", lambda path: plots.draw_scores(drawn, path))
     studies.write_study(study.out, title(planned), rows, drawn, marks)
     return rows
 

@@ -1,5 +1,6 @@
 """Searches with a stand-in for the training process: what is drawn, how a search goes on, and what its page says."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -106,6 +107,21 @@ def test_lists_of_several_widths_are_values() -> None:
     assert of("16,64") == ((16,), (64,))
 
 
+def test_a_draw_that_does_not_go_together_is_not_kept(tmp_path: pathlib.Path, train_command: list[str]) -> None:
+    """A discount is a flag of each system, the range of the clip only of some."""
+    for seed in range(20):
+        asked = made(tmp_path, "system=ppo,a2c", "agent.clip_epsilon=0.1,0.2", trials=9, first_seed=seed)
+        systems = [search._draw_at_random(asked, i, (), ())["system"] for i in range(9)]
+        if (first := systems.index("a2c")) in (1, 2):
+            break
+    assert first in (1, 2)
+    for _ in range(2):
+        with conftest.refused("agent.clip_epsilon", "a2c"):
+            run(asked, train_command)
+        assert starts(tmp_path) == [f"trial_{i:03}" for i in range(first)]
+    assert len(run(dataclasses.replace(asked, trials=first), train_command)) == first
+
+
 def test_another_search_in_the_folder_is_refused(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     run(made(tmp_path, DISCOUNT, trials=1), train_command)
     for other in (made(tmp_path, RATE), made(tmp_path, DISCOUNT, first_seed=5)):
@@ -155,6 +171,8 @@ def test_the_script_refuses_what_cannot_be(tmp_path: pathlib.Path) -> None:
         (["--search=agent.discount=0..1", "--setting=a:"], "study.py: --search and --setting: give one of them"),
         (["--search=agent.discount=0..1", "--trials=0"], "study.py: --trials=0: expected a whole number >= 1"),
         (["--search=seed=0..9"], "study.py: trial 000: --seed is chosen by the study"),
+        (["--trials=3"], "study.py: --trials=3: give --search, too"),
+        (["--search=agent.discount=0..1", "--means=entropy"], "study.py: --means=entropy: "),
     ):
         done = subprocess.run([*script, *arguments], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith(message), done.stderr

@@ -227,9 +227,11 @@ def test_separate_seeds_are_processes_of_their_own(tmp_path: pathlib.Path, train
 
 def test_settings_of_other_environments_are_not_compared(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     other = study.Setting("catch", ("--env=gymnax:Catch-bsuite",))
-    rows = run(plan(tmp_path, settings=(SETTINGS[0], other), num_seeds=1), train_command)
-    assert rows[1]["better_than_first"] is None
-    assert [row["eval_return_ci95"] for row in rows] == [None, None]
+    longer = study.Setting("longer", ("--env.params.max_steps_in_episode=300",))
+    rows = run(plan(tmp_path, settings=(SETTINGS[0], other, longer, SETTINGS[1]), num_seeds=1), train_command)
+    assert [row["better_than_first"] is None for row in rows] == [True, True, True, False]
+    assert rows[2]["environments"] == [f"{rows[0]['environments'][0]} with max_steps_in_episode=300"]
+    assert [row["eval_return_ci95"] for row in rows] == [None] * 4
 
 
 @pytest.mark.parametrize(

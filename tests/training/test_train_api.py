@@ -123,6 +123,7 @@ def test_an_evaluation_has_no_key_of_the_training_of_its_seed(
         ([], "--run"),
         (["--run={run}", "--checkpoint=newest"], "latest, best"),
         (["--run={run}", "--episodes=0"], "--episodes=0"),
+        (["--run={run}", "--video_steps=9"], "--video_steps=9"),
         (["--run={run}", "--env.params.masscart"], "--env.params.masscart"),
         (["--run={run}", "--nonsense=1"], "nonsense"),
         (["--run={run}", "more"], "more"),

@@ -142,8 +142,7 @@ def _by_task(views: Sequence[run_view.View]) -> dict[str, list[Numbered]]:
     """Groups the runs by what they play; each keeps its number."""
     groups: dict[str, list[Numbered]] = {}
     for i, view in enumerate(views):
-        params = ", ".join(f"{key}={value}" for key, value in sorted(view.env_params.items()))
-        groups.setdefault(view.settings["env"] + (f" with {params}" if params else ""), []).append((i, view))
+        groups.setdefault(run_view.task_of(view), []).append((i, view))
     return groups
 
 
