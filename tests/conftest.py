@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -36,6 +37,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
 # Longest wait of a test: anything that ends by itself ends sooner, even on a busy machine.
 SOON_S = 45.0
+
+# Mappings of memory above which a process forgets its compiled programs, which have one or more each; the kernel allows
+# 65,530, and XLA ends a process that has no more.
+_MOST_MAPPINGS = 25_000
 
 SMALL = {
     "ppo": {
@@ -210,6 +215,17 @@ def refused(*words: str) -> Iterator[None]:
     text = errors.as_typed(error.value)
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs() -> Iterator[None]:
+    """Forgets compiled programs between modules, where there are many."""
+    yield
+    with open("/proc/self/maps", "rb") as mappings:
+        count = sum(1 for _ in mappings)
+    if count > _MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
