@@ -6,6 +6,7 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from oracles import call, differences, dqn
@@ -112,7 +113,7 @@ def _search(environment: envs.Environment, states: Any, timestep: Any, **changes
     return jax.jit(agent.act)(params, inputs)
 
 
-@pytest.mark.parametrize("kind", ["muzero", "gumbel"])
+@pytest.mark.parametrize("kind", marks.some(["muzero", "gumbel"], slow={"muzero"}))
 def test_a_search_of_a_game_of_two_finds_the_move_that_wins(kind: str) -> None:
     for sticks in (4, 5):
         environment = _nim(sticks)

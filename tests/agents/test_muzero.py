@@ -36,7 +36,7 @@ def _rows(made: call.Made) -> dict[str, Any]:
     return rows | {"policy": policy, "value": 3 * rng.normal(size=shape).astype(np.float32).astype(np.float64)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", marks.some(CASES.keys(), fast={"stack"}))
 def test_targets_loss_and_gradient_are_those_of_the_paper(name: str) -> None:
     made = call.make("muzero", **SMALL, **CASES[name])
     s, context, now, rows = made.settings, made.agent.context, call.params(made, 1), _rows(made)

@@ -53,7 +53,7 @@ def test_the_step_size_follows_the_divergence(rate: float, divergence: float, ex
     np.testing.assert_allclose(oracle.paced(rate, divergence, CONFIG.kl_target), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.25])
+@pytest.mark.parametrize("progress", [pytest.param(0.0, marks=pytest.mark.slow), 0.25])
 def test_an_update_is_its_steps_written_out(progress: float) -> None:
     """Each step has the size for the divergence at its own parameters, times what annealing leaves."""
     probe = ppo.make(CONFIG, SPEC, FLAT)

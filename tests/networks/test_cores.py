@@ -6,6 +6,7 @@ from typing import Any
 import conftest
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from oracles import differences
@@ -115,7 +116,7 @@ def _case(name: str) -> Any:
     return core, params, memory, features, is_first
 
 
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize("name", marks.some(list(CORES), fast={"gru", "gtrxl"}))
 def test_a_memory_is_that_of_the_paper_s_loop(name: str) -> None:
     core, params, memory, features, is_first = _case(name)
     after, rows = core.apply({"params": params}, memory, features, is_first)
@@ -282,7 +283,7 @@ def test_parameters_of_a_memory_have_its_name(core: str, name: str) -> None:
     assert set(params) == {"torsos_0", name, "outputs_policy"}
 
 
-@pytest.mark.parametrize("name", [name for name in CORES if name != "gtrxl"])
+@pytest.mark.parametrize("name", marks.some([name for name in CORES if name != "gtrxl"], fast={"lstm"}))
 def test_a_gradient_is_that_of_the_paper_s_loop(name: str) -> None:
     """Weighted outputs and last memory, by central differences in float64, to parameters, memory and features."""
     core, params, memory, features, is_first = _case(name)

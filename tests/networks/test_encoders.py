@@ -9,6 +9,7 @@ import conftest
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import marks
 import numpy as np
 import pytest
 from oracles import network as oracle
@@ -125,7 +126,7 @@ def test_heads_see_the_leaves_that_are_named_and_no_others(core: str, shared: bo
             assert (not np.array_equal(changed[head], outputs[head])) == sees, (name, head)
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru", "frame_stack_lstm"])
+@pytest.mark.parametrize("core", marks.some(["lstm", "gru", "frame_stack_lstm"], fast={"frame_stack_lstm"}))
 def test_two_streams_remember_apart_step_by_step_as_at_once(core: str) -> None:
     heads = [networks.Head("policy", 2, 1.0, inputs=("robot",)), networks.Head("value", 1, 1.0, inputs=("goal",))]
     net = networks.make(networks.Config(**{**vars(CONFIG), "torso": "mlp", "core": core, "core_size": 4}), SPEC, heads)

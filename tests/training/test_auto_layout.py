@@ -13,6 +13,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import pytest
 
 import jaxrl_dist
@@ -185,7 +186,7 @@ def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(mon
     assert len(said) == 1 and re.match(refused, said[0])
 
 
-@pytest.mark.parametrize("when", ["warm_up", "run"])
+@pytest.mark.parametrize("when", marks.some(["warm_up", "run"], slow={"warm_up"}))
 def test_an_option_that_fails_counts_nothing_and_the_others_go_on(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one device may not hold what two do."""
     monkeypatch.setattr(auto_layout, "_SLICE_S", 0.01)

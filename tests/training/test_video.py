@@ -223,7 +223,7 @@ def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.P
     assert record["settings"] == {"agent.discount": 0.9}
 
 
-@pytest.mark.parametrize("core", ["lstm", "frame_stack"])
+@pytest.mark.parametrize("core", marks.some(["lstm", "frame_stack"], slow={"frame_stack"}))
 def test_a_film_of_several_agents_ends_with_the_last_and_has_their_mean(
     core: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
