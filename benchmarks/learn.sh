@@ -252,7 +252,7 @@ study deep_sea 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- 
 study door_key 5 --setting="RND: --system=rnd" --setting="PPO: --system=ppo" -- --env=xminigrid:MiniGrid-DoorKey-8x8 \
   --steps=1_000_000 --env.num_envs=32 --layout.unroll_length=64 --layout=anakin
 study cartpole_es 5 -- --system=es --env=gymnax:CartPole-v1 --steps=2_000_000
-study pendulum_es 5 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
+study pendulum_es 10 -- --system=es --env=gymnax:Pendulum-v1 --steps=20_000_000
 study ant_es 5 -- --preset=es/ant
 study catch_muzero 5 -- --system=muzero --env=gymnax:Catch-bsuite --steps=100_000
 study cartpole_muzero 5 -- --system=muzero --env=gymnax:CartPole-v1 --steps=200_000
