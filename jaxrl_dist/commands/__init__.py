@@ -73,8 +73,11 @@ def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str
         return refuse(name, error)
     except OSError as error:
         # Any path that the user gave may be too long, or of somebody else.
-        if error.filename is None:
+        if error.errno is None:
             raise
+        if error.filename is None:
+            # As where the disk is full.
+            return refuse(name, str(error.strerror), 1)
         return refuse(name, f"{os.fsdecode(error.filename)}: {error.strerror}")
     except KeyboardInterrupt:
         return 130

@@ -19,7 +19,7 @@ from jaxrl_dist.analysis.report import settings as report_settings
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
-from jaxrl_dist.settings import sweep
+from jaxrl_dist.settings import resolve, sweep
 
 HUB = "hf:"
 CARD = "README.md"
@@ -75,9 +75,9 @@ def pack(run: pathlib.Path, out: pathlib.Path) -> list[str]:
     """
     view = run_view.read(run)
     config = files.read_json(run / "config.json")
-    for name in _PATHS:
-        entry = config["settings"].get(name)
-        if entry and entry["value"]:
+    for name, entry in config["settings"].items():
+        is_path = name in _PATHS or (name.startswith(resolve.PARAMS) and str(entry["value"]).startswith(("/", "~")))
+        if is_path and entry["value"]:
             entry["value"] = pathlib.PurePath(str(entry["value"])).name
     folders.write_json(out / "config.json", config)
     found = {slot: checkpoint.find(run / "checkpoints", slot) for slot in ("latest", "best")}

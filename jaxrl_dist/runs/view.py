@@ -231,7 +231,7 @@ def _of_seeds(record: metrics.Record, seeds: slice) -> metrics.Record:
         share = len(scores) / max(len(record.get("eval_return_per_seed", ())), 1)
         own["eval_episodes"] = round(record.get("eval_episodes", 0) * share)
         several = len(scores) > 1
-        own["eval_return_iqm"] = float(aggregate.interquartile_mean(scores)) if several else None
+        own["eval_return_iqm"] = float(aggregate.interquartile_mean(scores)) if len(scores) else None
         own["eval_return_ci95"] = list(aggregate.interval(scores)) if several else None
         own["eval_interval_over"] = "seeds" if several else "no interval"
     return {**record, **own}

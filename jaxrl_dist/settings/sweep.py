@@ -94,7 +94,7 @@ def label(settings: Mapping[str, Any], values: Values) -> str:
 
 def describe(values: Values) -> str:
     """Returns a combination as a label."""
-    return " ".join(f"{name}={value:g}" for name, value in values.items())
+    return " ".join(f"{name}={value:.12g}" for name, value in values.items())
 
 
 def _axes(sweep: str) -> dict[str, list[float]]:

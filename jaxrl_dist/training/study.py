@@ -243,6 +243,10 @@ def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_s
         raise errors.UsageError(f"{setting.label}: ", *error.args) from None
     if command.text:
         raise errors.UsageError(f"{setting.label}: a flag among {shlex.join(given)} prints instead of training")
+    if command.dry_run or not command.in_processes.is_one:
+        raise errors.UsageError(
+            f"{setting.label}: --dry_run and --processes: a study trains each setting in a process; leave them out"
+        )
     if command.settings and command.settings["sweep"]:
         raise errors.UsageError(
             f"{setting.label}: --sweep: a study trains each setting by itself; give it as --search=NAME=A,B or as "

@@ -7,12 +7,14 @@ import os
 import pathlib
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import conftest
 import pytest
 from fakes import damage, written_runs
 
+from jaxrl_dist import commands
 from jaxrl_dist.runs import folder, metrics
 from jaxrl_dist.training import study
 
@@ -201,3 +203,11 @@ def test_a_path_that_the_system_refuses_is_a_line(command: str, capsys: pytest.C
     }.get(command, [path])
     code, lines = told(command, arguments, capsys)
     assert code == 2 and len(lines) == 1 and path in lines[0] and os.strerror(errno.ENAMETOOLONG) in lines[0]
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def write(arguments: Sequence[str]) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert commands.run(write, "export", []) == 1
+    assert capsys.readouterr().err == f"export.py: {os.strerror(errno.ENOSPC)}\n"

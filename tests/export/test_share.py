@@ -123,6 +123,18 @@ def test_a_card_is_no_page_of_a_folder_s_own(run: pathlib.Path, tmp_path: pathli
     assert "<script>" not in title.replace("\\<", "")
 
 
+def test_paths_among_the_environment_s_parameters_stay_behind(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    shutil.copytree(run, tmp_path / "own")
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    config["settings"]["env.params.scene"] = {"value": "/home/me/scenes/a.xml", "origin": "flag", "tag": "identity"}
+    config["settings"]["env.params.length"] = {"value": "7", "origin": "flag", "tag": "identity"}
+    (tmp_path / "own" / "config.json").write_text(json.dumps(config))
+    share.share(tmp_path / "own", str(tmp_path / "theirs"))
+    shared = json.loads((tmp_path / "theirs" / "config.json").read_text())["settings"]
+    assert shared["env.params.scene"]["value"] == "a.xml" and shared["env.params.length"]["value"] == "7"
+    assert all("/home/me" not in path.read_text() for path in (tmp_path / "theirs").glob("*.*[ml]"))
+
+
 def test_a_link_out_of_the_run_is_not_shared(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     share.share(run, str(tmp_path / "copy"))
     (tmp_path / "key").write_text("secret")

@@ -100,3 +100,12 @@ def test_a_sweep_is_a_view_of_each_combination(tmp_path: pathlib.Path, num_seeds
     assert sum(member.evaluation["eval_episodes"] for member in members) == whole.evaluation["eval_episodes"]
     plain = run_view.read(written_runs.write(tmp_path / "b", returns))
     assert run_view.members(plain) == [plain]
+
+
+def test_combinations_that_differ_late_have_labels_of_their_own_and_one_seed_has_a_mean(tmp_path: pathlib.Path) -> None:
+    flags = {"sweep": "agent.discount=0.9999991,0.9999992", "num_seeds": 1}
+    members = run_view.members(run_view.read(written_runs.write(tmp_path / "a", written_runs.rising(2), flags=flags)))
+    assert len({member.label for member in members}) == 2
+    for member in members:
+        (score,) = member.evaluation["eval_return_per_seed"]
+        assert member.evaluation["eval_return_iqm"] == score and member.evaluation["eval_return_ci95"] is None
