@@ -5,6 +5,7 @@ from run folders of others, so that no text is taken for a formula.
 """
 
 import contextlib
+import functools
 import io
 import os
 import pathlib
@@ -230,7 +231,7 @@ def draw_run(folder: pathlib.Path, settings: resolve.Resolved) -> None:
     params = resolve.env_params(settings.settings)
     marks = published.marks(settings["system"], settings["env"], params)._replace(curves=())
     title = f"{settings['system']} on {settings['env']}"
-    folders.replace(folder / "learning_curve.png", lambda scratch: draw(curves, scratch, title, RETURNS, marks))
+    draw(curves, folder / "learning_curve.png", title, RETURNS, marks)
 
 
 def draw_scores(curves: Mapping[str, numbers.Curve], path: str | os.PathLike[str]) -> None:
@@ -444,7 +445,7 @@ def write(
     columns: int = 2,
     row_inches: float = 3.6,
 ) -> None:
-    """Writes panels into one picture; a name that ends in none of `FORMATS` gets a PNG."""
+    """Writes panels into one picture, whole or not at all; a name that ends in none of `FORMATS` gets a PNG."""
     from matplotlib import figure
 
     columns = min(len(panels), columns)
@@ -468,11 +469,11 @@ def write(
                 axes.set_ylim(min(lows), max(highs))
         picture.suptitle(plain(title, 100), fontsize=11)
         _add_legend(picture, legend, sources)
-        # A picture that is to replace another has a name of its own until it is whole.
         suffix = pathlib.PurePath(path).suffix.lower()
         form = suffix[1:] if suffix in FORMATS else "png"
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        picture.savefig(str(path), format=form, metadata=undated.get(form))
+        save = functools.partial(picture.savefig, format=form, metadata=undated.get(form))
+        folders.replace(pathlib.Path(path), lambda scratch: save(str(scratch)))
 
 
 def svg(panel: Panel) -> bytes:

@@ -114,10 +114,10 @@ def compare_with_first(rows: Sequence[Row]) -> list[Row]:
     return compared
 
 
-def write(folder: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Writes `table.json` and `table.md`."""
+def write(folder: pathlib.Path, rows: Sequence[Row], text: str) -> None:
+    """Writes rows into `table.json`, and their text into `table.md`."""
     folders.write_text(folder / "table.json", json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
-    folders.write_text(folder / "table.md", markdown(rows))
+    folders.write_text(folder / "table.md", text)
 
 
 def markdown(rows: Sequence[Row]) -> str:

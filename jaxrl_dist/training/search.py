@@ -288,8 +288,7 @@ def _keep(search: Search, drawn: Sequence[Drawn]) -> None:
 def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     """Writes the page of the trials that are finished so far."""
     out: pathlib.Path = search.plan.out
-    folder.write_text(out / "table.json", json.dumps(list(rows), indent=1, allow_nan=False) + "\n")
-    folder.write_text(out / "table.md", markdown(search, rows))
+    study_table.write(out, rows, markdown(search, rows))
     settings = [
         plots.Setting(one.name, [_shown(row["searched"][one.name]) for row in rows], one.is_log, _names(one))
         for one in search.ranges

@@ -317,11 +317,11 @@ def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Pat
     rows, drawn = [item for item, _ in made.values()], {label: curve for label, (_, curve) in made.items()}
     marks = {cell.label: _marks(cell) for cell in planned}
     rows = study_table.compare_with_first(rows)
-    study_table.write(study.out, rows)
+    study_table.write(study.out, rows, study_table.markdown(rows))
     is_one_task = len({name for item in rows for name in item["environments"]}) == 1
     known = published.of_all(list(marks.values())) if is_one_task else published.NO_MARKS
-    run_folder.replace(study.out / "curves.png", lambda path: plots.draw(drawn, path, marks=known))
-    run_folder.replace(study.out / "scores.png", lambda path: plots.draw_scores(drawn, path))
+    plots.draw(drawn, study.out / "curves.png", marks=known)
+    plots.draw_scores(drawn, study.out / "scores.png")
     studies.write_study(study.out, title(planned), rows, drawn, marks)
     return rows
 

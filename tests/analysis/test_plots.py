@@ -1,5 +1,7 @@
 """Learning curves: how evaluations are joined, and that pictures and panels show them."""
 
+import errno
+import os
 import pathlib
 import re
 import subprocess
@@ -347,3 +349,22 @@ def test_published_runs_make_no_room_to_the_right(tmp_path: pathlib.Path) -> Non
         pictures.append(columns_with(pixels(tmp_path / "a.png"), BLUE))
     # The curve is as wide as without them.
     assert abs(len(pictures[0]) - len(pictures[1])) < 0.05 * len(pictures[0])
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib import figure
+
+    def half(picture: figure.Figure, file: str, **given: Any) -> None:
+        pathlib.Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "a.png"
+    panel = plots.Panel("return", "steps", lambda axes: axes.plot([0, 1]), [])
+    plots.write(path, [panel])
+    before = path.read_bytes()
+    monkeypatch.setattr(figure.Figure, "savefig", half)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        plots.write(path, [panel])
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

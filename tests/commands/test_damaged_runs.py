@@ -78,6 +78,8 @@ def test_two_hundred_damaged_folders_are_a_line_each(
             save(picture, file, **given)
         elif isinstance(file, io.BytesIO):
             file.write(b'<svg viewBox="0 0 1 1"/>')
+        else:
+            pathlib.Path(file).touch()
 
     monkeypatch.setattr(figure.Figure, "savefig", save_some)
     whole, page = runs(tmp_path / "whole"), tmp_path / "page.html"
