@@ -22,9 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxrl_dist import agents, errors, networks, types
+from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import actor_critic, normalisation
+from jaxrl_dist.networks import encoders
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -134,12 +135,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         ({6}, True)
     """
     agents.check_alone(spec)
-    if network.value_inputs:
-        raise errors.UsageError(
-            errors.given("network.value_inputs", ",".join(network.value_inputs)),
-            ": this agent has no values beside its policy; use ",
-            errors.given("network.policy_inputs", ",".join(network.value_inputs)),
-        )
+    told = "this agent has no values beside its policy"
+    encoders.refuse_inputs("network.value_inputs", network.value_inputs, told, "network.policy_inputs")
     distribution, heads = actor_critic.policy_head(spec, config.distribution)
     # A vector that depends on no observation, such as deviations of a policy whose mode acts, would only be noise.
     heads = tuple(head._replace(inputs=network.policy_inputs) for head in heads if head.depends_on_input)

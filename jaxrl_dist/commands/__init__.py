@@ -98,6 +98,23 @@ def trusted(given: Sequence[str]) -> list[str]:
     return [name for text in given for name in dict.fromkeys((text, *text.split(",")))]
 
 
+def check_together(arguments: Sequence[str], options: Any, names: Sequence[str], flag: str) -> None:
+    """Checks that flags which mean something only beside another flag are not given without it.
+
+    Args:
+        arguments: of the command.
+        options: values of its flags.
+        names: of the flags.
+        flag: name of the other one.
+
+    Raises:
+        UsageError: one of them is.
+    """
+    for name in names:
+        if name in command_line.names(arguments) and not getattr(options, flag):
+            raise errors.UsageError(f"--{name}={getattr(options, name)}: give --{flag}, too; nothing else reads it")
+
+
 def command_of(name: str) -> list[str]:
     """Returns program and first arguments of another process that runs a command."""
     return [sys.executable, "-m", __name__.partition(".")[0], name]

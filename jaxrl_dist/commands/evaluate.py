@@ -38,9 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.check_run(options.run, "--run=")
     if not options.episodes and not options.video:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
-    for name in ("video_episodes", "video_steps"):
-        if name in command_line.names(arguments) and not options.video:
-            raise errors.UsageError(f"--{name}={getattr(options, name)}: give --video, too, which it is of")
+    commands.check_together(arguments, options, ("video_episodes", "video_steps"), "video")
     params = resolve.env_params(given.values)
     try:
         commands.say(json.dumps(_record(options, params)))

@@ -50,9 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         raise errors.UsageError("expected --out=FOLDER, the folder of the study (--help lists the flags)")
     if out.exists() and not out.is_dir():
         raise errors.UsageError(f"--out={out} is a file; expected the folder of a study, or a new one")
-    for name in ("trials", "sampler"):
-        if name in command_line.names(arguments[:end]) and not options.search:
-            raise errors.UsageError(f"--{name}={getattr(options, name)}: give --search, too, which it is of")
+    commands.check_together(arguments[:end], options, ("trials", "sampler"), "search")
     if options.means and options.search:
         raise errors.UsageError(f"--means={options.means}: a search has no such column; leave it out")
     if options.search and options.setting:

@@ -103,12 +103,10 @@ def card(view: run_view.View) -> str:
 
     Its values are written as JSON, which is YAML.
     """
-    settings, evaluation = view.settings, view.evaluation
-    of_one = ""
-    if settings.get("sweep"):
-        # What `load` takes of it; the scores of the others are those of other settings.
-        first = run_view.members(view)[0]
-        evaluation, of_one = first.evaluation, f" with {sweep.label(settings, sweep.read(settings['sweep'])[0])}"
+    settings = view.settings
+    # Of a sweep the combination that `load` takes; the scores of the others are those of other settings.
+    evaluation = run_view.members(view)[0].evaluation
+    of_one = f" with {sweep.label(settings, sweep.read(settings['sweep'])[0])}" if settings.get("sweep") else ""
     system, env = settings["system"], settings["env"]
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     returns = evaluation.get("eval_return_per_seed") or []
@@ -117,7 +115,8 @@ def card(view: run_view.View) -> str:
         mean, deviation = float(np.mean(returns)), float(np.std(returns))
         score = (
             f"Evaluation return **{mean:.4g}** ± {deviation:.2g} (mean and deviation of {len(returns)} "
-            f"seed{'s' * (len(returns) > 1)}{of_one}) after {evaluation['env_steps']:,} environment steps per seed."
+            f"seed{'s' * (len(returns) > 1)}{of_one}, {evaluation.get('eval_episodes', 0)} episodes) after "
+            f"{evaluation['env_steps']:,} environment steps per seed."
         )
         metrics = [{"type": "mean_reward", "value": f"{mean:.2f} +/- {deviation:.2f}", "name": "mean_reward"}]
     result = {"task": task, "dataset": {"name": env, "type": env}, "metrics": metrics}

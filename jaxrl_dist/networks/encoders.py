@@ -132,6 +132,23 @@ def check_inputs(flag: str, inputs: Sequence[str], spec: types.EnvironmentSpec) 
             raise UsageError(given(flag, ",".join(inputs)), f": the observation of {spec.name} {has}{near}")
 
 
+def refuse_inputs(flag: str, inputs: Sequence[str], reason: str, other: str) -> None:
+    """Refuses names of leaves for a part that an agent does not have.
+
+    Args:
+        flag: that gives them.
+        inputs: the names.
+        reason: that there is no such part.
+        other: flag that gives the inputs of the part that there is.
+
+    Raises:
+        UsageError: there are names.
+    """
+    if inputs:
+        names = ",".join(inputs)
+        raise UsageError(given(flag, names), f": {reason}; use ", given(other, names))
+
+
 def _is_within(leaf: str, tree: str) -> bool:
     return leaf == tree or leaf.startswith(f"{tree}/")
 

@@ -1,7 +1,8 @@
 """Layouts: how data moves between environments, replay and learners; no layout names an agent."""
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -149,6 +150,31 @@ def check_goes_on(parts: LayoutParts, layout: str) -> None:
             ": this system's environments begin anew with every unroll; valid: ",
             errors.given("layout", "anakin"),
         )
+
+
+def check_unread(config: Any, names: Collection[str], *reason: errors.Worded | str) -> None:
+    """Checks that settings of a layout which nothing reads are left as they are.
+
+    Args:
+        config: settings of the layout.
+        names: of the fields that nothing reads.
+        reason: end of the message.
+
+    Raises:
+        UsageError: one of them has another value than its default.
+
+    Example:
+        >>> from jaxrl_dist import parallel
+        >>> from jaxrl_dist.parallel import anakin
+        >>> parallel.check_unread(anakin.Config(num_devices=2), ["num_devices"], ": leave it out")
+        Traceback (most recent call last):
+            ...
+        jaxrl_dist.errors.UsageError: layout.num_devices=2: leave it out
+    """
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in names and value != field.default:
+            raise errors.UsageError(errors.given(f"layout.{field.name}", value), *reason)
 
 
 class Diagnosis(NamedTuple):

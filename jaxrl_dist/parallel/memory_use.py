@@ -80,26 +80,30 @@ def replay_parts(state: Any) -> dict[str, int]:
         for one in state:
             by_device[_place_of(one)].update(replay_parts(one))
         return dict(max(by_device.values(), key=lambda sizes: sizes.total(), default={}))
-    state = state.ring if isinstance(state, packed_observations.Tiered) else state
-    if not isinstance(state, ring.RingState):
+    found = _ring_of(state)
+    if found is None:
         return {}
-    timestep = state.rows.timestep
-    rest = state.rows._replace(timestep=timestep._replace(observation=()))
+    timestep = found.rows.timestep
+    rest = found.rows._replace(timestep=timestep._replace(observation=()))
     parts = {
         "observations": timestep.observation,
-        "other rows": (rest, state.head, state.filled),
-        "recurrent states": state.carry,
-        "priorities": state.priorities,
+        "other rows": (rest, found.head, found.filled),
+        "recurrent states": found.carry,
+        "priorities": found.priorities,
     }
     sizes = {name: sum(_bytes_on_one(leaf) for leaf in jax.tree.leaves(part)) for name, part in parts.items()}
     return {name: size for name, size in sizes.items() if size}
 
 
+def _ring_of(state: Any) -> ring.RingState | None:
+    """Returns the ring of a replay's state, None for a replay that keeps no rows."""
+    state = state.ring if isinstance(state, packed_observations.Tiered) else state
+    return state if isinstance(state, ring.RingState) else None
+
+
 def devices_of(state: Any) -> list[jax.Device]:
     """Returns this process's devices that hold a part of a replay, or, of a tuple, of some worker's."""
-    states = state if type(state) is tuple else (state,)
-    rings = [one.ring if isinstance(one, packed_observations.Tiered) else one for one in states]
-    leaves = jax.tree.leaves([one for one in rings if isinstance(one, ring.RingState)])
+    leaves = jax.tree.leaves([_ring_of(one) for one in (state if type(state) is tuple else (state,))])
     found = {device for leaf in leaves for device in leaf.sharding.device_set}
     return sorted(found & set(jax.local_devices()), key=lambda device: int(device.id))
 

@@ -46,12 +46,7 @@ def fit(found: Resolved) -> Resolved:
         >>> settings["replay.capacity"], settings.origins["replay.capacity"]
         (10240, 'family classic: PureJaxRL dqn.py (Lu et al. 2022); 10000 fitted to env.num_envs=256')
     """
-    origins = dict(found.origins)
-    for name, value in _sizes(found):
-        if origins.get(name, FLAG) != FLAG and value != found[name]:
-            origins[name] = f"{origins[name]}; {found[name]} fitted to {_ENVS}={found[_ENVS]}"
-            found = found.replaced({name: value})
-    return dataclasses.replace(found, origins=origins)
+    return _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
 
 
 def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
@@ -99,12 +94,17 @@ def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
 
 def _of_agents(found: Resolved, num_agents: int) -> Resolved:
     """Returns settings whose replay is a multiple of what an iteration of environments with so many agents adds."""
-    origins = dict(found.origins)
-    for name, value in _sizes(found, num_agents):
-        if name.startswith("replay.") and origins.get(name, FLAG) != FLAG and value != found[name]:
-            origins[name] = f"{origins[name]}; {found[name]} {_OF_AGENTS}{num_agents}"
-            found = found.replaced({name: value})
-    return dataclasses.replace(found, origins=origins)
+    sizes = {name: value for name, value in _sizes(found, num_agents) if name.startswith("replay.")}
+    return _fitted(found, sizes, f"{_OF_AGENTS}{num_agents}")
+
+
+def _fitted(found: Resolved, sizes: Mapping[str, int], reason: str) -> Resolved:
+    """Returns settings with these sizes in the place of those that no flag gave; their origins end with the reason."""
+    changed = {
+        name: value for name, value in sizes.items() if found.origins.get(name, FLAG) != FLAG and value != found[name]
+    }
+    origins = {name: f"{found.origins[name]}; {found[name]} {reason}" for name in changed}
+    return dataclasses.replace(found.replaced(changed), origins={**found.origins, **origins})
 
 
 def _without_ends(found: Resolved) -> Resolved:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import errors, networks, types
+from jaxrl_dist.networks import encoders
 from jaxrl_dist.numeric import distributions
 from jaxrl_dist.types import Array
 
@@ -82,12 +83,8 @@ def inputs_of(network: networks.Config) -> tuple[str, ...]:
         >>> action_values.inputs_of(networks.Config(value_inputs=("goal",)))
         ('goal',)
     """
-    if network.policy_inputs:
-        raise errors.UsageError(
-            errors.given("network.policy_inputs", ",".join(network.policy_inputs)),
-            ": this agent has no policy beside its values of actions; use ",
-            errors.given("network.value_inputs", ",".join(network.policy_inputs)),
-        )
+    told = "this agent has no policy beside its values of actions"
+    encoders.refuse_inputs("network.policy_inputs", network.policy_inputs, told, "network.value_inputs")
     return network.value_inputs
 
 

@@ -1,6 +1,5 @@
 """Checks which settings of asynchronous gradients fit together, and says by them who plays, who learns, and where."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -180,9 +179,13 @@ def _check(plan: Plan) -> None:
             " learners play no episodes; valid: unroll",
         )
     _check_pace(plan)
-    _check_used(config)
+    told = ": nothing reads it; leave it out, or give "
     if config.schedule == "virtual":
         schedules.parse_durations(config.durations, plan.members)
+    else:
+        parallel.check_unread(config, ("durations", "jitter"), told, given("layout.schedule", "virtual"))
+    if not config.kept_versions:
+        parallel.check_unread(config, ("kept_every",), told, given("layout.kept_versions", 2))
     if jax.tree.leaves(jax.eval_shape(plan.parts.agent.init, jax.random.key(0)).statistics):
         raise UsageError(
             "async_gradient keeps no running statistics; valid: ",
@@ -192,20 +195,6 @@ def _check(plan: Plan) -> None:
             ", and where there is one ",
             given("agent.kl_penalty", 0),
         )
-
-
-def _check_used(config: Any) -> None:
-    """Raises a UsageError for a setting that nothing reads as the others are."""
-    unused = {
-        "durations": (config.schedule != "virtual", given("layout.schedule", "virtual")),
-        "jitter": (config.schedule != "virtual", given("layout.schedule", "virtual")),
-        "kept_every": (not config.kept_versions, given("layout.kept_versions", 2)),
-    }
-    for field in dataclasses.fields(config):
-        is_unused, needed = unused.get(field.name, (False, ""))
-        if is_unused and getattr(config, field.name) != field.default:
-            told = f": nothing reads it; valid: {field.default}, or "
-            raise UsageError(given(f"layout.{field.name}", getattr(config, field.name)), told, needed)
 
 
 def _check_pace(plan: Plan) -> None:

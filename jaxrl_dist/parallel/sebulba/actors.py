@@ -267,14 +267,9 @@ def _check_fleet(parts: parallel.LayoutParts) -> None:
 
 def _check_no_fleet(config: Any) -> None:
     """Raises a UsageError for a setting that says something of a fleet's players, where threads play."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.name.startswith("fleet_") and value != field.default:
-            raise UsageError(
-                given(f"layout.{field.name}", value),
-                ": threads of this process play; leave it out, or give ",
-                given("layout.fleet", "local"),
-            )
+    names = [field.name for field in dataclasses.fields(config) if field.name.startswith("fleet_")]
+    told = ": threads of this process play; leave it out, or give "
+    parallel.check_unread(config, names, told, given("layout.fleet", "local"))
 
 
 def _check_ready(ready: int, parts: parallel.LayoutParts, lag: int | None, width: int) -> None:
