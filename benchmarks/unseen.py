@@ -16,10 +16,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import jsonl  # noqa: E402
-import programs  # noqa: E402
 import zoo  # noqa: E402
 
-from jaxrl_dist.runs import display, software, view  # noqa: E402
+from jaxrl_dist.runs import display  # noqa: E402
 
 TABLE = HERE / "unseen.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
@@ -28,7 +27,10 @@ SEEDS = 5
 
 
 class Task(NamedTuple):
-    """A task: its environment, the steps of every system, that of random play (random_play.py), and the layout."""
+    """A task: its environment, the steps of every system, the mean return of random play, and its layout.
+
+    `random_play.py` measures random play.
+    """
 
     env: str
     steps: int
@@ -152,11 +154,7 @@ def arms(task: Task) -> tuple[str, ...]:
 def train(row: tuple[Task, tuple[str, ...]]) -> dict[str, Any]:
     """Trains all seeds of a row, and returns their last evaluations."""
     task, flags = row
-    seeds = [(0, SEEDS)] if task.layout == "anakin" else [(seed, 1) for seed in range(SEEDS)]
-    runs, wall_s = programs.train(flags, seeds, view.read)
-    returns = [value for run in runs for value in run.summary["eval_return_per_seed"]]
-    steps = max(run.env_steps for run in runs)
-    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}
+    return zoo.measured(flags, together=task.layout == "anakin")[0]
 
 
 def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) -> str:

@@ -8,7 +8,7 @@ table of all rows into docs/results.md; `python tests/test_docs.py` and `python 
 import pathlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,18 @@ def train(name: str) -> dict[str, Any]:
     settings = training_flags.parse((f"--preset={name}",)).settings
     assert settings is not None
     together = settings.row.layout(settings["layout"]).seeds_together
-    seeds = [(0, SEEDS)] if together else [(seed, 1) for seed in range(SEEDS)]
-    views, wall_s = programs.train((f"--preset={name}",), seeds, view.read)
+    row, views = measured((f"--preset={name}",), together=together)
     reference.write(HERE / "reference", reference_name(name), views)
-    returns = [value for one in views for value in one.summary["eval_return_per_seed"]]
-    steps = max(one.env_steps for one in views)
-    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}
+    return row
+
+
+def measured(flags: Sequence[str], *, together: bool) -> tuple[dict[str, Any], list[view.View]]:
+    """Trains all seeds, in one program or one after the other, and returns their row and their runs."""
+    seeds = [(0, SEEDS)] if together else [(seed, 1) for seed in range(SEEDS)]
+    runs, wall_s = programs.train(flags, seeds, view.read)
+    returns = [value for run in runs for value in run.summary["eval_return_per_seed"]]
+    steps = max(run.env_steps for run in runs)
+    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}, runs
 
 
 def reference_name(preset: str) -> str:
