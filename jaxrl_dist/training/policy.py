@@ -78,8 +78,8 @@ class Policy(NamedTuple):
         Args:
             observation: one, as `environment.spec.observation` has it, or a tree of [B, ...] of B environments.
             state: what the last call returned; None where episodes begin.
-            deterministic: as in evaluation, without a draw of the policy's (a search and the latent state of a world
-                model draw there, too); False draws as the policy did at the end of its training.
+            deterministic: acts as evaluation does: the policy draws nothing, a search and the latent state of a world
+                model do; False draws as the policy did at the end of its training.
             reward: [] or [B], for arriving here; few policies see it (R2D2's do).
             is_first: bool [] or [B], where an episode begins; by default everywhere without a state, nowhere with one.
             seed: of the draws from here on, where there is no state; by default another one each time.

@@ -183,7 +183,7 @@ def _too_short(parts: assemble.Assembly, state: Any) -> Iterator[str]:
     period = settings["learner.target_period"]
     if updates < period and jax.tree.leaves(state.learner.target_network):
         yield (
-            f"the target network stays what it is at first: learner.target_period is {period:,} updates, "
+            f"the target network is never refreshed: learner.target_period is {period:,} updates, "
             f"and {updates:,} are made"
         )
 

@@ -212,6 +212,13 @@ def test_two_devices_play_the_episodes_of_one(small: Any) -> None:
     assert len(np.unique(starts[0][:, 0])) == len(starts[0])
 
 
+def test_each_generation_has_first_states_of_its_own(small: Any) -> None:
+    """Of members that are nearly alike and do not learn, the episodes differ by their first states alone."""
+    run = small("es", CARTPOLE, 1, {"agent.sigma": 1e-9, "learner.learning_rate": 1e-12})
+    first, second = (np.asarray(run.run(1).state.actors.timestep.observation) for _ in range(2))
+    assert (np.abs(first - second).max(-1) > 1e-4).all()
+
+
 def test_inputs_of_values_are_refused() -> None:
     network = networks.Config(torso="mlp", value_inputs=("goal",))
     with conftest.refused("network.value_inputs=goal", "network.policy_inputs=goal"):

@@ -114,6 +114,9 @@ def test_each_agent_of_an_environment_adds_rows_to_a_replay(name: str) -> None:
     # A run that goes on has the same sizes before its environment is known.
     before = fitting.fit_as_in(alone, found.as_json())
     assert (before.settings, before.origins) == (found.settings, found.origins)
+    many = assemble.resolve({**flags, "env.num_envs": 8192, "agent.n_step": 3})[0] if name == "dqn" else None
+    # A window of one step, the rows after it, and the frames of a stack, for each column.
+    assert many is None or many["replay.capacity"] == 8 * 3 * 8192
     given = assemble.resolve({**flags, "replay.capacity": 2 * block})[0]
     assert given["replay.capacity"] == 2 * block
 

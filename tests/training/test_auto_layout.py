@@ -173,6 +173,14 @@ def test_a_probe_of_a_replay_measures_learning_from_early_on() -> None:
     probed.close()
 
 
+def test_a_probe_s_replay_has_rows_of_all_agents() -> None:
+    settings, environment = assemble.resolve({"system": "dqn", "env": "toy:team", "layout": "anakin"})
+    probed = probe.Probe(settings, environment, jax.devices()[:1], capacity=2048)
+    # As many rows as a probe needs at least, for each of 10 environments × 3 agents.
+    assert probed.parts.settings["replay.capacity"] == 30 * probe._ROWS_PER_COLUMN
+    probed.close()
+
+
 @pytest.mark.slow
 def test_options_are_measured_in_turns_and_one_that_cannot_be_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_layout, "_SLICE_S", 0.01)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, errors, parallel, types
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble as assembles
@@ -69,6 +69,12 @@ def test_a_number_from_an_environment_is_named_and_reaches_no_checkpoint(
     assert_all_checkpoints_are_finite(tmp_path)
     broken = jaxrl_dist.replay_failure(tmp_path)
     assert not np.isfinite(np.concatenate([np.ravel(value) for value in broken.values()])).all()
+
+
+def test_the_environment_of_an_agent_s_row_is_named(small: Any) -> None:
+    parts = small("ppo", "toy:team", 1, {}).parts
+    told = guard._describe(parts, parallel.Failure(2, None, parallel.BadRow("reward", 0, 7, 3)))
+    assert "the reward of toy:team, environment 2 of seed 0" in told
 
 
 @pytest.mark.slow

@@ -224,7 +224,7 @@ def test_the_loop_of_the_docs_plays_an_episode(
 
 
 def test_a_run_of_a_fleet_is_loaded_without_one() -> None:
-    """Where its parts are built again nothing is played by Ray, which need not be there."""
+    """Nothing is played by Ray there, which need not be installed."""
     flags = {"system": "ppo", "env": ENV, "layout": "sebulba", "layout.fleet": "auto", "layout.fleet_spares": 3}
     saved = catalogue.resolved(flags, "classic")
     here = policy._devices(saved, 1)

@@ -384,3 +384,15 @@ def test_a_run_says_what_it_is_too_short_for(name: str) -> None:
     run = conftest.Small("dqn", "gymnax:CartPole-v1", 1, {**own, "agent.epsilon_fraction": 0.9, **settings})
     said = list(session._too_short(run.parts, run.state))
     assert len(said) == bool(words) and all(word in said[0] for word in words)
+
+
+def test_a_resume_keeps_evaluations_up_to_the_last_that_counted(
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    settings = {"log.interval_steps": 128, "evaluation.interval_steps": 256, "evaluation.episodes": 2}
+    with monkeypatch.context() as patch:
+        assert train(stop=stop_at(patch, 640), **settings).summary["env_steps"] == 640
+    kept, cut = [], metrics.truncate_after
+    monkeypatch.setattr(metrics, "truncate_after", lambda folder, *steps: (kept.append(steps), cut(folder, *steps)))
+    train(**settings)
+    assert kept == [(640, 512)]
