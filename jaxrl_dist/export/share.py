@@ -3,6 +3,7 @@
 A folder that was received is a run folder like any other, and docs/trust.md holds for it.
 """
 
+import functools
 import importlib
 import json
 import pathlib
@@ -80,14 +81,10 @@ def pack(run: pathlib.Path, out: pathlib.Path) -> list[str]:
         if is_path and entry["value"]:
             entry["value"] = pathlib.PurePath(str(entry["value"])).name
     folders.write_json(out / "config.json", config)
-    found = {slot: checkpoint.find(run / "checkpoints", slot) for slot in ("latest", "best")}
-    if found["latest"] is None:
-        raise errors.UsageError(f"{run} holds no parameters yet")
-    for path in filter(None, found.values()):
-        checkpoint.verify(path)
-        for one in sorted(path.rglob("*")):
-            if one.is_file():
-                _copy(one, run, out / "checkpoints" / path.name / one.relative_to(path))
+    for slot in ("latest", "best"):
+        copy = functools.partial(_copy_slot, run, out / "checkpoints" / slot)
+        if checkpoint.read_slot(run / "checkpoints", slot, copy) is None and slot == "latest":
+            raise errors.UsageError(f"{run} holds no parameters yet")
     films = sorted(path for path in (run / "videos").glob("*") if path.suffix in _FILMS)
     for path in (*(run / name for name in _FILES), *films):
         if path.is_file():
@@ -183,6 +180,16 @@ def _remove(path: pathlib.Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _copy_slot(run: pathlib.Path, out: pathlib.Path, path: pathlib.Path) -> int:
+    """Copies a checkpoint of the run into a folder, in the place of what a try before left there; counts its files."""
+    checkpoint.verify(path)
+    shutil.rmtree(out, ignore_errors=True)
+    copied = sorted(one for one in path.rglob("*") if one.is_file())
+    for one in copied:
+        _copy(one, run, out / one.relative_to(path))
+    return len(copied)
 
 
 def _copy(path: pathlib.Path, run: pathlib.Path, out: pathlib.Path) -> None:

@@ -22,7 +22,7 @@ _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
 # Ends the origin of a value that took the place of atoms.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
-# Large pictures with real actions are of the family that their actions say, whose networks are for a few numbers.
+# Large pictures with real actions, or of floats, are of families whose networks are for a few numbers.
 _CONVOLUTIONS: dict[str, Any] = {_TORSO: "nature_cnn", "network.hidden_sizes": (512,), "network.activation": "relu"}
 # Ends the origin of a size that took the place of one for environments of one agent, before the number of agents.
 _OF_AGENTS = "fitted to agents of an environment="
@@ -54,8 +54,7 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
 
     Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
     these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. Large
-    pictures get the convolutions of Atari's networks where actions are real. Each agent of an environment adds rows to
-    a replay.
+    pictures get the convolutions of Atari's networks. Each agent of an environment adds rows to a replay.
 
     Args:
         found: settings of a system, with origins.
@@ -69,10 +68,9 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
     """
     found = found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
     found = _of_agents(found, spec.num_agents)
-    is_real = isinstance(spec.action, types.BoxSpace)
     shapes = [leaf.shape for leaf in types.named_leaves(spec.observation).values()]
     is_large = any(torsos.takes(_CONVOLUTIONS[_TORSO], shape) for shape in shapes)
-    return _of_pictures(found) if is_real and is_large else found
+    return _of_pictures(found) if is_large else found
 
 
 def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:

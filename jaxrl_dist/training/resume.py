@@ -132,11 +132,11 @@ def load_params(folder: pathlib.Path, slot: str, template: types.Params) -> tupl
         ValueError: there are none, or their shapes differ from the template's.
         checkpoint.CheckpointError: they are corrupt.
     """
-    path = checkpoint.find(folder / "checkpoints", slot)
-    if path is None:
+    found = checkpoint.read_slot(folder / "checkpoints", slot, lambda path: checkpoint.restore(path, template))
+    if found is None:
         raise ValueError(f"{folder} holds no {slot} parameters")
-    params, meta = checkpoint.restore(path, template)
-    checkpoint.check_meta(path, meta, {"env_steps": files.COUNT})
+    params, meta = found
+    checkpoint.check_meta(folder / "checkpoints" / slot, meta, {"env_steps": files.COUNT})
     return params, meta
 
 

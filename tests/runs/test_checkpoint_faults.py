@@ -164,6 +164,44 @@ def test_a_replacement_cut_short_leaves_a_whole_best(
     assert is_new == (killed_at >= 2)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_slot_that_is_replaced_while_it_is_read_is_read_again(tmp_path: pathlib.Path, fails: bool) -> None:
+    checkpoint.save(tmp_path, "best", checkpoints.small(0), {"save": 0})
+    saves = 0
+
+    def read(path: pathlib.Path) -> Any:
+        nonlocal saves
+        began = checkpoint.read_meta(path)
+        if saves < 2:
+            saves += 1
+            checkpoint.save(tmp_path, "best", checkpoints.small(saves), {"save": saves})
+            if fails:
+                raise FileNotFoundError(path)
+        return began
+
+    assert checkpoint.read_slot(tmp_path, "best", read) == {"save": 2} and saves == 2
+    assert checkpoint.read_slot(tmp_path, "latest", read) is None
+
+
+def test_a_slot_that_is_always_replaced_is_given_up(tmp_path: pathlib.Path) -> None:
+    checkpoint.save(tmp_path, "best", checkpoints.small(0), {})
+    with pytest.raises(errors.CheckpointError, match="best"):
+        checkpoint.read_slot(tmp_path, "best", lambda path: checkpoint.save(tmp_path, "best", checkpoints.small(0), {}))
+
+
+def test_a_slot_that_stays_and_is_corrupt_is_read_once(tmp_path: pathlib.Path) -> None:
+    flip(checkpoint.save(tmp_path, "best", checkpoints.small(0), {}))
+    paths = []
+
+    def read(path: pathlib.Path) -> None:
+        paths.append(path)
+        checkpoint.verify(path)
+
+    with pytest.raises(errors.CheckpointError, match="other bytes"):
+        checkpoint.read_slot(tmp_path, "best", read)
+    assert paths == [tmp_path / "best"]
+
+
 def moved(path: pathlib.Path, elsewhere: pathlib.Path) -> pathlib.Path:
     """Moves a checkpoint, such as to another disk, and leaves a link in its place; returns where it went."""
     elsewhere.mkdir(exist_ok=True)

@@ -192,7 +192,7 @@ PICTURES: dict[str, tuple[dict[str, str], Any, types.ActionSpace, dict[str, Any]
     "beside numbers": ({}, {"eye": PIXELS, "joints": jax.ShapeDtypeStruct((4,), jnp.float32)}, REALS, CONVOLUTIONS),
     "numbers": ({}, jax.ShapeDtypeStruct((4,), jnp.float32), REALS, {}),
     "small pictures": ({}, jax.ShapeDtypeStruct((8, 8, 3), jnp.uint8), REALS, {}),
-    "choices": ({}, PIXELS, types.DiscreteSpace(3), {}),
+    "choices": ({}, jax.ShapeDtypeStruct((96, 96, 3), jnp.float32), types.DiscreteSpace(3), CONVOLUTIONS),
     "torso given": ({"network.torso": "mlp"}, PIXELS, REALS, {}),
     "sizes given": ({"network.hidden_sizes": "32"}, PIXELS, REALS, {**CONVOLUTIONS, "network.hidden_sizes": (32,)}),
 }
@@ -200,7 +200,7 @@ PICTURES: dict[str, tuple[dict[str, str], Any, types.ActionSpace, dict[str, Any]
 
 @pytest.mark.parametrize("system", ["ppo", "sac"])
 @pytest.mark.parametrize("case", PICTURES)
-def test_pictures_pass_convolutions_where_actions_are_real(case: str, system: str) -> None:
+def test_large_pictures_pass_convolutions(case: str, system: str) -> None:
     flags, observation, action, wanted = PICTURES[case]
     found = catalogue.resolved({"system": system, **flags}, "continuous")
     fitted = fitting.fit_to_task(found, types.EnvironmentSpec("mine:task", observation, action, "continuous"))

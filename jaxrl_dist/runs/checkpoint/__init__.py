@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from jaxrl_dist.settings import setting
 
 verify = manifest.verify
 Path = str | os.PathLike[str]
+T = TypeVar("T")
 _STEP = re.compile(r"step_\d{12,}")
 _SLOT = re.compile(r"[a-z][a-z_]*")
 _ARRAYS, _CONTENTS = "arrays", "contents.json"
@@ -37,6 +38,8 @@ _ARRAYS, _CONTENTS = "arrays", "contents.json"
 _NEW, _OLD, _TRASH, _CORRUPT = ".new-", ".old-", ".trash-", "corrupt_"
 # File in a folder until its first step: tells a run that was killed before that from one that has lost its steps.
 _UNSAVED = ".unsaved"
+# A slot that is replaced so many times in a row while it is read is given up.
+_READS = 5
 # So long the processes of a run wait for one whose folder is slow, or away.
 _WRITE_WITHIN_S = 1800.0
 
@@ -255,6 +258,44 @@ def find(folder: Path, name: int | str) -> pathlib.Path | None:
     # The path is tried twice, since a running trainer may finish its replacement in between.
     candidates = (path, path.with_name(_OLD + path.name), path)
     return next((candidate for candidate in candidates if candidate.is_dir()), None)
+
+
+def read_slot(folder: Path, name: str, read: Callable[[pathlib.Path], T]) -> T | None:
+    """Reads a slot, and reads it again if a running trainer has replaced it meanwhile.
+
+    Args:
+        folder: folder of the checkpoints.
+        name: of the slot.
+        read: (path) reads it.
+
+    Returns:
+        What `read` returns, or None if there is no such slot.
+
+    Raises:
+        CheckpointError: it is replaced again and again. What `read` raises passes through if the slot stayed.
+    """
+    for _ in range(_READS):
+        path = find(folder, name)
+        if path is None:
+            return None
+        began = _identity(path)
+        try:
+            found = read(path)
+        except (OSError, errors.CheckpointError):
+            if _identity(path) == began:
+                raise
+        else:
+            if _identity(path) == began:
+                return found
+    raise errors.CheckpointError(f"{pathlib.Path(folder) / name}: it is replaced while it is read; try again")
+
+
+def _identity(path: pathlib.Path) -> int | None:
+    """Returns a number that no other folder has which is there at the same time, None if this one is gone."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def begin(folder: Path) -> None:
