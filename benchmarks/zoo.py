@@ -37,6 +37,29 @@ ROWS = (
     *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
     *("ppo/reacher", "ppo/mujoco_ant"),
 )
+# What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says
+# where.
+PUBLISHED: Mapping[str, str] = {
+    "ppo/acrobot": "-86.4 ± 1.3, CleanRL",
+    "a2c/acrobot": "-83.4 ± 17, Zoo",
+    "dqn/acrobot": "-91.5 ± 7.2, CleanRL",
+    "ppo/pendulum": "-172 ± 104 (100k), Zoo",
+    "ppo/mountain_car_continuous": "88.3 ± 2.6 (20k), Zoo",
+    "ppo/lunar_lander": "242 ± 32, Zoo",
+    "ppo/bipedal_walker": "288 ± 2 (5M), Zoo",
+    "ppo/asterix": "15 (10M), gymnax",
+    "ppo/freeway": "58 (10M), gymnax",
+    "ppo/space_invaders": "131 (10M), gymnax",
+    "ppo/four_rooms": "1 (200k), gymnax",
+    "ppo/discounting_chain": "1.1 (150k), gymnax",
+    "ppo/inverted_pendulum": "963 ± 22, CleanRL",
+    "ppo/inverted_double_pendulum": "9231 ± 270, Tianshou",
+    "ppo/hopper": "2383 ± 272, CleanRL",
+    "ppo/walker2d": "2288 ± 572, CleanRL",
+    "ppo/reacher": "-4.1 ± 0.3, Tianshou",
+    "ppo/swimmer": "66.7 ± 99, Tianshou",
+    "ppo/mujoco_ant": "3258 ± 1079, Tianshou; 1327 ± 452, Zoo",
+}
 
 
 def train(name: str) -> dict[str, Any]:
@@ -80,13 +103,14 @@ def scored(row: Mapping[str, Any]) -> str:
 def table() -> str:
     """Returns the lines of the table of all rows."""
     lines = [
-        "| preset | task | steps | return, IQM [95 %] | lowest seed | minutes | commit |",
-        "|---|---|---|---|---|---|---|",
+        "| preset | task | steps | return, IQM [95 %] | lowest seed | minutes | published | commit |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in jsonl.read(TABLE).items():
         task = presets.load(name, catalogue.PRESETS).settings["env"].value
         cells = (f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row), f"{min(row['returns']):.4g}")
-        lines.append("| " + " | ".join((*cells, f"{row['wall_s'] / 60:.1f}", row["commit"][:7])) + " |")
+        cells = *cells, f"{row['wall_s'] / 60:.1f}", PUBLISHED.get(name, "–"), row["commit"][:7]
+        lines.append("| " + " | ".join(cells) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 
 

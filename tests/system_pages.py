@@ -293,7 +293,7 @@ def _zoo(name: str) -> Iterator[Result]:
     section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n### A zoo\n")[2]
     if "| preset |" not in section.partition("\n### ")[0]:
         return
-    for preset, task, steps, scored, lowest, minutes, _ in rows("A zoo"):
+    for preset, task, steps, scored, lowest, minutes, *_ in rows("A zoo"):
         if preset.strip("`").partition("/")[0] == name:
             yield Result("`zoo`", task, "5", steps, scored, lowest, f"preset {preset}", minutes)
 

@@ -24,6 +24,7 @@ def zoo(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_every_row_is_a_preset_of_one_task(zoo: Any) -> None:
     assert len(set(zoo.ROWS)) == len(zoo.ROWS) and set(zoo.ROWS) <= set(catalogue.preset_names())
     assert zoo.reference_name("ppo/lunar_lander") == "lunar_lander_ppo"
+    assert set(zoo.PUBLISHED) <= set(zoo.ROWS)
 
 
 def test_what_was_measured_stands_everywhere(zoo: Any) -> None:
@@ -50,7 +51,7 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
     monkeypatch.setattr(zoo.catalogue, "PRESETS", tmp_path / "presets")
     zoo.write()
     # Without the lowest and the highest: (90 + 85 + 80) / 3.
-    wanted = "| `ppo/acrobot` | `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 1.5 | 0123456 |"
+    wanted = "| `ppo/acrobot` | `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 1.5 | −86.4 ± 1.3, CleanRL | 0123456 |"
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.startswith(f"before\n{start}\n| preset |") and text.endswith(f"\n{end}after\n") and "old" not in text
     assert wanted in text
