@@ -14,7 +14,7 @@ from fakes import written_runs
 import jaxrl_dist
 from jaxrl_dist import errors
 from jaxrl_dist.export import share
-from jaxrl_dist.runs import view
+from jaxrl_dist.runs import checkpoint, view
 from jaxrl_dist.training import policy
 
 
@@ -45,6 +45,38 @@ def test_a_shared_folder_is_a_run_without_what_is_private(run: pathlib.Path, tmp
         "run": ""
     }
     assert jaxrl_dist.load(folder, "best", seed_index=1).env_steps <= view.read(run).env_steps
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_parameters_that_are_replaced_while_they_are_shared_are_those_of_one_save(
+    run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    origin = shutil.copytree(run, tmp_path / "mine")
+    slot, copy = origin / "checkpoints" / "latest", share._copy
+    copies = 0
+
+    def replacing(path: pathlib.Path, origin: pathlib.Path, out: pathlib.Path) -> None:
+        nonlocal copies
+        copies += 1
+        copy(path, origin, out)
+        if copies == 1:
+            # Stands for a file that the next save does not have.
+            (out.parent / "left.bin").write_bytes(b"1")
+            shutil.copytree(run / "checkpoints" / "best", slot.with_name("next"))
+            if is_moved:
+                slot.rename(slot.with_name(".old-latest"))
+            else:
+                shutil.rmtree(slot)
+            slot.with_name("next").rename(slot)
+
+    monkeypatch.setattr(share, "_copy", replacing)
+    share.share(origin, str(tmp_path / "theirs"))
+    shared = tmp_path / "theirs" / "checkpoints"
+    assert {path.name for path in shared.iterdir()} == {"latest", "best"}
+    for name in ("latest", "best"):
+        checkpoint.verify(shared / name)
+        wanted = (run / "checkpoints" / "best" / "manifest.json").read_bytes()
+        assert (shared / name / "manifest.json").read_bytes() == wanted
 
 
 def test_the_command_shares_and_shares_again(
