@@ -35,7 +35,8 @@ ROWS = (
     *("ppo/asterix", "ppo/freeway", "ppo/space_invaders", "pqn/breakout", "pqn/asterix", "pqn/space_invaders"),
     *("ppo/four_rooms", "ppo/discounting_chain"),
     *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
-    *("ppo/reacher", "ppo/mujoco_ant"),
+    *("ppo/reacher", "ppo/mujoco_ant", "a2c/lunar_lander", "impala/lunar_lander"),
+    "pqn/lunar_lander",
 )
 # What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says
 # where.

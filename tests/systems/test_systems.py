@@ -217,14 +217,15 @@ def test_settings_of_an_older_run_are_read_by_their_names_of_today(system: str, 
 
 
 def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
-    """Of the long tasks PPO takes horizons of their own, and all else of classic control; A2C takes that whole."""
-    long, classic = (catalogue.resolved({"system": "ppo"}, family) for family in ("long", "classic"))
-    for name, (value, _) in systems.SYSTEMS["ppo"].families["long"].items():
-        assert long[name] == value and long.origins[name].startswith("family long: ")
-    assert long["network.activation"] == classic["network.activation"] == "tanh"
-    assert long.origins["network.activation"].startswith("family classic: ")
-    long, classic = (catalogue.resolved({"system": "a2c"}, family) for family in ("long", "classic"))
-    assert "long" not in systems.SYSTEMS["a2c"].families and dict(long.settings) == dict(classic.settings)
+    """On long tasks PPO, A2C and IMPALA have their own horizons and the rest of classic control, DQN has it whole."""
+    for system in ("ppo", "a2c", "impala"):
+        long, classic = (catalogue.resolved({"system": system}, family) for family in ("long", "classic"))
+        for name, (value, _) in systems.SYSTEMS[system].families["long"].items():
+            assert long[name] == value and long.origins[name].startswith("family long: ")
+        assert long["network.activation"] == classic["network.activation"] == "tanh"
+        assert long.origins["network.activation"].startswith("family classic: ")
+    long, classic = (catalogue.resolved({"system": "dqn"}, family) for family in ("long", "classic"))
+    assert "long" not in systems.SYSTEMS["dqn"].families and dict(long.settings) == dict(classic.settings)
     for name in ("alphazero", "muzero"):
         board, images = (catalogue.resolved({"system": name}, family) for family in ("board", "minatar"))
         assert (board["agent.rescale_values"], board["agent.value_bound"], board["agent.discount"]) == (False, 0.5, 1.0)
