@@ -1,10 +1,10 @@
 """Judges defaults on tasks that nobody tuned for: `python benchmarks/unseen.py [--rows=ppo/] [--minutes=60]`.
 
 Values of families come from papers, other projects, and runs on CartPole, Catch, Pendulum, DeepSea, MemoryChain,
-MinAtar Breakout, LunarLander and HalfCheetah. Here each system plays other tasks by the values that it has there
-without a flag, five seeds in one program, or one after the other where the layout trains one at a time; beside it, the
-same agents by the defaults of Stable-Baselines3, and by PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are
-not run again; the end writes the tables of all rows into docs/results.md.
+MinAtar Breakout and Freeway, LunarLander and HalfCheetah. Here each system plays other tasks by the values that it has
+there without a flag, five seeds in one program, or one after the other where the layout trains one at a time; beside
+it, the same agents by the defaults of Stable-Baselines3, and by PureJaxRL's where they are not ours. Rows of
+`unseen.jsonl` are not run again; the end writes the tables of all rows into docs/results.md.
 """
 
 import pathlib
