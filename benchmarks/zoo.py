@@ -36,7 +36,7 @@ ROWS = (
     *("ppo/four_rooms", "ppo/discounting_chain"),
     *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
     *("ppo/reacher", "ppo/mujoco_ant", "a2c/lunar_lander", "impala/lunar_lander"),
-    "pqn/lunar_lander",
+    *("pqn/lunar_lander", "dqn/lunar_lander"),
 )
 # What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says
 # where.
@@ -47,6 +47,8 @@ PUBLISHED: Mapping[str, str] = {
     "ppo/pendulum": "-172 ± 104 (100k), Zoo",
     "ppo/mountain_car_continuous": "88.3 ± 2.6 (20k), Zoo",
     "ppo/lunar_lander": "242 ± 32, Zoo",
+    "a2c/lunar_lander": "156 ± 80 (200k), Zoo",
+    "dqn/lunar_lander": "154 ± 79 (100k), Zoo",
     "ppo/bipedal_walker": "288 ± 2 (5M), Zoo",
     "ppo/asterix": "15 (10M), gymnax",
     "ppo/freeway": "58 (10M), gymnax",

@@ -217,21 +217,40 @@ def test_settings_of_an_older_run_are_read_by_their_names_of_today(system: str, 
 
 
 def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
-    """On long tasks PPO, A2C and IMPALA have their own horizons and the rest of classic control, DQN has it whole."""
-    for system in ("ppo", "a2c", "impala"):
+    """Some systems have values of their own for long tasks, and the rest of classic control; Rainbow has it whole."""
+    for system in ("ppo", "a2c", "impala", "dqn"):
         long, classic = (catalogue.resolved({"system": system}, family) for family in ("long", "classic"))
         for name, (value, _) in systems.SYSTEMS[system].families["long"].items():
             assert long[name] == value and long.origins[name].startswith("family long: ")
-        assert long["network.activation"] == classic["network.activation"] == "tanh"
+        assert long["network.activation"] == classic["network.activation"] != ""
         assert long.origins["network.activation"].startswith("family classic: ")
-    long, classic = (catalogue.resolved({"system": "dqn"}, family) for family in ("long", "classic"))
-    assert "long" not in systems.SYSTEMS["dqn"].families and dict(long.settings) == dict(classic.settings)
+    long, classic = (catalogue.resolved({"system": "rainbow"}, family) for family in ("long", "classic"))
+    assert "long" not in systems.SYSTEMS["rainbow"].families and dict(long.settings) == dict(classic.settings)
     for name in ("alphazero", "muzero"):
         board, images = (catalogue.resolved({"system": name}, family) for family in ("board", "minatar"))
         assert (board["agent.rescale_values"], board["agent.value_bound"], board["agent.discount"]) == (False, 0.5, 1.0)
         assert images["agent.rescale_values"] and board["replay.capacity"] == images["replay.capacity"]
     waits = systems.SYSTEMS["dqn"].settings_in("async_gradient", "classic")
     assert waits and systems.SYSTEMS["dqn"].settings_in("async_gradient", "long") == waits
+
+
+# Settings of a paper's rule, which families of small tasks have values of their own for.
+OF_PAPERS = (
+    *("learner.optimizer", "learner.learning_rate", "learner.epsilon", "learner.decay", "learner.momentum"),
+    *("learner.max_grad_norm", "learner.anneal", "learner.reduction", "learner.epochs", "learner.target_period"),
+    *("agent.discount", "agent.entropy_cost", "agent.reward_scale", "network.layer_norm"),
+)
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.preset_names() if name.endswith("/paper")])
+def test_no_family_changes_a_paper_s_rule(name: str) -> None:
+    system = name.partition("/")[0]
+    paper = catalogue.resolved({"system": system}, "")
+    for family in ("classic", "long", "minatar"):
+        found = catalogue.resolved({"system": system, "preset": name}, family)
+        for rule in OF_PAPERS:
+            is_of_preset = found.origins.get(rule, "").startswith("preset ")
+            assert is_of_preset or found.settings.get(rule) == paper.settings.get(rule), (family, rule)
 
 
 # Two play on the device alone, where no task of Atari is; Dreamer's own values are those that its paper has there, too.
