@@ -48,7 +48,7 @@ _DQN_CLASSIC = {
 }
 
 # Above those of classic control, whose squared errors are too large where returns are in the hundreds: without the two
-# clips the same values end at −119 on LunarLander after 200k steps, with them at 263.
+# clips one seed ends at −119 on LunarLander after 200k steps, with them at 263.
 _DQN_LONG = {
     **cited(
         _ZOO,
