@@ -111,8 +111,10 @@ def table() -> str:
     ]
     for name, row in jsonl.read(TABLE).items():
         task = presets.load(name, catalogue.PRESETS).settings["env"].value
-        cells = (f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row), f"{min(row['returns']):.4g}")
-        cells = *cells, f"{row['wall_s'] / 60:.1f}", PUBLISHED.get(name, "–"), row["commit"][:7]
+        cells = (
+            *(f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row), f"{min(row['returns']):.4g}"),
+            *(f"{row['wall_s'] / 60:.1f}", PUBLISHED.get(name, "–"), row["commit"][:7]),
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 

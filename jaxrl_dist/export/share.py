@@ -182,14 +182,14 @@ def _remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _copy_slot(run: pathlib.Path, out: pathlib.Path, path: pathlib.Path) -> int:
-    """Copies a checkpoint of the run into a folder, in the place of what a try before left there; counts its files."""
+def _copy_slot(run: pathlib.Path, out: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
+    """Copies a checkpoint of the run to a folder, which it returns, in the place of what a try before left there."""
     checkpoint.verify(path)
     shutil.rmtree(out, ignore_errors=True)
-    copied = sorted(one for one in path.rglob("*") if one.is_file())
-    for one in copied:
-        _copy(one, run, out / one.relative_to(path))
-    return len(copied)
+    for one in sorted(path.rglob("*")):
+        if one.is_file():
+            _copy(one, run, out / one.relative_to(path))
+    return out
 
 
 def _copy(path: pathlib.Path, run: pathlib.Path, out: pathlib.Path) -> None:

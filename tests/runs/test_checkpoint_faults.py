@@ -183,6 +183,15 @@ def test_a_slot_that_is_replaced_while_it_is_read_is_read_again(tmp_path: pathli
     assert checkpoint.read_slot(tmp_path, "latest", read) is None
 
 
+def test_a_slot_that_goes_before_it_is_read_is_looked_for_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint.save(tmp_path, "best", checkpoints.small(0), {"save": 0})
+    found = iter((tmp_path / ".old-best", tmp_path / "best"))
+    monkeypatch.setattr(checkpoint, "find", lambda folder, name: next(found))
+    assert checkpoint.read_slot(tmp_path, "best", checkpoint.read_meta) == {"save": 0}
+
+
 def test_a_slot_that_is_always_replaced_is_given_up(tmp_path: pathlib.Path) -> None:
     checkpoint.save(tmp_path, "best", checkpoints.small(0), {})
     with pytest.raises(errors.CheckpointError, match="best"):

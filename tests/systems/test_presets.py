@@ -141,8 +141,10 @@ def test_a_preset_without_a_task_is_named_after_its_paper(tmp_path: pathlib.Path
 def specs_of(row: systems.System) -> list[types.EnvironmentSpec]:
     """Returns a spec for each family that a system has settings for, and each kind of actions there is in it."""
     shapes = {
-        **{"minatar": ((10, 10, 4), jnp.float32), "atari": ((84, 84, 1), jnp.uint8)},
-        **dict.fromkeys(("classic", "long"), ((4,), jnp.float32)),
+        "minatar": ((10, 10, 4), jnp.float32),
+        "atari": ((84, 84, 1), jnp.uint8),
+        "classic": ((4,), jnp.float32),
+        "long": ((4,), jnp.float32),
     }
     found = []
     for family in row.families:

@@ -218,11 +218,11 @@ def test_settings_of_an_older_run_are_read_by_their_names_of_today(system: str, 
 
 def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
     """Some systems have values of their own for long tasks, and the rest of classic control; Rainbow has it whole."""
-    for system in ("ppo", "a2c", "impala", "dqn"):
+    for system, activation in {"ppo": "tanh", "a2c": "tanh", "impala": "tanh", "dqn": "relu"}.items():
         long, classic = (catalogue.resolved({"system": system}, family) for family in ("long", "classic"))
         for name, (value, _) in systems.SYSTEMS[system].families["long"].items():
             assert long[name] == value and long.origins[name].startswith("family long: ")
-        assert long["network.activation"] == classic["network.activation"] != ""
+        assert long["network.activation"] == classic["network.activation"] == activation
         assert long.origins["network.activation"].startswith("family classic: ")
     long, classic = (catalogue.resolved({"system": "rainbow"}, family) for family in ("long", "classic"))
     assert "long" not in systems.SYSTEMS["rainbow"].families and dict(long.settings) == dict(classic.settings)

@@ -282,16 +282,21 @@ def read_slot(folder: Path, name: str, read: Callable[[pathlib.Path], T]) -> T |
         try:
             found = read(path)
         except (OSError, errors.CheckpointError):
-            if _identity(path) == began:
+            if _is_still(path, began):
                 raise
         else:
-            if _identity(path) == began:
+            if _is_still(path, began):
                 return found
     raise errors.CheckpointError(f"{pathlib.Path(folder) / name}: it is replaced while it is read; try again")
 
 
+def _is_still(path: pathlib.Path, identity: int | None) -> bool:
+    """Says whether the folder at a path is there, and is the one that was there before."""
+    return identity is not None and _identity(path) == identity
+
+
 def _identity(path: pathlib.Path) -> int | None:
-    """Returns a number that no other folder has which is there at the same time, None if this one is gone."""
+    """Returns the number of a folder, which no other one has as long as this one is there; None if it is gone."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:
