@@ -2,8 +2,9 @@
 
 `python benchmarks/bodies.py [--tasks=ant,humanoid] [--sizes=256,1024,…] [--rounds=5]` trains `gpu_sim` on each task by
 number of bodies, until memory is full, and steps as many with random actions alone. It prints one line per size; sizes
-in `bodies.jsonl` are not measured again. Without a GPU every row says so; `--device=any --sizes=64 --rounds=1
---updates=1` tries the command on a CPU.
+in `bodies.jsonl` are not measured again. With `--starts=8` so many programs compile at once and share the memory; one
+at a time is timed. Without a GPU every row says so; `--device=any --sizes=64 --rounds=1 --updates=1` tries the command
+on a CPU.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import pathlib
 import statistics
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pairs
@@ -37,37 +39,47 @@ def main(arguments: list[str]) -> int:
         return 0
     known = _read(options.out / "bodies.jsonl")
     for task in options.tasks:
+        missing = [size for size in options.sizes if (task, options.backend, size, device) not in known]
+        sides = [side for size in missing for side in _find_sides(task, size, options)]
+        workers = pairs.in_turn(sides, options.starts, options.timeout_s)
         for size in options.sizes:
             record = known.get((task, options.backend, size, device))
             if record is None:
                 record = {"task": task, "backend": options.backend, "size": size, "device": device}
-                record |= _measure(task, size, options)
+                record |= _measure(workers, options)
                 pairs.append_record(options.out / "bodies.jsonl", {**record, "machine": pairs.machine()})
             print(_line(record), flush=True)
             if "not_measured" in record:
                 break
+        workers.close()
     return 0
 
 
-def _measure(task: str, size: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Trains and steps one after the other, so that each has the memory to itself."""
+def _find_sides(task: str, size: int, options: argparse.Namespace) -> tuple[pairs.Side, pairs.Side]:
+    """Returns who trains, and who steps with random actions alone."""
     chunk = f"--chunk_steps={size * UNROLL * options.updates}"
     training = ("--system=gpu_sim", f"--env=brax:{task}", f"--env.params.backend={options.backend}")
     training += (f"--env.num_envs={size}", f"--layout.unroll_length={UNROLL}", chunk)
     alone = (f"--env={task}", f"--backend={options.backend}", f"--num_envs={size}", chunk)
+    return run.find_side("ours", training, options), run.find_side("raw_bodies", alone, options)
+
+
+def _measure(workers: Iterator[pairs.Worker | pairs.WorkerError], options: argparse.Namespace) -> dict[str, Any]:
+    """Times the next two workers one after the other."""
     try:
-        trained = _run("ours", training, options)
-        stepped = _run("raw_bodies", alone, options)
+        trained = _time(next(workers), options)
+        stepped = _time(next(workers), options)
     except pairs.WorkerError as error:
         return {"not_measured": " ".join(str(error).split())[:300]}
     return {"trained": trained, "stepped": stepped}
 
 
-def _run(name: str, flags: tuple[str, ...], options: argparse.Namespace) -> dict[str, Any]:
-    with pairs.Worker(run.find_side(name, flags, options), ready_timeout_s=options.timeout_s) as worker:
-        chunks = [worker.train_chunk(options.timeout_s) for _ in range(options.rounds)]
-        rates = [chunk.steps / chunk.seconds for chunk in chunks]
-        return {"rates": rates, "peak_bytes": worker.peak_bytes(), **worker.ready}
+def _time(worker: pairs.Worker | pairs.WorkerError, options: argparse.Namespace) -> dict[str, Any]:
+    if isinstance(worker, pairs.WorkerError):
+        raise worker
+    chunks = [worker.train_chunk(options.timeout_s) for _ in range(options.rounds)]
+    rates = [chunk.steps / chunk.seconds for chunk in chunks]
+    return {"rates": rates, "peak_bytes": worker.peak_bytes(), **worker.ready}
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -96,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
     parser.add_argument("--rounds", type=int, default=5, help="timed chunks of each side")
     parser.add_argument("--updates", type=int, default=16, help="updates per timed chunk")
+    parser.add_argument("--starts", type=int, default=1, help="programs that compile at once")
     parser.add_argument("--timeout_s", type=float, default=900.0, help="for compiling, and for each chunk")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))

@@ -5,6 +5,7 @@ one side computes at a time: the other waits on its input.
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -190,6 +191,33 @@ class Worker:
         self._errors.seek(0)
         tail = self._errors.read().decode(errors="replace").strip().splitlines()[-5:]
         return "\n  ".join([f"{self._name} {fact}; the end of its standard error:", *(tail or ["(nothing)"])])
+
+
+def in_turn(sides: Sequence[Side], starts: int = 1, ready_timeout_s: float = 600.0) -> Iterator[Worker | WorkerError]:
+    """Starts workers, some at once, so that a machine of many cores compiles their programs side by side.
+
+    Args:
+        starts: workers that compile at once, and that keep their memory until the last of them was used.
+        ready_timeout_s: time that each has to import, compile and warm up.
+
+    Yields:
+        Each worker in the order of the sides, or the error that kept it from starting.
+    """
+
+    def start(side: Side) -> Worker | WorkerError:
+        try:
+            return Worker(side, ready_timeout_s)
+        except WorkerError as error:
+            return error
+
+    for first in range(0, len(sides), starts):
+        with concurrent.futures.ThreadPoolExecutor(starts) as pool:
+            workers = list(pool.map(start, sides[first : first + starts]))
+        with contextlib.ExitStack() as stack:
+            for worker in workers:
+                if not isinstance(worker, WorkerError):
+                    stack.enter_context(worker)
+            yield from workers
 
 
 def compare(

@@ -327,7 +327,7 @@ ROWS = (
         (
             *("--system=ppo", "--env=envpool:Pong-v5", "--env.num_envs=128", "--layout.unroll_length=32"),
             *("--learner.epochs=1", "--learner.minibatches=4"),
-            *_chunk(4096),
+            *_chunk(131072),
         ),
         "raw",
         ("--env=Pong-v5", "--num_envs=128", "--stack_num=1", *_chunk(16384)),

@@ -1,6 +1,7 @@
 """Speed against the number of environments on a GPU: `python benchmarks/scaling.py [--works=cartpole,minatar,ant]`.
 
-Without a GPU every row says so. `--device=any --sizes=64,128 --rounds=1` tries the command on a CPU.
+Without a GPU every row says so. `--device=any --sizes=64,128 --rounds=1` tries the command on a CPU. With `--starts=8`
+so many programs compile at once; one at a time is timed.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 
 import pairs
 import rows
@@ -66,33 +68,43 @@ def main(arguments: list[str]) -> int:
     missing = "no GPU" if options.device == "gpu" and not device.startswith("gpu") else ""
     lines = [HEADER]
     print(HEADER, flush=True)
-    for work in WORKS:
-        if work.name not in works:
-            continue
-        for size in options.sizes or work.sizes:
-            line = _measure(work, size, device, missing, options)
-            lines.append(line)
-            print(line, flush=True)
+    cells = [(work, size) for work in WORKS if work.name in works for size in options.sizes or work.sizes]
+    for line in _measure(cells, device, missing, options):
+        lines.append(line)
+        print(line, flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "scaling.md").write_text("\n".join(lines) + "\n")
     return 0
 
 
-def _measure(work: Work, size: int, device: str, missing: str, options: argparse.Namespace) -> str:
-    """Trains chunks of about 16 updates with `size` environments and returns the line of the table."""
+def _measure(
+    cells: Sequence[tuple[Work, int]], device: str, missing: str, options: argparse.Namespace
+) -> Iterator[str]:
+    """Trains chunks of about 16 updates with so many environments and yields the lines of the table."""
     if missing:
-        return f"| {work.name} | {size} | not measured: {missing} | – | {device} |"
+        for work, size in cells:
+            yield f"| {work.name} | {size} | not measured: {missing} | – | {device} |"
+        return
+    sides = [_find_side(work, size, options) for work, size in cells]
+    for (work, size), started in zip(cells, pairs.in_turn(sides, options.starts), strict=True):
+        try:
+            if isinstance(started, pairs.WorkerError):
+                raise started
+            chunks = [started.train_chunk() for _ in range(options.rounds)]
+            compile_s = started.ready["compile_s"]
+        except pairs.WorkerError as error:
+            reason = " ".join(str(error).split())[:200]
+            yield f"| {work.name} | {size} | not measured: {reason} | – | {device} |"
+            continue
+        rates = [chunk.steps / chunk.seconds for chunk in chunks]
+        record = {"work": work.name, "num_envs": size, "rates": rates, "compile_s": compile_s, "device": device}
+        pairs.append_record(options.out / "scaling.jsonl", {**record, "machine": pairs.machine()})
+        yield f"| {work.name} | {size} | {statistics.median(rates):,.0f} | {compile_s:.1f} s | {device} |"
+
+
+def _find_side(work: Work, size: int, options: argparse.Namespace) -> pairs.Side:
     flags = (*work.ours, f"--env.num_envs={size}", f"--chunk_steps={size * work.rows_per_env * options.updates}")
-    try:
-        with pairs.Worker(run.find_side("ours", flags, options)) as worker:
-            chunks = [worker.train_chunk() for _ in range(options.rounds)]
-            compile_s = worker.ready["compile_s"]
-    except pairs.WorkerError as error:
-        return f"| {work.name} | {size} | not measured: {' '.join(str(error).split())[:200]} | – | {device} |"
-    rates = [chunk.steps / chunk.seconds for chunk in chunks]
-    record = {"work": work.name, "num_envs": size, "rates": rates, "compile_s": compile_s, "device": device}
-    pairs.append_record(options.out / "scaling.jsonl", {**record, "machine": pairs.machine()})
-    return f"| {work.name} | {size} | {statistics.median(rates):,.0f} | {compile_s:.1f} s | {device} |"
+    return run.find_side("ours", flags, options)
 
 
 def find_device(python: str) -> str:
@@ -109,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=16, help="updates per timed chunk")
+    parser.add_argument("--starts", type=int, default=1, help="programs that compile at once")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))

@@ -101,7 +101,9 @@ class Anakin(parallel.Layout):
         self.updates_per_iteration = numerator / denominator if parts.replay.min_rows else 1.0
         self._init = self._program(self._begin, (meshes.PER_SEED,), _CARRIED)
         in_specs, out_specs = (*(meshes.SHARED,) * 5, meshes.PER_SEED, *_CARRIED), (*_CARRIED, meshes.PER_SEED)
-        self.program = self._program(self._train, in_specs, out_specs, donate=(6, 7, 8))
+        # Without a replay the number of updates is known as the program is compiled.
+        loops = parts.replay.keeps_rows
+        self.program = self._program(self._train, in_specs, out_specs, donate=(6, 7, 8), graph_loops=loops)
         self.diagnosis = parallel.Diagnosis(self.template, self.run_again, find_source=self._find_source)
 
     def init(self, keys: Array) -> State:
@@ -128,10 +130,11 @@ class Anakin(parallel.Layout):
         due = (np.int32(began + self._pace.first_ready), np.int32(self._pace.credit(iteration - began)))
         return (*bounds, np.float32(total), *due, state.key, state.learner, state.actors, state.replay)
 
-    def _program(self, function: Any, in_specs: Any, out_specs: Any, donate: Sequence[int] = ()) -> Any:
+    def _program(self, function: Any, in_specs: Any, out_specs: Any, **options: Any) -> Any:
         """Compiles a program of one seed on one device for the mesh."""
         # The outputs' shardings are given, not inferred: they are the next call's inputs, and must not compile anew.
-        return meshes.program(meshes.device_map(function, self.mesh, in_specs, out_specs), self.mesh, out_specs, donate)
+        mapped = meshes.device_map(function, self.mesh, in_specs, out_specs)
+        return meshes.program(mapped, self.mesh, out_specs, **options)
 
     def _begin(self, key: Array) -> Any:
         agent, environment, replay = self._parts.agent, self._parts.environment, self._parts.replay

@@ -135,7 +135,9 @@ def device_map(
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequence[int] = ()) -> Any:
+def program(
+    mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequence[int] = (), *, graph_loops: bool = False
+) -> Any:
     """Compiles a mapped function whose results have fixed shardings, so that they can be fed back as they are.
 
     Args:
@@ -143,6 +145,8 @@ def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequ
         mesh: from `make`.
         out_specs: kinds of the results, a tree prefix.
         donate: indices of arguments that are used up.
+        graph_loops: whether loops become nodes of CUDA graphs on GPUs. It pays where the program itself decides when
+            its loops end, as the host waits for that after every pass; other loops are faster on the host.
 
     Example:
         >>> import jax
@@ -154,15 +158,17 @@ def program(mapped: Callable[..., Any], mesh: Mesh, out_specs: Any, donate: Sequ
         [2. 2.]
     """
     shardings = jax.tree.map(functools.partial(sharding, mesh), out_specs, is_leaf=_is_kind)
-    return jax.jit(mapped, out_shardings=shardings, donate_argnums=tuple(donate), compiler_options=_options(mesh))
+    return jax.jit(
+        mapped, out_shardings=shardings, donate_argnums=tuple(donate), compiler_options=_options(mesh, graph_loops)
+    )
 
 
-def _options(mesh: Mesh) -> Any:
-    """Returns the compiler's options for a mesh: on GPUs loops become nodes of CUDA graphs, which no host drives.
+def _options(mesh: Mesh, graph_loops: bool) -> Any:
+    """Returns the compiler's options for a mesh, with which loops become nodes of CUDA graphs on GPUs.
 
     The list is XLA's own with WHILE and CONVOLUTION; one that the user gives in XLA_FLAGS stays.
     """
-    if mesh.devices.flat[0].platform != "gpu" or _GRAPHS in os.environ.get("XLA_FLAGS", ""):
+    if not graph_loops or mesh.devices.flat[0].platform != "gpu" or _GRAPHS in os.environ.get("XLA_FLAGS", ""):
         return None
     own = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
     return {_GRAPHS: f"{own},WHILE,CONVOLUTION"}

@@ -60,7 +60,7 @@ def make(
     reset = meshes.program(meshes.device_map(reset, mesh, (meshes.SHARED, by_seed), started), mesh, started)
     play_specs = (meshes.SHARED, meshes.SHARED, by_seed, by_seed, by_column)
     play = meshes.device_map(functools.partial(_play, agent, environment), mesh, play_specs, by_column)
-    play = meshes.program(play, mesh, by_column, donate=(4,))
+    play = meshes.program(play, mesh, by_column, donate=(4,), graph_loops=True)
     longest = environment.spec.time_limit or max_steps
 
     def run(

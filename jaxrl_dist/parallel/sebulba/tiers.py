@@ -128,10 +128,15 @@ class Tier(abc.ABC):
 
 
 def program(
-    function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Any, ...], out_specs: Any, donate: Sequence[int] = ()
+    function: Callable[..., Any],
+    mesh: Mesh,
+    in_specs: tuple[Any, ...],
+    out_specs: Any,
+    donate: Sequence[int] = (),
+    **options: Any,
 ) -> Any:
     """Makes the program of a function of one device, over the mesh; see `mesh.device_map` and `mesh.program`."""
-    return meshes.program(meshes.device_map(function, mesh, in_specs, out_specs), mesh, out_specs, donate)
+    return meshes.program(meshes.device_map(function, mesh, in_specs, out_specs), mesh, out_specs, donate, **options)
 
 
 def _init(parts: parallel.LayoutParts, row: types.Step, key: Array) -> tuple[learners.LearnerState, ArrayTree]:
@@ -181,8 +186,10 @@ class DeviceTier(Tier):
         first, again = (learning_steps.make(parts.learner, replay) for replay in (parts.replay, held))
         each = (meshes.UNROLL,) * len(self._unrolls)
         in_specs = (*(meshes.SHARED,) * 2, *(meshes.PER_SEED,) * 2, meshes.COLUMNS, each)
-        self.program = program(functools.partial(_learn, first, False), parts.mesh, in_specs, LEARNED, (3, 4))
-        self.again = program(functools.partial(_learn, again, True), parts.mesh, in_specs, LEARNED)
+        # Without a replay the number of updates is known as the program is compiled.
+        make = functools.partial(program, graph_loops=parts.replay.keeps_rows)
+        self.program = make(functools.partial(_learn, first, False), parts.mesh, in_specs, LEARNED, (3, 4))
+        self.again = make(functools.partial(_learn, again, True), parts.mesh, in_specs, LEARNED)
 
     def init(self, keys: Array) -> tuple[learners.LearnerState, ArrayTree]:
         return self._init(keys)
