@@ -37,6 +37,8 @@ ROWS = (
     *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
     *("ppo/reacher", "ppo/mujoco_ant", "a2c/lunar_lander", "impala/lunar_lander"),
     *("pqn/lunar_lander", "dqn/lunar_lander"),
+    *("impala/asterix", "impala/freeway", "impala/space_invaders"),
+    *("dqn/asterix", "dqn/freeway", "dqn/space_invaders"),
 )
 # What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says
 # where.
