@@ -38,7 +38,7 @@ ROWS = (
     *("ppo/reacher", "ppo/mujoco_ant", "a2c/lunar_lander", "impala/lunar_lander"),
     *("pqn/lunar_lander", "dqn/lunar_lander"),
     *("impala/asterix", "impala/freeway", "impala/space_invaders"),
-    *("dqn/asterix", "dqn/freeway", "dqn/space_invaders"),
+    *("dqn/asterix", "dqn/space_invaders", "ppo/navix_empty", "ppo/navix_doorkey"),
 )
 # What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says
 # where.
