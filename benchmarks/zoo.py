@@ -36,7 +36,7 @@ ROWS = (
     *("ppo/four_rooms", "ppo/discounting_chain"),
     *("ppo/inverted_pendulum", "ppo/inverted_double_pendulum", "ppo/hopper", "ppo/walker2d", "ppo/swimmer"),
     *("ppo/reacher", "ppo/mujoco_ant", "a2c/lunar_lander", "impala/lunar_lander"),
-    *("pqn/lunar_lander", "dqn/lunar_lander"),
+    *("pqn/lunar_lander", "dqn/lunar_lander", "pqn/freeway"),
     *("impala/asterix", "impala/freeway", "impala/space_invaders"),
     *("dqn/asterix", "dqn/space_invaders", "ppo/navix_empty", "ppo/navix_doorkey"),
 )
