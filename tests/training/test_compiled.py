@@ -132,9 +132,15 @@ def test_the_table_has_a_row_for_every_program() -> None:
     assert list(TABLE.read()) == list(TABLE.rows())
 
 
-@pytest.mark.parametrize("name", ["ppo_large", "dqn_large", "rainbow_minatar", "r2d2", "sac"])
-def test_a_program_on_one_gpu_is_one_graph_in_the_table(name: str) -> None:
+@pytest.mark.parametrize("name", ["dqn_large", "rainbow_minatar", "r2d2", "sac"])
+def test_a_program_with_a_replay_is_one_graph_of_a_gpu_in_the_table(name: str) -> None:
     assert TABLE.read()[f"{name}@h200"]["host"] == {"graphs": 1, "kernels": 0, "loops": 0}
+
+
+@pytest.mark.parametrize("name", ["ppo_large", "ppo_lstm", "impala", "vmpo"])
+def test_a_program_without_a_replay_has_its_loops_on_the_host_in_the_table(name: str) -> None:
+    host = TABLE.read()[f"{name}@h200"]["host"]
+    assert host["loops"] >= 2 and host["graphs"] > host["loops"]
 
 
 def _is_installed(target: str) -> bool:
