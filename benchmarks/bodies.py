@@ -8,6 +8,7 @@ on a CPU.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     device = scaling.find_device(options.python)
     print(HEADER, flush=True)
-    if options.device == "gpu" and not device.startswith("gpu"):
+    if scaling.lacks_gpu(options, device):
         for task in options.tasks:
             print(f"| {task} | {options.sizes[0]} … {options.sizes[-1]} | not measured: no GPU |||||| {device} |")
         return 0
@@ -41,17 +42,16 @@ def main(arguments: list[str]) -> int:
     for task in options.tasks:
         missing = [size for size in options.sizes if (task, options.backend, size, device) not in known]
         sides = [side for size in missing for side in _find_sides(task, size, options)]
-        workers = pairs.in_turn(sides, options.starts, options.timeout_s)
-        for size in options.sizes:
-            record = known.get((task, options.backend, size, device))
-            if record is None:
-                record = {"task": task, "backend": options.backend, "size": size, "device": device}
-                record |= _measure(workers, options)
-                pairs.append_record(options.out / "bodies.jsonl", {**record, "machine": pairs.machine()})
-            print(_line(record), flush=True)
-            if "not_measured" in record:
-                break
-        workers.close()
+        with contextlib.closing(pairs.in_turn(sides, options.starts, options.timeout_s)) as workers:
+            for size in options.sizes:
+                record = known.get((task, options.backend, size, device))
+                if record is None:
+                    record = {"task": task, "backend": options.backend, "size": size, "device": device}
+                    record |= _measure(workers, options)
+                    pairs.append_record(options.out / "bodies.jsonl", {**record, "machine": pairs.machine()})
+                print(_line(record), flush=True)
+                if "not_measured" in record:
+                    break
     return 0
 
 
@@ -67,16 +67,14 @@ def _find_sides(task: str, size: int, options: argparse.Namespace) -> tuple[pair
 def _measure(workers: Iterator[pairs.Worker | pairs.WorkerError], options: argparse.Namespace) -> dict[str, Any]:
     """Times the next two workers one after the other."""
     try:
-        trained = _time(next(workers), options)
-        stepped = _time(next(workers), options)
+        trained = _time(pairs.alive(next(workers)), options)
+        stepped = _time(pairs.alive(next(workers)), options)
     except pairs.WorkerError as error:
         return {"not_measured": " ".join(str(error).split())[:300]}
     return {"trained": trained, "stepped": stepped}
 
 
-def _time(worker: pairs.Worker | pairs.WorkerError, options: argparse.Namespace) -> dict[str, Any]:
-    if isinstance(worker, pairs.WorkerError):
-        raise worker
+def _time(worker: pairs.Worker, options: argparse.Namespace) -> dict[str, Any]:
     chunks = [worker.train_chunk(options.timeout_s) for _ in range(options.rounds)]
     rates = [chunk.steps / chunk.seconds for chunk in chunks]
     return {"rates": rates, "peak_bytes": worker.peak_bytes(), **worker.ready}
@@ -101,18 +99,14 @@ def _read(path: pathlib.Path) -> dict[tuple[str, str, int, str], dict[str, Any]]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = scaling.parser(__doc__)
     parser.add_argument("--tasks", type=lambda text: tuple(text.split(",")), default=TASKS)
     parser.add_argument("--sizes", type=lambda text: tuple(int(x) for x in text.split(",")), default=SIZES)
     parser.add_argument("--backend", choices=("generalized", "mjx", "positional", "spring"), default="spring")
-    parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
-    parser.add_argument("--rounds", type=int, default=5, help="timed chunks of each side")
-    parser.add_argument("--updates", type=int, default=16, help="updates per timed chunk")
-    parser.add_argument("--starts", type=int, default=1, help="programs that compile at once")
+    parser.add_argument("--rounds", type=scaling.positive, default=5, help="timed chunks of each side")
+    parser.add_argument("--updates", type=scaling.positive, default=16, help="updates per timed chunk")
+    parser.add_argument("--starts", type=scaling.positive, default=1, help="programs that compile at once")
     parser.add_argument("--timeout_s", type=float, default=900.0, help="for compiling, and for each chunk")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
     return parser
 
 

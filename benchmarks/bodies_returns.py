@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     """Learns and prints; returns the exit code."""
     options = _parser().parse_args(arguments)
     device = scaling.find_device(options.python)
-    if options.device == "gpu" and not device.startswith("gpu"):
+    if scaling.lacks_gpu(options, device):
         print(f"not measured: no GPU ({device})")
         return 0
     marks = " | ".join(f"{minutes} min" for minutes in MARKS_MINUTES)
@@ -96,7 +96,7 @@ def _line(task: str, side: str, curves: list[list[dict[str, float]]]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = scaling.parser(__doc__, "runs/bench/returns")
     parser.add_argument("--tasks", type=lambda text: tuple(text.split(",")), default=tuple(GOALS))
     parser.add_argument("--steps", type=int, default=50_000_000)
     parser.add_argument("--num_envs", type=int, default=4096)
@@ -104,10 +104,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="first seed")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--backend", choices=("generalized", "mjx", "positional", "spring"), default="spring")
-    parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench/returns"))
     return parser
 
 

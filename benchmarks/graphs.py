@@ -1,30 +1,39 @@
 """Loops as nodes of CUDA graphs, beside XLA's own choice and no graphs: `python benchmarks/graphs.py [--works=dqn]`.
 
-On GPUs our programs ask XLA to put whole loops into graphs, which no host drives (`parallel/mesh.py`); by itself it
-puts the body of a loop into one. Four workers of each work take turns on one device: with loops, with those that have
-no convolution, by XLA's own list, and without graphs. Prints steps/s, and how many times as fast the first is as the
-others. A CPU has no graphs: `--device=any --rounds=1` only tries the command.
+On GPUs some of our programs ask XLA to put whole loops into graphs, which no host drives (`parallel/mesh.py`); by
+itself it puts the body of a loop into one. Four workers of each work take turns on one device: with loops, with those
+that have no convolution, by XLA's own list, and without graphs. Prints steps/s, and how many times as fast the first is
+as the others. A CPU has no graphs: `--device=any --rounds=1` only tries the command.
 """
 
 import argparse
+import contextlib
 import itertools
 import pathlib
 import statistics
 import sys
 
-import pairs
-import rows
-import run
-import scaling
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-OWN = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
-FLAG = "--xla_gpu_enable_command_buffer="
-SIDES = {"loops": "", "no convolutions": FLAG + OWN + ",WHILE", "XLA's own": FLAG + OWN, "none": FLAG}
-_LARGE = (*rows.CARTPOLE, *rows.MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
+import pairs  # noqa: E402
+import rows  # noqa: E402
+import run  # noqa: E402
+import scaling  # noqa: E402
+
+from jaxrl_dist.parallel import mesh  # noqa: E402
+
+FLAG = f"--{mesh.GRAPHS}="
+SIDES = {
+    "loops": f"{FLAG}{mesh.OWN_GRAPHS},WHILE,CONVOLUTION",
+    "no convolutions": f"{FLAG}{mesh.OWN_GRAPHS},WHILE",
+    "XLA's own": f"{FLAG}{mesh.OWN_GRAPHS}",
+    "none": FLAG,
+}
 _BREAKOUT = ("--env=gymnax:Breakout-MinAtar",)
 WORKS = {
-    "ppo": (*_LARGE, "--chunk_steps=1048576"),
-    "ppo_small": (*rows.CARTPOLE, *rows.MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--chunk_steps=16384"),
+    "ppo": (*rows.LARGE, "--chunk_steps=1048576"),
+    "ppo_small": (*rows.SMALL, "--chunk_steps=16384"),
     "ppo_lstm": ("--system=ppo", *_BREAKOUT, "--network.core=lstm", "--env.num_envs=1024", "--chunk_steps=1048576"),
     "dqn": ("--system=dqn", "--env=gymnax:CartPole-v1", "--chunk_steps=16384"),
     "rainbow": ("--system=rainbow", *_BREAKOUT, "--chunk_steps=4096"),
@@ -38,7 +47,7 @@ def main(arguments: list[str]) -> int:
     """Measures and prints the table; returns the exit code."""
     options = _parser().parse_args(arguments)
     device = scaling.find_device(options.python)
-    if options.device == "gpu" and not device.startswith("gpu"):
+    if scaling.lacks_gpu(options, device):
         print(f"not measured: no GPU ({device})")
         return 0
     names = list(SIDES)
@@ -46,9 +55,9 @@ def main(arguments: list[str]) -> int:
     columns = ["work", f"{names[0]}, steps/s", *names[1:], *ratios, "compile", "device"]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     sides = [side for name in options.works for side in _find_sides(name, options)]
-    workers = pairs.in_turn(sides, len(SIDES) * options.starts)
-    for name in options.works:
-        print(_measure(name, list(itertools.islice(workers, len(SIDES))), device, options), flush=True)
+    with contextlib.closing(pairs.in_turn(sides, len(SIDES) * options.starts)) as workers:
+        for name in options.works:
+            print(_measure(name, list(itertools.islice(workers, len(SIDES))), device, options), flush=True)
     return 0
 
 
@@ -65,9 +74,9 @@ def _measure(
     try:
         for turn in range(options.rounds):
             for i in range(len(workers))[:: 1 if turn % 2 else -1]:
-                chunk = _alive(workers[i]).train_chunk(options.timeout_s)
+                chunk = pairs.alive(workers[i]).train_chunk(options.timeout_s)
                 rates[i].append(chunk.steps / chunk.seconds)
-        compile_s = " / ".join(f"{_alive(worker).ready['compile_s']:.0f}" for worker in workers)
+        compile_s = " / ".join(f"{pairs.alive(worker).ready['compile_s']:.0f}" for worker in workers)
     except pairs.WorkerError as error:
         return f"| {name} | not measured: {' '.join(str(error).split()).replace('|', '/')[:300]} ||||||||| {device} |"
     record = {"work": name, "rates": dict(zip(SIDES, rates, strict=True)), "device": device}
@@ -78,22 +87,19 @@ def _measure(
     return f"| {' | '.join([name, *speeds, *shown, f'{compile_s} s', device])} |"
 
 
-def _alive(worker: pairs.Worker | pairs.WorkerError) -> pairs.Worker:
-    if isinstance(worker, pairs.WorkerError):
-        raise worker
-    return worker
+def _works(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := [name for name in names if name not in WORKS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]} is not one of {', '.join(WORKS)}")
+    return names
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", type=lambda text: tuple(text.split(",")), default=tuple(WORKS))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--starts", type=int, default=1, help="works whose programs compile at once")
-    parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
+    parser = scaling.parser(__doc__)
+    parser.add_argument("--works", type=_works, default=tuple(WORKS), help="separated by commas")
+    parser.add_argument("--rounds", type=scaling.positive, default=7)
+    parser.add_argument("--starts", type=scaling.positive, default=1, help="works whose programs compile at once")
     parser.add_argument("--timeout_s", type=float, default=300.0, help="for each chunk")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
     return parser
 
 

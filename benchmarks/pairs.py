@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 
@@ -193,7 +193,20 @@ class Worker:
         return "\n  ".join([f"{self._name} {fact}; the end of its standard error:", *(tail or ["(nothing)"])])
 
 
-def in_turn(sides: Sequence[Side], starts: int = 1, ready_timeout_s: float = 600.0) -> Iterator[Worker | WorkerError]:
+def alive(started: Worker | WorkerError) -> Worker:
+    """Returns a worker of `in_turn`.
+
+    Raises:
+        WorkerError: it is the error that kept the worker from starting.
+    """
+    if isinstance(started, WorkerError):
+        raise started
+    return started
+
+
+def in_turn(
+    sides: Sequence[Side], starts: int = 1, ready_timeout_s: float = 600.0
+) -> Generator[Worker | WorkerError, None, None]:
     """Starts workers, some at once, so that a machine of many cores compiles their programs side by side.
 
     Args:

@@ -8,8 +8,8 @@ import dataclasses
 
 CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh")
 MLP = ("--network.torso=mlp", "--network.hidden_sizes=64,64", "--network.shared=false")
-_SMALL = (*CARTPOLE, *MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
-_LARGE = (*CARTPOLE, *MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
+SMALL = (*CARTPOLE, *MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
+LARGE = (*CARTPOLE, *MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
 _BREAKOUT = (
     "--system=ppo",
     "--env=gymnax:Breakout-MinAtar",
@@ -128,7 +128,7 @@ ROWS = (
     Row(
         "cartpole_small_rejax",
         "PPO CartPole 4×128, 4 epochs × 4",
-        (*_SMALL, *_chunk(65536)),
+        (*SMALL, *_chunk(65536)),
         "rejax",
         ("--algo=ppo", *PPO_SMALL, *_chunk(65536)),
         target=1.5,
@@ -137,7 +137,7 @@ ROWS = (
     Row(
         "cartpole_small_baseline",
         "PPO CartPole 4×128, 4 epochs × 4",
-        (*_SMALL, *_chunk(65536)),
+        (*SMALL, *_chunk(65536)),
         "baseline",
         ("--algo=ppo", *PPO_SMALL, *_chunk(65536)),
         target=1.3,
@@ -145,7 +145,7 @@ ROWS = (
     Row(
         "cartpole_small_purejaxrl",
         "PPO CartPole 4×128, 4 epochs × 4",
-        (*_SMALL, *_chunk(131072)),
+        (*SMALL, *_chunk(131072)),
         "purejaxrl",
         ("--algo=ppo", *PPO_SMALL, *_chunk(131072)),
         target=1.3,
@@ -154,7 +154,7 @@ ROWS = (
     Row(
         "cartpole_large_rejax",
         "PPO CartPole 2048×32, 4 epochs × 32",
-        (*_LARGE, *_chunk(131072)),
+        (*LARGE, *_chunk(131072)),
         "rejax",
         ("--algo=ppo", *_PPO_LARGE, *_chunk(131072)),
         target=1.3,
@@ -162,7 +162,7 @@ ROWS = (
     Row(
         "cartpole_large_baseline",
         "PPO CartPole 2048×32, 4 epochs × 32",
-        (*_LARGE, *_chunk(131072)),
+        (*LARGE, *_chunk(131072)),
         "baseline",
         ("--algo=ppo", *_PPO_LARGE, *_chunk(131072)),
         target=1.3,
@@ -170,7 +170,7 @@ ROWS = (
     Row(
         "cartpole_large_purejaxrl",
         "PPO CartPole 2048×32, 4 epochs × 32",
-        (*_LARGE, *_chunk(262144)),
+        (*LARGE, *_chunk(262144)),
         "purejaxrl",
         ("--algo=ppo", *_PPO_LARGE, *_chunk(262144)),
         target=1.3,
@@ -242,16 +242,16 @@ ROWS = (
     Row(
         "ten_seeds",
         "PPO CartPole 4×128, ten seeds in one program against one seed",
-        (*_SMALL, "--num_seeds=10", *_chunk(16384)),
+        (*SMALL, "--num_seeds=10", *_chunk(16384)),
         "ours",
-        (*_SMALL, *_chunk(65536)),
+        (*SMALL, *_chunk(65536)),
         target=10 / 6,
         note="steps/s over all seeds; a ratio of 10/6 is six times the time of one seed, 1 is ten runs in turn",
     ),
     Row(
         "ten_seeds_baseline",
         "PPO CartPole 4×128, ten seeds in one program",
-        (*_SMALL, "--num_seeds=10", *_chunk(16384)),
+        (*SMALL, "--num_seeds=10", *_chunk(16384)),
         "baseline",
         ("--algo=ppo", *PPO_SMALL, "--num_seeds=10", *_chunk(16384)),
         note="the baseline's seeds are one vmap",
@@ -337,5 +337,5 @@ ROWS = (
     ),
 )
 
-THRESHOLD_OURS = (*_SMALL, *_chunk(8192))
+THRESHOLD_OURS = (*SMALL, *_chunk(8192))
 FIRST_LINE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--steps=500000")

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
         print(f"scaling.py: --works={unknown[0]} is not one of {', '.join(names)}", file=sys.stderr)
         return 2
     device = find_device(options.python)
-    missing = "no GPU" if options.device == "gpu" and not device.startswith("gpu") else ""
+    missing = "no GPU" if lacks_gpu(options, device) else ""
     lines = [HEADER]
     print(HEADER, flush=True)
     cells = [(work, size) for work in WORKS if work.name in works for size in options.sizes or work.sizes]
@@ -88,10 +88,9 @@ def _measure(
     sides = [_find_side(work, size, options) for work, size in cells]
     for (work, size), started in zip(cells, pairs.in_turn(sides, options.starts), strict=True):
         try:
-            if isinstance(started, pairs.WorkerError):
-                raise started
-            chunks = [started.train_chunk() for _ in range(options.rounds)]
-            compile_s = started.ready["compile_s"]
+            worker = pairs.alive(started)
+            chunks = [worker.train_chunk() for _ in range(options.rounds)]
+            compile_s = worker.ready["compile_s"]
         except pairs.WorkerError as error:
             reason = " ".join(str(error).split())[:200]
             yield f"| {work.name} | {size} | not measured: {reason} | – | {device} |"
@@ -114,18 +113,36 @@ def find_device(python: str) -> str:
     return process.stdout.strip().splitlines()[-1] if process.returncode == 0 else "none: JAX does not start"
 
 
+def lacks_gpu(options: argparse.Namespace, device: str) -> bool:
+    """Says whether a GPU is wanted and the device of `find_device` is none."""
+    return options.device == "gpu" and not device.startswith("gpu")
+
+
+def parser(description: str | None, out: str = "runs/bench") -> argparse.ArgumentParser:
+    """Returns a parser of the flags that all benchmarks of an accelerator have."""
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--device", choices=("gpu", "any"), default="gpu")
+    made.add_argument("--python", default=sys.executable)
+    made.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
+    made.add_argument("--out", type=pathlib.Path, default=pathlib.Path(out))
+    return made
+
+
+def positive(text: str) -> int:
+    """Reads a number of rounds, updates or starts."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", default="", help="cartpole, minatar, ant, separated by commas; empty is all")
-    parser.add_argument("--sizes", type=lambda text: tuple(int(x) for x in text.split(",")), default=())
-    parser.add_argument("--device", choices=("gpu", "any"), default="gpu")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=16, help="updates per timed chunk")
-    parser.add_argument("--starts", type=int, default=1, help="programs that compile at once")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peers", type=pathlib.Path, default=pathlib.Path(".venv-peers"))
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/bench"))
-    return parser
+    made = parser(__doc__)
+    made.add_argument("--works", default="", help="cartpole, minatar, ant, separated by commas; empty is all")
+    made.add_argument("--sizes", type=lambda text: tuple(int(x) for x in text.split(",")), default=())
+    made.add_argument("--rounds", type=positive, default=5)
+    made.add_argument("--updates", type=positive, default=16, help="updates per timed chunk")
+    made.add_argument("--starts", type=positive, default=1, help="programs that compile at once")
+    return made
 
 
 if __name__ == "__main__":

@@ -117,6 +117,48 @@ def test_a_worker_without_a_device_says_that_it_held_nothing(pairs, toy):
         assert worker.train_chunk().steps == 10
 
 
+def test_workers_that_start_at_once_come_in_order_and_a_dead_one_is_its_error(pairs, toy):
+    sides = [toy("A", 1), pairs.Side("dead", (sys.executable, "-c", "1")), toy("C", 3)]
+    started = pairs.in_turn(sides, starts=2)
+    first, dead = next(started), next(started)
+    assert first.train_chunk().steps == 1
+    with pytest.raises(pairs.WorkerError, match="dead"):
+        pairs.alive(dead)
+    assert pairs.alive(next(started)).train_chunk().steps == 3
+    # Those of one start ended before the next ones began.
+    assert first._process.poll() is not None
+    assert next(started, None) is None
+
+
+def test_sides_of_a_work_take_turns_and_an_unknown_work_is_refused(pairs, toy, monkeypatch, tmp_path, capsys):
+    import graphs
+    import run
+    import scaling
+
+    monkeypatch.setattr(scaling, "find_device", lambda python: "gpu: toy")
+    monkeypatch.setattr(run, "find_side", lambda name, flags, options: toy(name, 10 * len(flags)))
+    assert graphs.main(["--works=dqn,ppo_lstm", "--rounds=2", "--starts=2", f"--out={tmp_path}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| dqn", "| ppo_lstm"]
+    assert all(line.count("1.00 [1.00, 1.00]") == len(graphs.SIDES) - 1 for line in lines[2:])
+    assert len({line.count("|") for line in lines}) == 1
+    with pytest.raises(SystemExit):
+        graphs.main(["--works=dqnn"])
+    assert "dqnn" in capsys.readouterr().err
+
+
+def test_the_sides_of_graphs_differ_by_what_they_put_into_them():
+    import graphs
+
+    lists = [flag.removeprefix(graphs.FLAG).split(",") for flag in graphs.SIDES.values()]
+    assert [("WHILE" in one, "CONVOLUTION" in one) for one in lists] == [
+        (True, True),
+        (True, False),
+        *[(False, False)] * 2,
+    ]
+    assert lists[-1] == [""]
+
+
 def test_bodies_without_a_gpu_are_not_measured_and_one_line_says_so(pairs, monkeypatch, tmp_path, capsys):
     import bodies
     import bodies_returns

@@ -20,7 +20,9 @@ PER_SEED = P("seeds")
 COLUMNS = P("seeds", "devices")
 UNROLL: Any = types.Unroll._make((P(None, "devices"), P("devices")))
 
-_GRAPHS = "xla_gpu_enable_command_buffer"
+# XLA's option for what may be in CUDA graphs, and its own value of it.
+GRAPHS = "xla_gpu_enable_command_buffer"
+OWN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
 
 
 def _reduce(collective: Callable[..., jax.Array], tree: types.ArrayTree) -> types.ArrayTree:
@@ -168,10 +170,9 @@ def _options(mesh: Mesh, graph_loops: bool) -> Any:
 
     The list is XLA's own with WHILE and CONVOLUTION; one that the user gives in XLA_FLAGS stays.
     """
-    if not graph_loops or mesh.devices.flat[0].platform != "gpu" or _GRAPHS in os.environ.get("XLA_FLAGS", ""):
+    if not graph_loops or mesh.devices.flat[0].platform != "gpu" or GRAPHS in os.environ.get("XLA_FLAGS", ""):
         return None
-    own = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION"
-    return {_GRAPHS: f"{own},WHILE,CONVOLUTION"}
+    return {GRAPHS: f"{OWN_GRAPHS},WHILE,CONVOLUTION"}
 
 
 def vectorises_seeds(mesh: Mesh) -> bool:
