@@ -1,21 +1,23 @@
 r"""MPO: a policy that moves, within bounds, towards its own actions weighted by their exponentiated values.
 
-K actions a_k are drawn from the target policy π⁻ at s', the state that n rewards lead to. With values of the target
-critic Q⁻ and dual variables η, α that learn (`shared/duals.py`), the loss of a row is
+K actions a_k are drawn from the target policy π⁻ at s, and K others a'_k at s', the state that n rewards lead to. With
+values of the target critic Q⁻ and dual variables η, α that learn (`shared/duals.py`), the loss of a row is
 
-.. math:: L = \frac{1}{2} (y - Q(s, a))^2 - \sum_k q_k \left(\log \pi_\mu(a_k|s') + \log \pi_\sigma(a_k|s')\right)
+.. math:: L = \frac{1}{2} (y - Q(s, a))^2 - \sum_k q_k \left(\log \pi_\mu(a_k|s) + \log \pi_\sigma(a_k|s)\right)
    + L_\eta + L_{\alpha_\mu}(\mathrm{KL}(\pi^- \| \pi_\mu)) + L_{\alpha_\sigma}(\mathrm{KL}(\pi^- \| \pi_\sigma))
 
-.. math:: y = \sum_{k=0}^{n-1} \gamma^k r_k + \gamma^n \frac{1}{K} \sum_k Q^-(s', a_k), \qquad
-   q_k = \frac{\exp(Q^-(s', a_k) / \eta)}{\sum_j \exp(Q^-(s', a_j) / \eta)}
+.. math:: y = \sum_{i=0}^{n-1} \gamma^i r_i + \gamma^n \frac{1}{K} \sum_k Q^-(s', a'_k), \qquad
+   q_k = \frac{\exp(Q^-(s, a_k) / \eta)}{\sum_j \exp(Q^-(s, a_j) / \eta)}
 
-.. math:: L_\eta = \eta \varepsilon + \eta \log \frac{1}{K} \sum_k \exp(Q^-(s', a_k) / \eta)
+.. math:: L_\eta = \eta \varepsilon + \eta \log \frac{1}{K} \sum_k \exp(Q^-(s, a_k) / \eta)
 
 π_μ has the new means and π⁻'s deviations, π_σ the other way round.
 
 Source: Abdolmaleki et al. 2018, "Maximum a posteriori policy optimisation", equations 6 to 9; the decoupled policies as
-in Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2; the critic's target, and s'
-as the state of both losses, as in Acme's `jax/mpo` (Hoffman et al. 2020), where the first paper has Retrace.
+in Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2; the target of the critic as
+in Acme's `jax/mpo` (Hoffman et al. 2020), where the first paper has Retrace. Acme's policy learns at s and s', its
+divergences are bounded in each dimension of the action, and actions beyond ±1 cost; here they are bounded as a sum, as
+in the second paper.
 """
 
 import dataclasses
@@ -154,17 +156,32 @@ def _value(static: _Static, critic: ArrayTree, observation: ArrayTree, action: A
     return networks.of_rows(static.critic, critic, joined)["value"][:, 0]
 
 
+class _Drawn(NamedTuple):
+    """The target policy at N states, K actions of it [K, N, A], and their values f32 [K, N] by the target critic."""
+
+    policy: distributions.Gaussian
+    actions: Array
+    values: Array
+
+
+def _drawn(static: _Static, target: ArrayTree, observation: ArrayTree, key: Array) -> _Drawn:
+    """Draws actions; no gradient flows through what it returns."""
+    policy = _policy(static, target, observation)
+    repeated = jax.tree.map(lambda x: jnp.broadcast_to(x, (static.config.num_samples, *x.shape)), policy)
+    actions = repeated.sample(key)
+    values = jax.vmap(lambda action: _value(static, target["critic"], observation, action))(actions)
+    return jax.lax.stop_gradient(_Drawn(policy, actions, values))
+
+
 def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Error of the critic, weighted log-probabilities of drawn actions, and the losses of the duals."""
     config, network, batch = static.config, params.network, inputs.batch
-    old = _policy(static, inputs.target, batch.next_inputs)
-    drawn_from = jax.tree.map(lambda x: jnp.broadcast_to(x, (config.num_samples, *x.shape)), old)
-    samples = drawn_from.sample(inputs.key)
-    values = jax.vmap(lambda action: _value(static, inputs.target["critic"], batch.next_inputs, action))(samples)
-    samples, values, old = jax.lax.stop_gradient((samples, values, old))
-    target = jax.lax.stop_gradient(batch.reward + batch.discount * values.mean(0))
+    key, next_key = jax.random.split(inputs.key)
+    next_values = _drawn(static, inputs.target, batch.next_inputs, next_key).values
+    target = batch.reward + batch.discount * next_values.mean(0)
     predicted = _value(static, network["critic"], batch.inputs, batch.action)
-    new = _policy(static, network, batch.next_inputs)
+    old, samples, values = _drawn(static, inputs.target, batch.inputs, key)
+    new = _policy(static, network, batch.inputs)
     temperature = duals.value(network["duals"][duals.TEMPERATURE])
     weights = jax.nn.softmax(values / jax.lax.stop_gradient(temperature), axis=0)
     halves = (distributions.Gaussian(new.mean, old.log_std), distributions.Gaussian(old.mean, new.log_std))
@@ -176,7 +193,7 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
         "critic_loss": 0.5 * jnp.square(target - predicted),
         "policy_loss": -(weights * log_prob).sum(0),
         "temperature_loss": temperature * (spread + config.temperature_bound),
-        "entropy": new.entropy(inputs.key),
+        "entropy": new.entropy(key),
         "approx_kl": sum(found.values()),
         "temperature": jnp.broadcast_to(temperature, predicted.shape),
         "q_value": predicted,

@@ -31,8 +31,8 @@ def test_loss_and_gradient_are_those_of_the_papers(changes: dict[str, Any]) -> N
     weights = np.random.default_rng(0).uniform(0.2, 1.0, 10)
     found = call.learn(made, rows, now, target=target, weights=weights)
     rows["action"] = (rows["action"] - (call.HIGH + call.LOW) / 2) / ((call.HIGH - call.LOW) / 2)
-    (draws,) = found.draws
-    assert draws.shape == (4, 10, 2)
+    draws = found.draws
+    assert [draw.shape for draw in draws] == [(4, 10, 2)] * 2
 
     def objective(params: dict[str, Any]) -> float:
         terms = oracle.terms(params, now, target, rows, s, draws)

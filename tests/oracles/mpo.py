@@ -23,10 +23,17 @@ def value(critic: dict[str, Any], x: np.ndarray, action: np.ndarray) -> float:
     return network.dense(critic["value"], np.concatenate([x, np.maximum(-1, np.minimum(1, action))]))[0]
 
 
+def drawn(target: dict[str, Any], x: np.ndarray, draws: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Actions of the target policy at a state, and their values by the target critic."""
+    at = outputs(target, x)
+    samples = [at["policy"] + np.exp(at["log_std"]) * draw for draw in draws]
+    return samples, np.array([value(target["critic"], x, sample) for sample in samples])
+
+
 def terms(
     params: dict[str, Any], fixed: dict[str, Any], target: dict[str, Any], rows: dict[str, Any], s: Any, draws: Any
 ) -> dict[str, dict[int, float]]:
-    """The terms of each taught window; `draws` [K, N, A] are the normal numbers behind the drawn actions."""
+    """The terms of each taught window; `draws` are the normal numbers [K, N, A] of the actions at s' and s."""
     names = "critic_loss", "policy_loss", "temperature_loss", "entropy", "approx_kl", "temperature", "q_value"
     found: dict[str, dict[int, float]] = {name: {} for name in (*names, "td_error", "penalty")}
     eta, fixed_eta = vmpo.dual(params["duals"]["temperature"]), vmpo.dual(fixed["duals"]["temperature"])
@@ -37,14 +44,14 @@ def terms(
         reward = s["reward_scale"] * actor_critic.clipped(rows["reward"][:, b], s["clip_rewards"])
         column = reward, rows["discount"][:, b], rows["step_type"][:, b]
         total, factor, end = returns.n_step(*column, s["discount"], s["n_step"], 0)
-        x = rows["observation"][end, b]
+        x, later = rows["observation"][0, b], rows["observation"][end, b]
+        _, next_q = drawn(target, later, draws[0][:, b])
+        samples, q = drawn(target, x, draws[1][:, b])
         old, new, held = outputs(target, x), outputs(params, x), outputs(fixed, x)
-        samples = [old["policy"] + np.exp(old["log_std"]) * draw for draw in draws[:, b]]
-        q = np.array([value(target["critic"], x, sample) for sample in samples])
         weights = np.exp((q - max(q)) / fixed_eta)
         weights /= sum(weights)
-        y = total + factor * sum(q) / len(q)
-        predicted = value(params["critic"], rows["observation"][0, b], rows["action"][0, b])
+        y = total + factor * sum(next_q) / len(next_q)
+        predicted = value(params["critic"], x, rows["action"][0, b])
         log_probs = [
             policy.gaussian(new["policy"], np.exp(old["log_std"]), sample)[0]
             + policy.gaussian(old["policy"], np.exp(new["log_std"]), sample)[0]
