@@ -138,7 +138,7 @@ def settings(name: str) -> str:
     own = [one for one in _own(row) if one not in known]
     # A value that a family shares with the other system is not new, but for where this system has its own.
     elsewhere = [one for one in _elsewhere(row) if one not in known or one.flag in {own_one.flag for own_one in own}]
-    others = f"Those that differ from [{TITLES[beside]}'s]({beside}.md#settings)" if beside else "Those of the paper"
+    others = f"Those that differ from [{TITLES[beside]}'s]({beside}.md#settings)" if beside else "The system's own"
     first = [f"{others}; a task's family, a preset and a flag come above them. [All flags](../flags.md).", ""]
     first += ["| flag | value | source |", "|---|---|---|"]
     first += [f"| `--{one.flag}` | `{one.value}` | {_cell(one.source)} |" for one in own]

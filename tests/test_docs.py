@@ -112,7 +112,8 @@ def flags_page() -> str:
     for title, prefix, found in owners:
         lines += [f"## {title}", "", "| flag | default | what it is | default from |", "|---|---|---|---|"]
         for field in found:
-            about = as_code(f"{field.help} ({fields.valid_values(field)})".replace("|", "\\|"))
+            valid = "several are taken" if field.repeats else fields.valid_values(field)
+            about = as_code(f"{field.help} ({valid})".replace("|", "\\|"))
             default = fields.shown(field.default)
             source = resolve.origin_of(field.source) if field.source else ""
             lines.append(f"| `--{prefix}{field.name}` | {f'`{default}`' if default else ''} | {about} | {source} |")

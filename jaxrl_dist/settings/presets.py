@@ -44,8 +44,10 @@ def load(name: str, folder: pathlib.Path) -> Preset:
         return NONE
     valid = names(folder)
     if name not in valid:
-        hint = errors.nearest(name, valid) or errors.nearest(name.partition("/")[0], valid)
-        raise ValueError(f"expected one of {', '.join(valid) or 'none'}{hint}")
+        systems = dict.fromkeys(one.partition("/")[0] for one in valid)
+        of_system = [one for one in valid if one.partition("/")[0] == name.partition("/")[0]]
+        hint = errors.nearest(name, of_system or valid)
+        raise ValueError(f"expected one of {', '.join(of_system or (f'{one}/...' for one in systems)) or 'none'}{hint}")
     return _read(folder / f"{name}{_SUFFIX}", name)
 
 

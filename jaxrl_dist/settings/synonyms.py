@@ -14,6 +14,8 @@ class Synonym(NamedTuple):
 
 _COUNT = "the number of minibatches, not their size"
 _PER_ROW = "taught rows per row that comes in"
+_AS_MUCH = "as much: half the squared error, too"
+_HALVED = "twice as much: it weighs half the squared error here"
 _PLATFORM = "JAX takes the best platform there is; JAX_PLATFORMS=cpu before the command takes another"
 
 LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
@@ -29,7 +31,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("clip_range", ("agent.clip_epsilon",)),
         Synonym("clip_range_vf", ("agent.clip_value",)),
         Synonym("ent_coef", ("agent.entropy_cost", "agent.temperature")),
-        Synonym("vf_coef", ("agent.value_cost",), "twice as much: it weighs half the squared error here"),
+        Synonym("vf_coef", ("agent.value_cost",), f"{_HALVED} (as in CleanRL, Stoix and PureJaxRL)"),
         Synonym("max_grad_norm", ("learner.max_grad_norm",)),
         Synonym("buffer_size", ("replay.capacity",)),
         Synonym("learning_starts", ("replay.min_size",)),
@@ -66,6 +68,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("norm_adv", ("agent.normalise_advantage",)),
         Synonym("clip_coef", ("agent.clip_epsilon",)),
         Synonym("clip_vloss", ("agent.clip_value",), "a range; 0 is off"),
+        Synonym("vf_coef", ("agent.value_cost",), _AS_MUCH),
         Synonym("start_e", ("agent.epsilon_start",)),
         Synonym("end_e", ("agent.epsilon_end",)),
         Synonym("train_frequency", ("replay.samples_per_insert",), f"{_PER_ROW}: batch_size / train_frequency"),
@@ -93,6 +96,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("NUM_MINIBATCHES", ("learner.minibatches",)),
         Synonym("CLIP_EPS", ("agent.clip_epsilon",)),
         Synonym("ENT_COEF", ("agent.entropy_cost",)),
+        Synonym("VF_COEF", ("agent.value_cost",), _AS_MUCH),
         Synonym("ENV_NAME", ("env",)),
         Synonym("ANNEAL_LR", ("learner.anneal",)),
         Synonym("BUFFER_SIZE", ("replay.capacity",)),
@@ -112,6 +116,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("system.q_lr", ("learner.learning_rate",)),
         Synonym("system.gamma", ("agent.discount",)),
         Synonym("system.clip_eps", ("agent.clip_epsilon",)),
+        Synonym("system.vf_coef", ("agent.value_cost",), _AS_MUCH),
         Synonym("system.decay_learning_rates", ("learner.anneal",)),
         Synonym("system.standardize_advantages", ("agent.normalise_advantage",)),
         Synonym("system.normalize_observations", ("agent.normalise_observations",)),
@@ -137,9 +142,9 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("num_sgd_iter", ("learner.epochs",)),
         Synonym("sgd_minibatch_size", ("learner.minibatches",), _COUNT),
         Synonym("clip_param", ("agent.clip_epsilon",)),
-        Synonym("vf_clip_param", ("agent.clip_value",)),
+        Synonym("vf_clip_param", (), "it bounds the squared error; agent.clip_value bounds how far a value moves"),
         Synonym("entropy_coeff", ("agent.entropy_cost",)),
-        Synonym("vf_loss_coeff", ("agent.value_cost",)),
+        Synonym("vf_loss_coeff", ("agent.value_cost",), _HALVED),
         Synonym("kl_coeff", ("agent.kl_penalty",)),
         Synonym("kl_target", ("agent.kl_target",)),
         Synonym("grad_clip", ("learner.max_grad_norm",)),

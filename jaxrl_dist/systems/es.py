@@ -12,7 +12,7 @@ _CODE = "Salimans et al. 2017, openai/evolution-strategies-starter"
 ES = {
     **cited(
         f"{_CODE}, es_distributed/optimizers.py (Adam)",
-        {"learner.anneal": False, "learner.max_grad_norm": 0.0, "learner.epsilon": 1e-8},
+        {"learner.optimizer": "adam", "learner.anneal": False, "learner.max_grad_norm": 0.0, "learner.epsilon": 1e-8},
     ),
     **cited(
         f"{_CODE}, configurations/humanoid.json",

@@ -4,7 +4,7 @@ from jaxrl_dist.agents import mpo
 from jaxrl_dist.parallel import anakin, sebulba
 from jaxrl_dist.parallel import async_gradient as async_gradients
 from jaxrl_dist.replay import ring
-from jaxrl_dist.settings import Cited, cited
+from jaxrl_dist.settings import OURS, Cited, cited
 from jaxrl_dist.systems import System, async_gradient, dpg
 
 _ACME = "Acme jax/mpo (Hoffman et al. 2020)"
@@ -20,6 +20,7 @@ MPO = {
             "learner.max_grad_norm": 40.0,
         },
     ),
+    "network.hidden_sizes": Cited((256, 256), OURS),
     "learner.learning_rate": Cited(3e-4, "Acme examples/baselines/rl_continuous/run_mpo.py (jax/mpo: 1e-4)"),
 }
 

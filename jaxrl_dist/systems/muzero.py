@@ -14,6 +14,7 @@ OPTIMIZER = cited(
     OURS,
     {
         "learner.optimizer": "adam",
+        "learner.anneal": True,
         "learner.learning_rate": 1e-4,
         "learner.epsilon": 1e-8,
         "learner.decay": 0.999,

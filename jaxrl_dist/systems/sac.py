@@ -17,6 +17,8 @@ SAC = {
             "learner.learning_rate": 3e-4,
             "learner.target_period": 1,
             "learner.target_rate": 0.005,
+            "replay.capacity": 1_000_000,
+            "network.hidden_sizes": (256, 256),
         },
     ),
 }

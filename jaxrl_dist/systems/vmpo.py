@@ -23,6 +23,7 @@ VMPO = {
             "learner.epochs": 10,
         },
     ),
+    **cited(f"{OURS}, as PPO's", {"learner.optimizer": "adam", "learner.epsilon": 1e-5}),
     "env.num_envs": Cited(32, f"{OURS} (Song et al. 2020: batches of 128 unrolls)"),
 }
 

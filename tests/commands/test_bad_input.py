@@ -36,6 +36,7 @@ WRONG = [
     ("--env=", "--env=", "suite:name"),
     ("--env=brax:antt", "--env=brax:antt: ", " ant?"),
     ("--agent.discont=0.9", "--agent.discont: ", " --agent.discount?"),
+    ("--vf_coef=1", "--vf_coef: ", "--agent.value_cost", "twice"),
     ("--discount=0.9", "--discount: ", " --agent.discount?"),
     ("--learner.discount=0.9", "--learner.discount: ", " --agent.discount?"),
     ("--gamma=0.9", "--gamma: ", "--agent.discount "),

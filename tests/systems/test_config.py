@@ -263,6 +263,8 @@ def test_short_names_stand_for_the_full_ones(toy: None) -> None:
         ({"agent.discont": "1"}, ["--agent.discont: ", " --agent.discount?"]),
         ({"discount": "1"}, ["--discount: ", " --agent.discount?"]),
         ({"learner.discount": "1"}, ["--learner.discount: ", " --agent.discount?"]),
+        ({"seeds": "3"}, ["--seeds: ", " --num_seeds?"]),
+        ({"epsilon": "1"}, ["--epsilon: ", " --learner.epsilon?"]),
         ({"agent.discount": "2"}, ["--agent.discount=2: ", ">= 0", "<= 1"]),
         ({"system": "toi"}, ["--system=toi: ", "module:SYSTEM", " toy?"]),
         ({"layout": "their"}, ["--layout=their: ", "here, there or auto", " there?"]),

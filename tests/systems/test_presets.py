@@ -105,6 +105,8 @@ OTHER = {
     [
         (["--preset=impala/pogn"], ["--preset=impala/pogn: ", " impala/pong?"]),
         (["--preset=ppo"], ["--preset=ppo: ", " ppo/"]),
+        (["--preset=muzero/paper"], ["--preset=muzero/paper: expected one of muzero/cartpole, muzero/catch; "]),
+        (["--preset=pqo/cartpole"], ["--preset=pqo/cartpole: ", " a2c/..., ", " pqn/cartpole?"]),
         (["--preset=a2c/papper"], ["--preset=a2c/papper: ", " a2c/paper?"]),
         (["--preset=ppo/cartpole", "--system=dqn"], ["--system=dqn: ", "--preset=ppo/cartpole "]),
     ],
@@ -112,6 +114,11 @@ OTHER = {
 def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], named: list[str]) -> None:
     with conftest.refused(*named):
         training_flags.parse(arguments)
+
+
+def test_a_name_that_is_part_of_several_flags_names_them_all() -> None:
+    with conftest.refused(" --learner.epsilon, --agent.epsilon_start, ", " or --agent.epsilon_fraction?"):
+        training_flags.parse(["--system=dqn", "--epsilon=0.1"])
 
 
 @pytest.mark.parametrize(
