@@ -80,9 +80,11 @@ class Config:
         choices=("schedule", "ladder"),
         source="Mnih et al. 2015, methods; Horgan et al. 2018, section 4.1 (ladder)",
     )
-    epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, table 1")
-    epsilon_end: float = shared.epsilon_end(0.1, source="Mnih et al. 2015, table 1")
-    epsilon_fraction: float = shared.epsilon_fraction(0.02, source="Mnih et al. 2015, table 1 (1M of 50M steps)")
+    epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, extended table 1")
+    epsilon_end: float = shared.epsilon_end(0.1, source="Mnih et al. 2015, extended table 1")
+    epsilon_fraction: float = shared.epsilon_fraction(
+        0.02, source="Mnih et al. 2015, extended table 1 (1M of 50M steps)"
+    )
     epsilon_wait: float = shared.epsilon_wait(
         0.0, source="this project (Mnih et al. 2015, released code: the 50,000 steps before learning, .001 of 50M)"
     )

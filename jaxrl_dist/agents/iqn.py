@@ -68,9 +68,11 @@ class Config:
     log_policy_low: float = soft_values.log_policy_low(-1.0)
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     reward_scale: float = shared.reward_scale(1.0)
-    epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, table 1")
+    epsilon_start: float = shared.epsilon_start(1.0, source="Mnih et al. 2015, extended table 1")
     epsilon_end: float = shared.epsilon_end(0.01, source=f"{_PAPER}, section 4.1 (as QR-DQN)")
-    epsilon_fraction: float = shared.epsilon_fraction(0.02, source="Mnih et al. 2015, table 1 (1M of 50M steps)")
+    epsilon_fraction: float = shared.epsilon_fraction(
+        0.02, source="Mnih et al. 2015, extended table 1 (1M of 50M steps)"
+    )
     epsilon_wait: float = shared.epsilon_wait(
         0.0, source="this project (Mnih et al. 2015, released code: the 50,000 steps before learning, .001 of 50M)"
     )

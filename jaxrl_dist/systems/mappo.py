@@ -42,7 +42,7 @@ MAPPO = {
             "network.shared": False,
         },
     ),
-    _CRITIC: Cited(True, "Yu et al. 2022, section 3"),
+    _CRITIC: Cited(True, "Yu et al. 2022, section 5.2 (agent-specific global state)"),
 }
 IPPO = {**MAPPO, _CRITIC: Cited(False, "de Witt et al. 2020, section 3 (independent critics)")}
 
