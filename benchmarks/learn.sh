@@ -27,7 +27,7 @@ study cartpole_discrete_sac 5 -- --system=discrete_sac --env=gymnax:CartPole-v1 
 study cartpole_vmpo 5 -- --system=vmpo --env=gymnax:CartPole-v1 --steps=500_000
 study cartpole_vmpo_async 5 -- --system=vmpo --env=gymnax:CartPole-v1 --layout=async_gradient --steps=500_000
 study pendulum_crossq 5 -- --system=crossq --env=gymnax:Pendulum-v1 --steps=5_000
-study pendulum_mpo 5 -- --preset=mpo/pendulum
+study pendulum_mpo 15 -- --preset=mpo/pendulum
 study catch_dreamer 5 -- --preset=dreamer/catch
 study cartpole_dreamer 5 -- --preset=dreamer/cartpole
 study pendulum_dreamer 5 -- --preset=dreamer/pendulum
