@@ -123,14 +123,14 @@ def scored(row: Mapping[str, Any]) -> str:
 def table() -> str:
     """Returns the lines of the table of all rows."""
     lines = [
-        "| preset | task | steps | return, IQM [95 %] | lowest of seeds | minutes | published | commit |",
-        "|---|---|---|---|---|---|---|---|",
+        "| preset | task | steps | return, IQM [95 %] | lowest seed | seeds | minutes | published | commit |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in jsonl.read(TABLE).items():
         task = presets.load(name, catalogue.PRESETS).settings["env"].value
         cells = (
             *(f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row)),
-            *(f"{min(row['returns']):.4g} of {len(row['returns'])}", f"{row['wall_s'] / 60:.1f}"),
+            *(f"{min(row['returns']):.4g}", str(len(row["returns"])), f"{row['wall_s'] / 60:.1f}"),
             *(PUBLISHED.get(name, "–"), row["commit"][:7]),
         )
         lines.append("| " + " | ".join(cells) + " |")

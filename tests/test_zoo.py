@@ -51,7 +51,7 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
     monkeypatch.setattr(zoo.catalogue, "PRESETS", tmp_path / "presets")
     zoo.write()
     # Without the lowest and the highest: (90 + 85 + 80) / 3.
-    wanted = "| `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 1.5 | −86.4 ± 1.3, CleanRL | 0123456 |"
+    wanted = "| `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 5 | 1.5 | −86.4 ± 1.3, CleanRL | 0123456 |"
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.startswith(f"before\n{start}\n| preset |") and text.endswith(f"\n{end}after\n") and "old" not in text
     assert wanted in text
