@@ -128,9 +128,9 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-# Arms by the kind of actions. PureJaxRL's values are ours for classic control, but that its DQN waits for 10,000 rows.
-_ALL = ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3")
-_MINATAR = (*_ALL, "ppo_purejaxrl", "dqn_purejaxrl")
+# Arms by the kind of actions. PureJaxRL's values of PPO are ours for classic control.
+_ALL = ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3", "dqn_purejaxrl")
+_MINATAR = (*_ALL, "ppo_purejaxrl")
 _REAL = ("ppo", "a2c", "sac", "td3", "d4pg", "ppo_sb3", "a2c_sb3", "sac_sb3", "td3_sb3")
 
 
