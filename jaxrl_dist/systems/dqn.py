@@ -289,7 +289,9 @@ DQN_FAMILIES: Families = {
     "classic": {
         **_DQN_CLASSIC,
         **_STEADY,
-        "learner.target_period": Cited(100, f"{OURS}: with 50, PureJaxRL's, values grow to ten times the largest return"),
+        "learner.target_period": Cited(
+            100, f"{OURS}: with 50, PureJaxRL's, values grow ten times too large"
+        ),
     },
     "long": _DQN_LONG,
     "minatar": _DQN_MINATAR,
