@@ -289,9 +289,7 @@ DQN_FAMILIES: Families = {
     "classic": {
         **_DQN_CLASSIC,
         **_STEADY,
-        "learner.target_period": Cited(
-            100, f"{OURS}: with 50, PureJaxRL's, values grow ten times too large"
-        ),
+        "learner.target_period": Cited(100, f"{OURS}: with 50, PureJaxRL's, values grow ten times too large"),
     },
     "long": _DQN_LONG,
     "minatar": _DQN_MINATAR,
