@@ -34,7 +34,7 @@ DISCRETE_SAC = {
 
 # All but the agent's values are DQN's.
 _CLASSIC = {
-    **{name: value for name, value in dqn.DQN_FAMILIES["classic"].items() if not name.startswith("agent.")},
+    **{name: value for name, value in dqn.DQN_CLASSIC.items() if not name.startswith("agent.")},
     **cited(
         "Haarnoja et al. 2018 (SAC), table 1",
         {"learner.learning_rate": 3e-4, "learner.target_period": 1, "learner.target_rate": 0.005},
@@ -43,7 +43,7 @@ _CLASSIC = {
         f"{OURS}: on a small task random actions cost more than they find",
         {"agent.random_share": 0.02, "agent.target_entropy": 0.5},
     ),
-    "agent.discount": dqn.DQN_FAMILIES["classic"]["agent.discount"],
+    "agent.discount": dqn.DQN_CLASSIC["agent.discount"],
 }
 
 _MINATAR = {

@@ -18,7 +18,7 @@ _RAINBOW = "Hessel et al. 2018, table 1"
 _APE_X = "Horgan et al. 2018, appendix C"
 _QR_DQN = "Dabney et al. 2018 (QR-DQN), section 5.2"
 
-_DQN_CLASSIC = {
+DQN_CLASSIC = {
     **cited(
         _PUREJAXRL_DQN,
         {
@@ -49,7 +49,7 @@ _DQN_CLASSIC = {
 
 # Those of DQN and Gorila, which lose CartPole a fifth as often by them as by PureJaxRL's own (docs/results.md).
 _STEADY_CLASSIC = {
-    **_DQN_CLASSIC,
+    **DQN_CLASSIC,
     "learner.learning_rate": Cited(1e-4, "Stable-Baselines3 dqn.py (Raffin et al. 2021)"),
     "learner.target_period": Cited(100, f"{OURS}: with 50, PureJaxRL's, values grow ten times too large"),
     "agent.epsilon_end": Cited(0.1, _DQN_PAPER),
@@ -132,7 +132,7 @@ _RAINBOW_ATARI = {
 }
 
 _RAINBOW_CLASSIC = {
-    **_DQN_CLASSIC,
+    **DQN_CLASSIC,
     **cited(_RAINBOW, {"agent.epsilon_start": 0.0, "agent.epsilon_end": 0.0}),
     "network.head_size": Cited(84, f"{_PUREJAXRL_DQN}: the last layer, in each head"),
 }
@@ -147,7 +147,7 @@ _RAINBOW_MINATAR = {
 }
 
 _APE_X_CLASSIC = {
-    **{name: value for name, value in _DQN_CLASSIC.items() if not name.startswith("agent.")},
+    **{name: value for name, value in DQN_CLASSIC.items() if not name.startswith("agent.")},
     **cited(
         OURS,
         {
@@ -160,8 +160,8 @@ _APE_X_CLASSIC = {
     **cited(
         f"{OURS}: 20 of 20 seeds keep CartPole, and 16 with half of it (docs/results.md)", {"replay.capacity": 102_400}
     ),
-    "agent.discount": _DQN_CLASSIC["agent.discount"],
-    "agent.error_clip": _DQN_CLASSIC["agent.error_clip"],
+    "agent.discount": DQN_CLASSIC["agent.discount"],
+    "agent.error_clip": DQN_CLASSIC["agent.error_clip"],
 }
 
 _APE_X_MINATAR = {
@@ -294,7 +294,7 @@ DQN_FAMILIES: Families = {
 }
 GORILA_FAMILIES: Families = {"classic": _GORILA_CLASSIC, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
 QR_DQN_FAMILIES: Families = {
-    "classic": {**_DQN_CLASSIC, **_FEW, **SMALL_VALUES},
+    "classic": {**DQN_CLASSIC, **_FEW, **SMALL_VALUES},
     "minatar": {**_DQN_MINATAR, **_FEW},
     "atari": _DQN_ATARI,
 }

@@ -30,7 +30,7 @@ _FEW = cited(
     {"agent.num_levels": 8, "agent.num_target_levels": 8, "agent.num_policy_levels": 8},
 )
 _CLASSIC = {
-    **dqn.DQN_FAMILIES["classic"],
+    **dqn.DQN_CLASSIC,
     **_FEW,
     **dqn.SMALL_VALUES,
     **cited(_IQN, {"agent.error_clip": 1.0}),
