@@ -53,6 +53,22 @@ def _played(agent: agents.Agent, params: types.Params, first: Any, steps: int) -
     return *map(np.stack, zip(*found, strict=True)), carry
 
 
+def test_past_networks_have_keys_that_the_newest_does_not_split_off() -> None:
+    def act(params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+        size = inputs.timestep.reward.shape[0]
+        by_split = [jax.random.split(key, size) for key in (inputs.key, *jax.random.split(inputs.key, size))]
+        drawn = jnp.stack([jax.vmap(jax.random.uniform)(keys) for keys in by_split], 1)
+        found = search.Found(jnp.ones((size, 3)), drawn)
+        return types.ActOutput(jnp.full(size, jax.random.uniform(inputs.key)), found, inputs.carry)
+
+    config = opponent_pool.Config(pool_size=2, pool_share=0.5)
+    agent = opponent_pool.make(_counting()._replace(act=act), config, SPEC)
+    params = agent.init(jax.random.key(0))
+    action, _, drawn, _ = _played(agent, params, np.ones((1, B), bool), 1)
+    numbers = set(action[0].tolist())
+    assert len(numbers) == 3 and not numbers & set(drawn.ravel().tolist())
+
+
 def test_past_networks_move_in_turn_in_their_share_of_the_games() -> None:
     config = opponent_pool.Config(pool_size=2, pool_share=0.5)
     agent = opponent_pool.make(_counting(), config, SPEC)

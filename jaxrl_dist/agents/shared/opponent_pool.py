@@ -141,10 +141,11 @@ def _act(agent: agents.Agent, config: Config, params: types.Params, inputs: type
     """Acts by the newest network, but for the moves of past ones in the last columns."""
     is_first = agents.is_first(inputs.timestep)
     moves, games = jnp.where(is_first, 0, inputs.carry.moves), inputs.carry.games + is_first
-    inputs = inputs._replace(carry=inputs.carry.own)
+    own_key, pool_key = jax.random.split(inputs.key)
+    inputs = inputs._replace(carry=inputs.carry.own, key=own_key)
     output = agent.act(_PLACE.own(params), inputs)
     first, count = _places(config, moves.shape[0])
-    keys = jax.random.split(jax.random.fold_in(inputs.key, 1), config.pool_size)
+    keys = jax.random.split(pool_key, config.pool_size)
 
     def of_pool(x: Array) -> Array:
         return x[first:].reshape(config.pool_size, count // config.pool_size, *x.shape[1:])
