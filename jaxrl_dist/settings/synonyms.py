@@ -142,7 +142,9 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("num_sgd_iter", ("learner.epochs",)),
         Synonym("sgd_minibatch_size", ("learner.minibatches",), _COUNT),
         Synonym("clip_param", ("agent.clip_epsilon",)),
-        Synonym("vf_clip_param", (), "it bounds the squared error; agent.clip_value bounds how far a value moves"),
+        Synonym(
+            "vf_clip_param", (), "it bounds the squared error, where --agent.clip_value bounds how far a value moves"
+        ),
         Synonym("entropy_coeff", ("agent.entropy_cost",)),
         Synonym("vf_loss_coeff", ("agent.value_cost",), _HALVED),
         Synonym("kl_coeff", ("agent.kl_penalty",)),
