@@ -46,7 +46,7 @@ class System:
         >>> row.layout_names, row.replay.name, row.actions
         (('anakin', 'sebulba', 'async_gradient'), 'uniform', ('discrete',))
         >>> row.families["classic"]["learner.learning_rate"]
-        Cited(value=0.00025, source='PureJaxRL dqn.py (Lu et al. 2022)')
+        Cited(value=0.0001, source='Stable-Baselines3 dqn.py (Raffin et al. 2021)')
     """
 
     name: str

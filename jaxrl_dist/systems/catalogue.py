@@ -315,8 +315,8 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
 
 
 def _lengthens(longer: str, name: str) -> bool:
-    """Says whether words stand before or behind a name, as in epsilon and epsilon_end."""
-    return longer.startswith(f"{name}_") or longer.endswith(f"_{name}")
+    """Says whether a name goes on, as epsilon in epsilon_end, or is counted, as seeds in num_seeds."""
+    return longer.startswith(f"{name}_") or longer == f"num_{name}"
 
 
 def _meant(flags: Sequence[str]) -> tuple[str | errors.Worded, ...]:

@@ -129,7 +129,18 @@ def test_every_value_fits_its_declaration_and_is_cited(system: systems.System, f
         (
             "dqn",
             "classic",
-            {"replay.samples_per_insert": 12.8, "learner.target_period": 50, "agent.epsilon_fraction": 0.5},
+            {
+                "replay.samples_per_insert": 12.8,
+                "learner.learning_rate": 1e-4,
+                "learner.target_period": 100,
+                "agent.epsilon_end": 0.1,
+                "agent.epsilon_fraction": 0.5,
+            },
+        ),
+        (
+            "iqn",
+            "classic",
+            {"learner.learning_rate": 2.5e-4, "learner.target_period": 50, "agent.epsilon_end": 0.05},
         ),
         (
             "dqn",
