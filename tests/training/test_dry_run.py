@@ -38,7 +38,7 @@ def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> No
         r"cpu:0: .*parameters .*target network .*optimiser .*replay .*environments .*program's own",
         r"\n  training: \d+\.\d s\n.*\n  evaluation: \d+\.\d s",
         r"of 10 iterations of 32 steps\n  step size: 0\.0001, 0\.0001",
-        r"\n  ε: 1, 0\.525, 0\.05, 0\.05, 0\.05",
+        r"\n  ε: 1, 0\.55, 0\.1, 0\.1, 0\.1",
         r"\n  learning begins after 64 steps",
         r"[\d,]+ steps/s: 320 steps take \d+ s, without evaluations; 20 updates per seed",
         r"bottleneck: (learning|environments and acting) \(environments and acting \d+%",
