@@ -3,7 +3,7 @@
 import difflib
 import importlib.metadata
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 _DISTRIBUTION = "jaxrl-dist"
@@ -250,7 +250,24 @@ def nearest_flag(name: str, flags: Iterable[str]) -> tuple[str | Worded, ...]:
         likeness = max(whole - _OWNED, _likeness(name.lstrip("-").rpartition(".")[2], flag.rpartition(".")[2]))
         if likeness > closest:
             best, closest = flag.lstrip("-"), likeness
-    return ("; did you mean ", given(best), "?") if best else ()
+    return meant([best] if best else [])
+
+
+def meant(flags: Sequence[str]) -> tuple[str | Worded, ...]:
+    """Returns the parts "; did you mean …, … or …?" for the first four flags, none without one.
+
+    Args:
+        flags: without dashes, the likeliest first.
+
+    Example:
+        >>> from jaxrl_dist import errors
+        >>> print(errors.UsageError("no such flag", *errors.meant(["learner.epsilon", "agent.epsilon_end"])))
+        no such flag; did you mean learner.epsilon or agent.epsilon_end?
+    """
+    parts: list[str | Worded] = []
+    for i, flag in enumerate(flags[:4]):
+        parts += ["; did you mean " if i == 0 else " or " if i == len(flags[:4]) - 1 else ", ", given(flag)]
+    return (*parts, "?") if parts else ()
 
 
 def _likeness(one: str, other: str) -> float:

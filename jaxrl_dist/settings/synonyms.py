@@ -14,7 +14,7 @@ class Synonym(NamedTuple):
 
 _COUNT = "the number of minibatches, not their size"
 _PER_ROW = "taught rows per row that comes in"
-_AS_MUCH = "as much: half the squared error, too"
+_AS_MUCH = "the same number: it weighs half the squared error there, too"
 _HALVED = "twice as much: it weighs half the squared error here"
 _PLATFORM = "JAX takes the best platform there is; JAX_PLATFORMS=cpu before the command takes another"
 

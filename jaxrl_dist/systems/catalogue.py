@@ -13,7 +13,7 @@ import math
 import pathlib
 import sys
 import textwrap
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
@@ -308,23 +308,15 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
     same = [flag for flag in candidates if flag.rpartition(".")[2] == bare]
     longer = [flag for flag in candidates if _lengthens(flag.rpartition(".")[2], bare)]
     if same:
-        hint = _meant(same + longer)
+        hint = errors.meant(same + longer)
     else:
-        hint = _translated(name, catalogue) or _meant(longer) or errors.nearest_flag(name, candidates)
+        hint = _translated(name, catalogue) or errors.meant(longer) or errors.nearest_flag(name, candidates)
     return errors.UsageError(errors.given(name), f": {system.name} has ", _NO_SUCH, *hint, errors.LISTED)
 
 
 def _lengthens(longer: str, name: str) -> bool:
     """Says whether a name goes on, as epsilon in epsilon_end, or is counted, as seeds in num_seeds."""
     return longer.startswith(f"{name}_") or longer == f"num_{name}"
-
-
-def _meant(flags: Sequence[str]) -> tuple[str | errors.Worded, ...]:
-    """Returns the parts "; did you mean …, … or …?" for the first four flags; none without a flag."""
-    parts: list[str | errors.Worded] = []
-    for i, flag in enumerate(flags[:4]):
-        parts += ["; did you mean " if i == 0 else " or " if i == len(flags[:4]) - 1 else ", ", errors.given(flag)]
-    return (*parts, "?") if parts else ()
 
 
 def _translated(name: str, catalogue: Container[str]) -> tuple[str | errors.Worded, ...]:

@@ -37,6 +37,7 @@ WRONG = [
     ("--env=brax:antt", "--env=brax:antt: ", " ant?"),
     ("--agent.discont=0.9", "--agent.discont: ", " --agent.discount?"),
     ("--vf_coef=1", "--vf_coef: ", "--agent.value_cost", "twice"),
+    ("--VF_COEF=1", "--VF_COEF: ", "PureJaxRL", "--agent.value_cost", "the same number"),
     ("--discount=0.9", "--discount: ", " --agent.discount?"),
     ("--learner.discount=0.9", "--learner.discount: ", " --agent.discount?"),
     ("--gamma=0.9", "--gamma: ", "--agent.discount "),
