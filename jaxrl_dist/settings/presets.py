@@ -44,10 +44,15 @@ def load(name: str, folder: pathlib.Path) -> Preset:
         return NONE
     valid = names(folder)
     if name not in valid:
-        systems = dict.fromkeys(one.partition("/")[0] for one in valid)
-        of_system = [one for one in valid if one.partition("/")[0] == name.partition("/")[0]]
-        hint = errors.nearest(name, of_system or valid)
-        raise ValueError(f"expected one of {', '.join(of_system or (f'{one}/...' for one in systems)) or 'none'}{hint}")
+        system, _, task = name.partition("/")
+        of_system = [one for one in valid if one.startswith(f"{system}/")]
+        by_task = {one.partition("/")[2]: one for one in of_system}
+        like = [by_task[one] for one in errors.most_like(task, by_task, 1)]
+        if not of_system:
+            like = errors.most_like(name, valid, 1)
+        hint = f"; did you mean {like[0]}?" if like else ""
+        systems = dict.fromkeys(f"{one.partition('/')[0]}/..." for one in valid)
+        raise ValueError(f"expected one of {', '.join(of_system or systems) or 'none'}{hint}")
     return _read(folder / f"{name}{_SUFFIX}", name)
 
 

@@ -96,6 +96,24 @@ def test_games_open_with_moves_that_are_drawn() -> None:
     assert (np.asarray(none.observation["observation"]) == [4, 0]).all()
 
 
+def test_openings_are_drawn_by_keys_that_the_game_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    class Keyed(Sticks):
+        def init(self, key: Any) -> Any:
+            given.extend([key, *jax.random.split(key, 2), *jax.random.split(key, 3)])
+            return super().init(key)
+
+    def opened(game: Any, state: Any, most: int, key: Any) -> Any:
+        given.append(key)
+        return state
+
+    monkeypatch.setattr(pgx, "_opened", opened)
+    pgx.adapt_self_play(Keyed(4, 0), "sticks", random_moves=2).reset(jax.random.key(0))
+    *theirs, ours = (tuple(jax.random.key_data(key).tolist()) for key in given)
+    assert len(theirs) == 6 and ours not in theirs
+
+
 def test_states_of_self_play_are_those_of_the_environment_that_is_scored() -> None:
     own, scored = (wrappers.auto_reset(adapt(Sticks(5, 1), "sticks")) for adapt in (pgx.adapt_self_play, pgx.adapt))
     mine, other = (jax.eval_shape(one.reset, jax.random.key(0)) for one in (own, scored))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import systems, types
+from jaxrl_dist import errors, systems, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.settings import fields, presets, resolve
 from jaxrl_dist.systems import catalogue, training_flags
@@ -105,7 +105,7 @@ OTHER = {
     [
         (["--preset=impala/pogn"], ["--preset=impala/pogn: ", " impala/pong?"]),
         (["--preset=ppo"], ["--preset=ppo: ", " ppo/"]),
-        (["--preset=muzero/paper"], ["--preset=muzero/paper: expected one of muzero/cartpole, muzero/catch; "]),
+        (["--preset=muzero/paper"], ["--preset=muzero/paper: expected one of muzero/cartpole, muzero/catch"]),
         (["--preset=pqo/cartpole"], ["--preset=pqo/cartpole: ", " a2c/..., ", " pqn/cartpole?"]),
         (["--preset=a2c/papper"], ["--preset=a2c/papper: ", " a2c/paper?"]),
         (["--preset=ppo/cartpole", "--system=dqn"], ["--system=dqn: ", "--preset=ppo/cartpole "]),
@@ -114,6 +114,13 @@ OTHER = {
 def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], named: list[str]) -> None:
     with conftest.refused(*named):
         training_flags.parse(arguments)
+
+
+@pytest.mark.parametrize("name", ["muzero/paper", "ppo", "zzz/zzz"])
+def test_no_preset_is_meant_where_no_task_of_its_system_is_like_it(name: str) -> None:
+    with pytest.raises(errors.UsageError) as caught:
+        training_flags.parse([f"--preset={name}"])
+    assert "did you mean" not in errors.as_typed(caught.value)
 
 
 def test_a_name_that_is_part_of_several_flags_names_them_all() -> None:

@@ -137,9 +137,12 @@ def adapt_self_play(game: Any, name: str, max_steps: int = 0, random_moves: int 
     """
 
     def reset(key: Array) -> tuple[ArrayTree, ArrayTree]:
+        if random_moves:
+            # A folded key would be the second of those that a game splits its own start's into.
+            key, moves_key = jax.random.split(key)
         state = game.init(key)
         if random_moves:
-            state = _opened(game, state, random_moves, jax.random.fold_in(key, 1))
+            state = _opened(game, state, random_moves, moves_key)
         return State(state, jnp.int32(0)), _observed(game, state, state.current_player)
 
     def step(key: Array, state: State, action: Array) -> envs.Transition:
