@@ -28,7 +28,9 @@ DREAMER = {
     **cited(_CODE, {"learner.decay": 0.999, "learner.max_grad_norm": 0.0, "learner.anneal": False, "env.num_envs": 16}),
     "replay.capacity": Cited(4_999_168, f"{_TABLE} (5M), a multiple of 16 × 64"),
     "replay.min_size": Cited(1_024, f"{_CODE} (one batch of 16 × 64 rows)"),
-    "layout.unroll_length": Cited(64, f"{OURS}: a window begins where an unroll does"),
+    "layout.unroll_length": Cited(
+        16, f"{OURS}: a window begins where an unroll does, and teaches the critic no value of its last row"
+    ),
 }
 
 # Of the size of the networks of other agents: an update of 16 windows takes a twentieth of a second on a core.
