@@ -44,6 +44,7 @@ DISCRETE = {
     "discounting_chain": Task("gymnax:DiscountingChain-bsuite", 100_000, 1.02),
     "four_rooms": Task("gymnax:FourRooms-misc", 200_000, 0.457),
     "frozen_lake": Task("gymnax:FrozenLake-misc", 200_000, 0.014),
+    "crossing": Task("navix:Navix-SimpleCrossingS9N1-v0", 300_000, 0.006),
     "asterix": Task("gymnax:Asterix-MinAtar", 300_000, 0.49),
     "space_invaders": Task("gymnax:SpaceInvaders-MinAtar", 300_000, 4.11),
 }
