@@ -81,7 +81,7 @@ def test_a_limit_of_units_is_that_of_the_spec() -> None:
     assert rows[environment.spec.time_limit].discount.tolist() == [1.0] * len(rows[0].discount)
 
 
-def test_units_die_before_their_team() -> None:
+def test_units_that_die_earn_their_team_s_reward_to_its_end() -> None:
     environment = made("HeuristicEnemySMAX", map="3m", max_steps="40")
     rng = np.random.default_rng(1)
 
@@ -89,11 +89,18 @@ def test_units_die_before_their_team() -> None:
         return [rng.choice(np.flatnonzero(mask)) for mask in row.observation["action_mask"]]
 
     rows = played(environment, 40, legal)
-    kinds = np.stack([row.step_type for row in rows]).reshape(-1, 2, 3)
-    ended = (kinds == types.LAST).all(-1)
-    some = (kinds == types.LAST).any(-1)
-    assert ended.any() and (some & ~ended).any()
-    assert ((kinds == types.FIRST).all(-1)[1:] == ended[:-1]).all()
+    kinds, rewards, discounts = (
+        np.stack([getattr(row, name) for row in rows]).reshape(-1, 2, 3) for name in ("step_type", "reward", "discount")
+    )
+    legal_moves = np.stack([row.observation["action_mask"] for row in rows]).reshape(*kinds.shape, -1)
+    is_dead = legal_moves.sum(-1) == 1
+    assert legal_moves[is_dead][:, 4].all()
+    for of_team in (kinds, rewards, discounts):
+        assert (of_team == of_team[:, :, :1]).all()
+    # Some team was paid for what it did without one of its units, whose value goes on until then.
+    before_the_end = is_dead.any(-1) & ~is_dead.all(-1) & (kinds == types.MID).all(-1)
+    assert (before_the_end[:-1] & (rewards[1:, :, 0] > 0)).any() and (discounts[before_the_end] == 1).all()
+    assert ((kinds == types.FIRST).all(-1)[1:] == (kinds == types.LAST).all(-1)[:-1]).all()
 
 
 def test_cooks_see_pictures_and_may_be_paid_for_parts() -> None:

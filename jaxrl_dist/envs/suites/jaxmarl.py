@@ -96,7 +96,8 @@ def adapt(environment: Any, name: str, values: dict[str, Any]) -> envs.BareEnvir
 
     Vectors of different lengths, as of predators and prey, are filled up with zeros. Particles and cooks end by the
     limit alone; the particles' limit counts the steps before the last one, so an episode has one more. In SMAX the end
-    is true where a side is dead, and agents die before.
+    is true where a side is dead; units that died before stay, with "stop" as their only action, and their team's reward
+    is theirs, too.
 
     Args:
         environment: of JaxMARL, with the same number of actions for all agents.
@@ -117,10 +118,9 @@ def adapt(environment: Any, name: str, values: dict[str, Any]) -> envs.BareEnvir
         rewards = jnp.stack([jnp.asarray(reward[agent], jnp.float32) for agent in agents])
         if values.get("shaping"):
             rewards += values["shaping"] * jnp.stack([info["shaped_reward"][agent] for agent in agents])
+        # A unit that died earns its team's reward to the end, so that its death is no end for it.
         over, cut = done["__all__"], is_cut(state)
-        # Before the end of all, an agent is done only if it died.
-        died = jnp.stack([done[agent] for agent in agents]) & ~(over & cut)
-        return envs.Transition(state, observe(seen, state), rewards, died | (over & ~cut), over & cut)
+        return envs.Transition(state, observe(seen, state), rewards, over & ~cut, over & cut)
 
     # All but the kitchen count a step after they look at the limit.
     extra = 0 if name == _COOKS else 1
