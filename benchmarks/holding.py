@@ -96,10 +96,10 @@ def _rows() -> Iterator[tuple[str, Row]]:
             yield f"{system}/{name}", Row(task, steps, flags, seeds)
 
 
-def train(row: Row) -> dict[str, Any]:
-    """Trains all seeds of a row, and returns what `held` says of their evaluations."""
+def train(row: Row, folder: pathlib.Path) -> dict[str, Any]:
+    """Trains all seeds of a row in a folder, and returns what `held` says of their evaluations."""
     every = f"--evaluation.interval_steps={row.steps // EVALUATIONS}"
-    evaluated, wall_s = programs.train((*row.flags, every), row.seeds, metrics.read)
+    evaluated, wall_s = programs.train((*row.flags, every), row.seeds, folder, metrics.read)
     found = curves.curve(evaluated)
     return {**held(found, row.task), "steps": row.steps, "wall_s": round(wall_s), "commit": software.commit()}
 

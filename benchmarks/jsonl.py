@@ -4,12 +4,15 @@ import argparse
 import json
 import pathlib
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+RUNS = pathlib.Path(__file__).resolve().parent.parent / "runs" / "benchmarks"
 
 
 def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
@@ -38,20 +41,26 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     """Returns a parser of the flags of `fill`, which is given what they hold."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rows", default="", help="beginnings of the rows to run, with commas between")
+    made.add_argument("--runs", default=RUNS, type=pathlib.Path, help="where runs of unfinished rows lie")
     made.add_argument("--minutes", type=float, default=float("inf"), help="start no row after so many")
     return made
 
 
 def fill(
-    path: pathlib.Path, rows: Mapping[str, T], options: argparse.Namespace, train: Callable[[T], Mapping[str, Any]]
+    path: pathlib.Path,
+    rows: Mapping[str, T],
+    options: argparse.Namespace,
+    train: Callable[[T, pathlib.Path], Mapping[str, Any]],
 ) -> dict[str, dict[str, Any]]:
     """Runs what the options name and the table lacks, and puts each row, which has "returns", into it as it ends.
+
+    Until then a row's runs lie in `options.runs`, below the table's name, so that one that was stopped goes on.
 
     Args:
         path: of the table.
         rows: name -> what `train` is given, in the order of the table.
         options: of `parser`.
-        train: runs one row.
+        train: runs one row, in a folder of its own.
 
     Returns:
         The whole table.
@@ -59,8 +68,10 @@ def fill(
     end = time.monotonic() + 60 * options.minutes
     for name, row in chosen(rows, options.rows).items():
         if name not in read(path) and time.monotonic() < end:
-            found = train(row)
+            folder = options.runs / path.stem / name
+            found = train(row, folder)
             put(path, rows, name, found)
+            shutil.rmtree(folder, ignore_errors=True)
             print(name, found["returns"], file=sys.stderr, flush=True)
     return read(path)
 

@@ -157,10 +157,10 @@ def arms(task: Task) -> tuple[str, ...]:
     return _BODIES if task in BODIES.values() else _REAL
 
 
-def train(row: tuple[Task, tuple[str, ...]]) -> dict[str, Any]:
-    """Trains all seeds of a row, and returns their last evaluations."""
+def train(row: tuple[Task, tuple[str, ...]], folder: pathlib.Path) -> dict[str, Any]:
+    """Trains all seeds of a row in a folder, and returns their last evaluations."""
     task, flags = row
-    return zoo.measured(flags, together=task.layout == "anakin")[0]
+    return zoo.measured(flags, folder, together=task.layout == "anakin")[0]
 
 
 def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) -> str:

@@ -29,7 +29,8 @@ TABLE = HERE / "zoo.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
 SEEDS = 5
 MARKERS = "<!-- zoo: written by `python benchmarks/zoo.py` -->\n", "<!-- end of zoo -->\n"
-# Rows with three seeds: each takes a quarter of an hour.
+# Rows with as few seeds as a reference may have: each takes a quarter of an hour.
+SLOW_SEEDS = reference.SMALLEST_SEEDS
 SLOW = (
     *("td3/hopper", "td3/walker2d", "td3/halfcheetah"),
     *("sac/hopper", "sac/walker2d", "sac/halfcheetah"),
@@ -82,20 +83,23 @@ PUBLISHED: Mapping[str, str] = {
 }
 
 
-def train(name: str) -> dict[str, Any]:
-    """Trains all seeds of a preset, writes their curves, and returns the row."""
+def train(name: str, folder: pathlib.Path) -> dict[str, Any]:
+    """Trains all seeds of a preset in a folder, writes their curves, and returns the row."""
     settings = training_flags.parse((f"--preset={name}",)).settings
     assert settings is not None
     together = settings.row.layout(settings["layout"]).seeds_together
-    row, views = measured((f"--preset={name}",), together=together, num_seeds=3 if name in SLOW else SEEDS)
+    num_seeds = SLOW_SEEDS if name in SLOW else SEEDS
+    row, views = measured((f"--preset={name}",), folder, together=together, num_seeds=num_seeds)
     reference.write(HERE / "reference", reference_name(name), views)
     return row
 
 
-def measured(flags: Sequence[str], *, together: bool, num_seeds: int = SEEDS) -> tuple[dict[str, Any], list[view.View]]:
-    """Trains all seeds, in one program or one after the other, and returns their row and their runs."""
+def measured(
+    flags: Sequence[str], folder: pathlib.Path, *, together: bool, num_seeds: int = SEEDS
+) -> tuple[dict[str, Any], list[view.View]]:
+    """Trains all seeds in a folder, in one program or one after the other, and returns their row and their runs."""
     seeds = [(0, num_seeds)] if together else [(seed, 1) for seed in range(num_seeds)]
-    runs, wall_s = programs.train(flags, seeds, view.read)
+    runs, wall_s = programs.train(flags, seeds, folder, view.read)
     returns = [value for run in runs for value in run.summary["eval_return_per_seed"]]
     steps = max(run.env_steps for run in runs)
     return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}, runs

@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any
 
+import conftest
 import numpy as np
 import pytest
 
@@ -63,11 +64,15 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
 def test_rows_that_a_table_lacks_are_run_and_kept_in_order(zoo: Any, tmp_path: pathlib.Path) -> None:
     table, run, rows = tmp_path / "table.jsonl", [], {"a/x": 1.0, "a/y": 2.0, "b/x": 3.0}
 
-    def train(value: float) -> dict[str, Any]:
+    def train(value: float, folder: pathlib.Path) -> dict[str, Any]:
         run.append(value)
+        (folder / "seed0").mkdir(parents=True, exist_ok=True)
+        if value > 3:
+            raise OSError
         return {"returns": [value]}
 
     def fill(*flags: str) -> dict[str, Any]:
+        flags = (f"--runs={tmp_path}", *flags)
         return zoo.jsonl.fill(table, rows, zoo.jsonl.parser(None).parse_args(flags), train)
 
     assert fill("--minutes=0") == {} and run == []
@@ -75,3 +80,28 @@ def test_rows_that_a_table_lacks_are_run_and_kept_in_order(zoo: Any, tmp_path: p
     assert list(fill("--rows=a/x,b/")) == ["a/x", "b/x"] and run == [3.0, 1.0]
     assert list(fill()) == list(rows) and run == [3.0, 1.0, 2.0]
     assert list(zoo.jsonl.read(table)) == list(rows)
+    rows["b/y"] = 4.0
+    with pytest.raises(OSError):
+        fill()
+    # What a stopped row trained stays for the next call; what is in the table goes.
+    assert sorted((tmp_path / "table").rglob("seed0")) == [tmp_path / "table" / "b" / "y" / "seed0"]
+
+
+def test_a_row_that_was_stopped_goes_on(zoo: Any, tmp_path: pathlib.Path) -> None:
+    flags = ("--system=a2c", "--env=toy:walk", *(f"--{name}={value}" for name, value in conftest.SMALL["a2c"].items()))
+
+    def train(*seeds: int) -> tuple[list[dict[str, Any]], float]:
+        def read(run: pathlib.Path) -> dict[str, Any]:
+            return {**json.loads((run / "summary.json").read_text()), "lines": (run / "metrics.jsonl").read_text()}
+
+        found: tuple[list[dict[str, Any]], float] = zoo.programs.train(
+            flags, [(seed, 1) for seed in seeds], tmp_path, read
+        )
+        return found
+
+    (first,), wall_s = train(0)
+    (again, other), both_s = train(0, 1)
+    assert first["wall_s"] == wall_s and both_s == wall_s + other["wall_s"] > wall_s > 0
+    assert (
+        again["lines"] == first["lines"] and again["params_sha256"] == first["params_sha256"] != other["params_sha256"]
+    )
