@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import action_values, bounded_actions, transitions
+from jaxrl_dist.numeric import values
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -208,12 +209,12 @@ def _critic_loss(
     return losses.sum(0), means[0], losses.mean(0)
 
 
-def _mean(static: _Static, values: Array) -> Array:
+def _mean(static: _Static, predicted: Array) -> Array:
     """Returns the mean f32 [...] of values [..., 1], or of a distribution's logits [..., atoms]."""
-    return values[..., 0] if static.support is None else jax.nn.softmax(values) @ static.support
+    return predicted[..., 0] if static.support is None else values.mean_of_atoms(predicted, static.support)
 
 
-def _lowest(static: _Static, values: Array) -> Array:
+def _lowest(static: _Static, predicted: Array) -> Array:
     """Returns [N, atoms]: for each row the output with the lower mean, of critics [C, N, atoms]."""
-    index = jnp.argmin(_mean(static, values), axis=0)
-    return jnp.take_along_axis(values, index[None, :, None], axis=0)[0]
+    index = jnp.argmin(_mean(static, predicted), axis=0)
+    return jnp.take_along_axis(predicted, index[None, :, None], axis=0)[0]

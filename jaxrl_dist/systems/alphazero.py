@@ -14,19 +14,24 @@ ALPHAZERO = {
     **muzero.OPTIMIZER,
 }
 
+# A time limit cuts returns off, so the value behind it counts: without a discount nothing bounds values.
+_RETURNS = {
+    **cited(f"{OURS}: returns that do not end", {"agent.discount": 0.997}),
+    **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
+}
+
 ALPHAZERO_FAMILIES: Families = {
     "classic": {
         **muzero.SMALL,
-        **cited(f"{OURS}: returns that do not end", {"agent.discount": 0.997}),
-        **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
+        **_RETURNS,
         **cited(OURS, {"agent.simulations": 32}),
     },
     "minatar": {
         **muzero.IMAGES,
-        **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
+        **_RETURNS,
         **cited(OURS, {"agent.simulations": 32}),
     },
-    "board": muzero.BOARD,
+    "board": {**muzero.BOARD, **cited(f"{_ALPHAZERO}, Methods (the outcome of a game)", {"agent.discount": 1.0})},
 }
 
 SYSTEMS = (

@@ -19,7 +19,10 @@ _WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step"
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
 _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
 _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
-# Ends the origin of a value that took the place of atoms.
+# Schrittwieser et al. 2020, appendix F.
+_BOUND = "agent.value_bound"
+_WIDE: dict[str, Any] = {_BOUND: 300.0, _ATOMS: 601}
+# Ends the origin of a value that took the place of one for rewards with bounds.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
 # Large pictures with real actions, or of floats, are of families whose networks are for a few numbers.
@@ -53,7 +56,8 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
     """Returns settings that fit the rewards, the observations and the agents of a task; what a flag gave stays.
 
     Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
-    these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. Large
+    these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. MuZero's
+    and AlphaZero's rescaled values get the wide support of the paper. Large
     pictures get the convolutions of Atari's networks. Each agent of an environment adds rows to a replay.
 
     Args:
@@ -108,6 +112,8 @@ def _fitted(found: Resolved, sizes: Mapping[str, int], reason: str) -> Resolved:
 def _without_ends(found: Resolved) -> Resolved:
     """Returns settings without a distribution that needs two ends, unless these or the atoms were given."""
     settings: Any = found.settings
+    if _BOUND in settings:
+        return _with_wide_support(found)
     has_atoms = _LOW in settings and settings[_ATOMS] > 1 and settings.get(_DISTRIBUTION, _CATEGORICAL) == _CATEGORICAL
     if not has_atoms or settings[_LOW] != settings[_HIGH] or settings["agent.clip_rewards"]:
         return found
@@ -116,6 +122,15 @@ def _without_ends(found: Resolved) -> Resolved:
         return found
     origin = f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}"
     return dataclasses.replace(found.replaced({name: value}), origins={**found.origins, name: origin})
+
+
+def _with_wide_support(found: Resolved) -> Resolved:
+    """Returns settings whose values may be as large as in the paper, unless a flag or a preset gave how large."""
+    given = any(found.origins[name].startswith((FLAG, "preset ")) for name in _WIDE)
+    if given or found[_BOUND] == _WIDE[_BOUND]:
+        return found
+    origins = {name: f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}" for name in _WIDE}
+    return dataclasses.replace(found.replaced(_WIDE), origins={**found.origins, **origins})
 
 
 def _of_pictures(found: Resolved) -> Resolved:

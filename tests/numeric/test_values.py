@@ -89,6 +89,18 @@ def test_a_support_that_cannot_be_is_refused(low, high, num_atoms):
         values.support(low, high, num_atoms)
 
 
+def test_the_mean_of_atoms_is_that_of_float64_and_no_product_of_matrices():
+    atoms, logits = (
+        values.support(-300.0, 300.0, 601),
+        np.random.default_rng(0).normal(0, 9, (4, 601)).astype(np.float32),
+    )
+    weights = np.exp(logits.astype(np.float64))
+    wanted = (weights * np.asarray(atoms)).sum(-1) / weights.sum(-1)
+    np.testing.assert_allclose(values.mean_of_atoms(logits, atoms), wanted, rtol=1e-5)
+    # An accelerator may round the operands of such a product.
+    assert "dot_general" not in str(jax.make_jaxpr(values.mean_of_atoms)(logits, atoms))
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
 def test_quantile_loss_is_that_of_rlax_and_of_a_slow_loop(clip):
     rng = np.random.default_rng(int(10 * clip))

@@ -141,7 +141,11 @@ ENDS: dict[str, tuple[str, dict[str, float | str], tuple[float, float], dict[str
     "quantiles before": ("qr_dqn", {}, UNKNOWN, {}),
     "one atom": ("dqn", {}, UNKNOWN, {}),
     "a policy's distribution": ("ppo", {}, UNKNOWN, {}),
-    "ends of its own": ("muzero", {}, UNKNOWN, {}),
+    "support": ("muzero", {}, UNKNOWN, {"agent.value_bound": 300.0, "agent.num_atoms": 601}),
+    "a search's": ("alphazero", {}, UNKNOWN, {"agent.value_bound": 300.0, "agent.num_atoms": 601}),
+    "support, known": ("muzero", {}, KNOWN, {}),
+    "support given": ("muzero", {"agent.value_bound": 40.0}, UNKNOWN, {}),
+    "its atoms given": ("muzero", {"agent.num_atoms": 81}, UNKNOWN, {}),
 }
 
 
@@ -158,6 +162,15 @@ def test_a_distribution_needs_no_ends_where_rewards_have_none(case: str) -> None
     assert {name for name in found.origins if fitted.origins[name] != found.origins[name]} == set(wanted)
 
 
+def test_a_preset_s_support_stays_where_rewards_have_no_ends() -> None:
+    found = catalogue.resolved({"system": "muzero"}, "classic")
+    found = dataclasses.replace(found, origins={**found.origins, "agent.num_atoms": "preset muzero/mine: ours"})
+    spec = types.EnvironmentSpec(
+        "mine:task", jax.ShapeDtypeStruct((4,), jnp.float32), types.DiscreteSpace(2), "classic", UNKNOWN
+    )
+    assert fitting.fit_to_task(found, spec).settings == found.settings
+
+
 @pytest.mark.parametrize(
     ("system", "env", "setting", "value"),
     [
@@ -172,16 +185,22 @@ def test_defaults_take_a_task_with_unknown_rewards(system: str, env: str, settin
 
 
 @pytest.mark.parametrize(("env", "fitted"), [("gymnax:FrozenLake-misc", True), ("gymnax:FourRooms-misc", False)])
-def test_the_same_flags_give_a_run_s_settings_again_before_its_rewards_are_known(env: str, fitted: bool) -> None:
-    flags = {"system": "rainbow", "env": env}
+@pytest.mark.parametrize(
+    ("system", "setting", "values"),
+    [("rainbow", "agent.distribution", ("quantile", "categorical")), ("muzero", "agent.value_bound", (300.0, 20.0))],
+)
+def test_the_same_flags_give_a_run_s_settings_again_before_its_rewards_are_known(
+    system: str, setting: str, values: tuple[Any, Any], env: str, fitted: bool
+) -> None:
+    flags = {"system": system, "env": env}
     held = assemble.resolve(flags)[0]
     asked = catalogue.resolved(flags)
-    assert held["agent.distribution"] == ("quantile" if fitted else "categorical")
+    assert held[setting] == values[0 if fitted else 1]
     again = catalogue.resolved_as_in(held.as_json(), flags, asked)
     assert again.difference(held.as_json()).identity == again.difference(held.as_json()).tunable == ()
     changed = catalogue.resolved_as_in(held.as_json(), {**flags, "agent.num_atoms": 11}, asked)
     names = {change.name for change in changed.difference(held.as_json()).identity}
-    assert names == {"agent.num_atoms", *(["agent.distribution"] if fitted else [])}
+    assert names == {"agent.num_atoms", *([setting] if fitted else [])}
 
 
 PIXELS, REALS = jax.ShapeDtypeStruct((96, 96, 3), jnp.uint8), types.BoxSpace((3,), -1.0, 1.0)

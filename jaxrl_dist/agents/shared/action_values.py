@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.networks import encoders
-from jaxrl_dist.numeric import distributions
+from jaxrl_dist.numeric import distributions, values
 from jaxrl_dist.types import Array
 
 
@@ -133,7 +133,7 @@ def means(q: Array, support: Any, outputs: dict[str, Array]) -> Array:
         [[  2. -inf]]
     """
     if support is not None:
-        return distributions.masked(jax.nn.softmax(q) @ support, outputs.get("mask"))
+        return distributions.masked(values.mean_of_atoms(q, support), outputs.get("mask"))
     is_plain = q.ndim == next(iter(outputs.values())).ndim
     return q if is_plain else distributions.masked(q.mean(-1), outputs.get("mask"))
 

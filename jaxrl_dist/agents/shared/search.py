@@ -415,7 +415,7 @@ def number(logits: Array, atoms: Array) -> Array:
         >>> print(search.number(jnp.array([0.0, 0.0, 100.0]), atoms).round(2))  # √9 − 1 is 2, and ε takes a little
         7.95
     """
-    return values.signed_parabolic(jax.nn.softmax(logits) @ atoms)
+    return values.signed_parabolic(values.mean_of_atoms(logits, atoms))
 
 
 def number_loss(logits: Array, target: Array, atoms: Array) -> Array:

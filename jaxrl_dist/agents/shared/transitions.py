@@ -300,7 +300,7 @@ def divergence(atoms: Array, predicted: Array, batch: Batch, bootstrap: Array) -
     target = jax.lax.stop_gradient(project(targets, jax.nn.softmax(bootstrap), atoms))
     log_prob = jax.nn.log_softmax(predicted)
     loss = (jax.scipy.special.xlogy(target, target) - target * log_prob).sum(-1)
-    return jnp.maximum(loss, 0.0), jax.lax.stop_gradient(jnp.exp(log_prob)) @ atoms
+    return jnp.maximum(loss, 0.0), jax.lax.stop_gradient(values.mean_of_atoms(predicted, atoms))
 
 
 def quantile_error(clip: float, predicted: Array, batch: Batch, bootstrap: Array) -> tuple[Array, Array]:
