@@ -7,7 +7,7 @@ from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import Cited, cited
 from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import Families
-from jaxrl_dist.systems.ppo import PPO_FAMILIES
+from jaxrl_dist.systems.ppo import PPO_FAMILIES, PPO_IN_SEBULBA
 
 _SCRIPT = "Yu et al. 2022, on-policy train_mpe_spread.sh"
 _DEFAULTS = "Yu et al. 2022, on-policy config.py"
@@ -87,7 +87,7 @@ SYSTEMS = (
         actions=mappo.ACTIONS,
         settings=IPPO,
         families=MAPPO_FAMILIES,
-        by_layout={"async_gradient": async_gradient.PPO},
+        by_layout={"async_gradient": async_gradient.PPO, "sebulba": PPO_IN_SEBULBA},
         summary="PPO of several agents, each of which learns as if it were alone (de Witt et al. 2020).",
     ),
     System(
@@ -99,7 +99,7 @@ SYSTEMS = (
         actions=mappo.ACTIONS,
         settings=MAPPO,
         families=MAPPO_FAMILIES,
-        by_layout={"async_gradient": async_gradient.PPO},
+        by_layout={"async_gradient": async_gradient.PPO, "sebulba": PPO_IN_SEBULBA},
         summary="PPO of several agents whose critic sees what is known of all (Yu et al. 2022).",
     ),
 )

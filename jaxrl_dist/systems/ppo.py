@@ -174,6 +174,12 @@ PPO_FAMILIES: Families = {
     "physics": _PPO_PHYSICS,
 }
 
+# Hundreds of steps on an unroll take the policy far from one that acts a version behind (docs/results.md).
+PPO_IN_SEBULBA: Families = {
+    ANY: {"layout.policy_lag": Cited("0", "Schulman et al. 2017, algorithm 1 (every row is the policy's own)")},
+    "atari": {"layout.policy_lag": Cited("1", "Huang et al. 2023 (Cleanba), section 3")},
+}
+
 _DPPO = "Heess et al. 2017 (DPPO), algorithms 1 and 2"
 
 _DPPO_OWN = {
@@ -228,7 +234,7 @@ SYSTEMS = (
         actions=ppo.ACTIONS,
         settings=PPO,
         families=PPO_FAMILIES,
-        by_layout={"async_gradient": async_gradient.PPO},
+        by_layout={"async_gradient": async_gradient.PPO, "sebulba": PPO_IN_SEBULBA},
         summary="Proximal policy optimisation (Schulman et al. 2017), feed-forward or recurrent.",
     ),
     System(

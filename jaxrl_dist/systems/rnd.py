@@ -6,7 +6,7 @@ from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
 from jaxrl_dist.systems import System
 from jaxrl_dist.systems.families import Families
-from jaxrl_dist.systems.ppo import PPO, PPO_FAMILIES
+from jaxrl_dist.systems.ppo import PPO, PPO_FAMILIES, PPO_IN_SEBULBA
 
 _PAPER = "Burda et al. 2018, appendix, hyperparameters of PPO and RND"
 _CODE = "openai/random-network-distillation, ppo_agent.py and run_atari.py"
@@ -41,6 +41,7 @@ SYSTEMS = (
         actions=rnd.ACTIONS,
         settings=RND,
         families=RND_FAMILIES,
+        by_layout={"sebulba": PPO_IN_SEBULBA},
         summary="PPO with a bonus for what a network cannot yet predict (Burda et al. 2018).",
     ),
 )

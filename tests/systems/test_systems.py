@@ -277,3 +277,10 @@ def test_there_are_values_for_each_kind_of_task_that_a_system_takes(system: syst
     wanted |= {"atari"} if "discrete" in system.actions and system.name not in WITHOUT_ATARI else set()
     wanted |= {"continuous", "physics"} if "bounded" in system.actions else set()
     assert wanted <= set(system.families)
+
+
+@pytest.mark.parametrize("system", ["ppo", "ippo", "mappo", "rnd"])
+def test_ppo_learns_from_rows_of_its_own_policy_but_on_atari(system: str) -> None:
+    for family in families.FAMILIES:
+        found = catalogue.resolved({"system": system, "layout": "sebulba"}, family)
+        assert found["layout.policy_lag"] == ("1" if family == "atari" else "0")
