@@ -161,7 +161,7 @@ def test_each_layout_gets_what_the_policy_s_own_rows_need() -> None:
     assert resolved["layout.policy_lag"] == "0"
     assert resolved.origins["layout.policy_lag"].startswith("paper: Mnih et al. 2016")
     assert "--layout.policy_lag=0\n" in training_flags.parse(["--system=a2c", "--layout=sebulba", "--help"]).text
-    assert catalogue.resolved({"system": "ppo", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
+    assert catalogue.resolved({"system": "impala", "layout": "sebulba"}, "classic")["layout.policy_lag"] == "1"
 
 
 @pytest.mark.parametrize("name", ["ppo", "impala"])
