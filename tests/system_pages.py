@@ -275,7 +275,8 @@ def _pattern(title: str) -> re.Pattern[str]:
 
 def _canon(name: str) -> Iterator[Result]:
     for system, layout, scored, lowest, _, reached, minutes in rows("The canon on one task"):
-        if system.removesuffix("*") == TITLES[name]:
+        # A later sample names its commit.
+        if system.partition(" (at ")[0].removesuffix("*") == TITLES[name]:
             remark = f"≥ 475 at {reached} steps"
             yield Result("`canon_cartpole`", f"CartPole-v1, {layout}", "5", "500k", scored, lowest, remark, minutes)
 
@@ -293,9 +294,9 @@ def _zoo(name: str) -> Iterator[Result]:
     section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n### A zoo\n")[2]
     if "| preset |" not in section.partition("\n### ")[0]:
         return
-    for preset, task, steps, scored, lowest, minutes, *_ in rows("A zoo"):
+    for preset, task, steps, scored, lowest, seeds, minutes, *_ in rows("A zoo"):
         if preset.strip("`").partition("/")[0] == name:
-            yield Result("`zoo`", task, "5", steps, scored, lowest, f"preset {preset}", minutes)
+            yield Result("`zoo`", task, seeds, steps, scored, lowest, f"preset {preset}", minutes)
 
 
 def drawing() -> Any:

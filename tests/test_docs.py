@@ -243,6 +243,15 @@ def test_each_row_of_the_studies_is_on_a_page() -> None:
         assert is_there or study.startswith(system_pages.PEERS), what
 
 
+def test_each_row_of_the_canon_and_of_the_zoo_is_on_a_page() -> None:
+    told = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    for _, layout, scored, lowest, _, _, minutes in system_pages.rows("The canon on one task"):
+        assert f"| CartPole-v1, {layout} | 500k | 5 | {scored} | {lowest} | `canon_cartpole` | {minutes} |" in told
+    for preset, task, steps, scored, lowest, seeds, minutes, *_ in system_pages.rows("A zoo"):
+        row = f"| {task} | {steps} | {seeds} | {scored} | {lowest} | `zoo` | {minutes} | preset {preset} |"
+        assert row in told
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
 def test_the_functions_that_a_page_names_exist(page: pathlib.Path) -> None:
     code = page.read_text(encoding="utf-8").partition("\n## Code\n")[2].partition("\n## ")[0]

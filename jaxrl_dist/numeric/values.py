@@ -233,8 +233,7 @@ def support(low: float, high: float, num_atoms: int) -> Array:
 def mean_of_atoms(logits: Array, atoms: Array) -> Array:
     """Returns the mean of a distribution over atoms, summed in the precision of its numbers.
 
-    It is no product of matrices, whose operands TPUs round to bfloat16 by default, where 299 is 300. (XLA's of today
-    does not for a vector, and makes the same kernels of both.)
+    A product of matrices would do, but an accelerator may round its operands: in bfloat16 299 is 300.
 
     Args:
         logits: f32 [..., K].

@@ -57,8 +57,8 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
 
     Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
     these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. MuZero's
-    and AlphaZero's rescaled values get the wide support of the paper. Large
-    pictures get the convolutions of Atari's networks. Each agent of an environment adds rows to a replay.
+    and AlphaZero's rescaled values get the wide support of the paper. Large pictures get the convolutions of Atari's
+    networks. Each agent of an environment adds rows to a replay.
 
     Args:
         found: settings of a system, with origins.
@@ -67,8 +67,8 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
     Example:
         >>> import jaxrl_dist
         >>> settings = jaxrl_dist.make("rainbow", "gymnax:FrozenLake-misc").settings
-        >>> settings["agent.distribution"], settings.origins["agent.distribution"]
-        ('quantile', 'default; categorical fitted to rewards without known bounds')
+        >>> settings["agent.distribution"], settings.origins["agent.distribution"].rpartition("; ")[2]
+        ('quantile', 'categorical fitted to rewards without known bounds')
     """
     found = found if all(map(math.isfinite, spec.reward_range)) else _without_ends(found)
     found = _of_agents(found, spec.num_agents)
@@ -100,17 +100,17 @@ def _of_agents(found: Resolved, num_agents: int) -> Resolved:
     return _fitted(found, sizes, f"{_OF_AGENTS}{num_agents}")
 
 
-def _fitted(found: Resolved, sizes: Mapping[str, int], reason: str) -> Resolved:
-    """Returns settings with these sizes in the place of those that no flag gave; their origins end with the reason."""
+def _fitted(found: Resolved, values: Mapping[str, Any], reason: str) -> Resolved:
+    """Returns settings with these values in the place of those that no flag gave; their origins end with the reason."""
     changed = {
-        name: value for name, value in sizes.items() if found.origins.get(name, FLAG) != FLAG and value != found[name]
+        name: value for name, value in values.items() if found.origins.get(name, FLAG) != FLAG and value != found[name]
     }
     origins = {name: f"{found.origins[name]}; {found[name]} {reason}" for name in changed}
     return dataclasses.replace(found.replaced(changed), origins={**found.origins, **origins})
 
 
 def _without_ends(found: Resolved) -> Resolved:
-    """Returns settings without a distribution that needs two ends, unless these or the atoms were given."""
+    """Returns settings whose distribution needs no two ends, or has wide ones, unless these or the atoms were given."""
     settings: Any = found.settings
     if _BOUND in settings:
         return _with_wide_support(found)
@@ -127,10 +127,7 @@ def _without_ends(found: Resolved) -> Resolved:
 def _with_wide_support(found: Resolved) -> Resolved:
     """Returns settings whose values may be as large as in the paper, unless a flag or a preset gave how large."""
     given = any(found.origins[name].startswith((FLAG, "preset ")) for name in _WIDE)
-    if given or found[_BOUND] == _WIDE[_BOUND]:
-        return found
-    origins = {name: f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}" for name in _WIDE}
-    return dataclasses.replace(found.replaced(_WIDE), origins={**found.origins, **origins})
+    return found if given else _fitted(found, _WIDE, _WITHOUT_BOUNDS)
 
 
 def _of_pictures(found: Resolved) -> Resolved:
