@@ -1,4 +1,4 @@
-"""Every public name of the reference tells shapes, errors and fields, and its example runs as it is printed."""
+"""Every public name of the reference tells shapes, errors and fields, and all examples run as they are printed."""
 
 import ast
 import doctest
@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import conftest
 import pytest
 import test_docs
 from marks import some
@@ -17,8 +18,14 @@ from marks import some
 from jaxrl_dist.settings import fields
 
 # Modules whose examples take a second or more.
-SLOW = {"", ".agents", ".agents.dpg", ".learning.learner", ".learning.step", ".networks", ".parallel.unroll"}
-SLOW |= {".agents.shared.transitions", ".numeric.returns", ".replay.sum_tree"}
+SLOW = {".agents", ".envs", ".envs.check", ".networks", ".parallel.unroll"}
+SLOW |= {
+    f".agents.{name}" for name in ("crossq", "discrete_sac", "dpg", "dreamer", "es", "iqn", "mpo", "muzero", "sac")
+}
+SLOW |= {".agents.shared.action_values", ".agents.shared.actor_critic", ".agents.shared.own_parameters"}
+SLOW |= {".agents.shared.search", ".agents.shared.soft_values", ".agents.shared.transitions"}
+SLOW |= {".learning.learner", ".learning.members", ".learning.step"}
+SLOW |= {".numeric.distributions", ".numeric.returns", ".numeric.values", ".replay.ring", ".replay.sum_tree"}
 # A shape, or a tree whose shapes depend on the network or the environment.
 SHAPE = re.compile(r"\[|\b(tree|parameters|state)\b")
 
@@ -30,7 +37,11 @@ NAMED |= {
     name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2])
     for name in test_docs.LISTED
 }
-MODULES = list(dict.fromkeys(name.rpartition(".")[0] for name in NAMED))
+WITH_EXAMPLES = [
+    ".".join(file.relative_to(test_docs.ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for file in sorted(conftest.PACKAGE.rglob("*.py"))
+    if ">>> " in file.read_text(encoding="utf-8")
+]
 FUNCTIONS = {name: value for name, value in NAMED.items() if inspect.isfunction(value)}
 CLASSES = {name: value for name, value in NAMED.items() if inspect.isclass(value)}
 
@@ -137,18 +148,13 @@ def test_functions_have_an_example(name: str) -> None:
     assert is_trivial(FUNCTIONS[name]) or ">>> " in sections(FUNCTIONS[name]).get("Example", "")
 
 
-def examples(values: dict[str, Any]) -> list[doctest.DocTest]:
-    """Returns the examples of public names, each of which begins with nothing."""
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    return [test for name, value in values.items() for test in finder.find(value, name, globs={})]
-
-
-@pytest.mark.parametrize("module", some(MODULES, slow={f"jaxrl_dist{name}" for name in SLOW}))
+@pytest.mark.parametrize("module", some(WITH_EXAMPLES, slow={f"jaxrl_dist{name}" for name in SLOW}))
 def test_examples_print_what_they_show(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    own = {name: value for name, value in NAMED.items() if name.rpartition(".")[0] == module}
+    finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL)
-    for test in examples(own):
+    # Each example begins with nothing.
+    for test in finder.find(importlib.import_module(module), module, globs={}):
         out: list[str] = []
         assert not runner.run(test, out=out.append).failed, "".join(out)
     assert runner.summarize(verbose=False).attempted
