@@ -29,6 +29,7 @@ _CARTPOLE, _BREAKOUT, _PENDULUM = "gymnax:CartPole-v1", "gymnax:Breakout-MinAtar
 NAMED: dict[str, dict[str, Any]] = {
     "ppo_large": {
         **{"system": "ppo", "env": _CARTPOLE, "learner.epochs": 4, "network.activation": "tanh"},
+        "agent.scale_rewards": "false",
         **{"network.torso": "mlp", "network.hidden_sizes": "64,64", "network.shared": "false"},
         **{"env.num_envs": 2048, "layout.unroll_length": 32, "learner.minibatches": 32},
     },

@@ -6,7 +6,10 @@ sizes. Where a reference cannot be set so, its title or note says what differs.
 
 import dataclasses
 
-CARTPOLE = ("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh")
+_AS_THEY_ARE = "--agent.scale_rewards=false"
+CARTPOLE = (
+    *("--system=ppo", "--env=gymnax:CartPole-v1", "--learner.epochs=4", "--network.activation=tanh", _AS_THEY_ARE),
+)
 MLP = ("--network.torso=mlp", "--network.hidden_sizes=64,64", "--network.shared=false")
 SMALL = (*CARTPOLE, *MLP, "--env.num_envs=4", "--layout.unroll_length=128", "--learner.minibatches=4")
 LARGE = (*CARTPOLE, *MLP, "--env.num_envs=2048", "--layout.unroll_length=32", "--learner.minibatches=32")
@@ -50,7 +53,10 @@ _CHEETAH = (
     *("--system=ppo", "--env=envpool:HalfCheetah-v4", "--env.num_envs=64", "--layout.unroll_length=64"),
     *("--learner.epochs=10", "--learner.minibatches=32", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
 )
-_ONE_PASS = ("--env=gymnax:CartPole-v1", "--layout.unroll_length=16", "--learner.epochs=1", "--learner.minibatches=1")
+_ONE_PASS = (
+    *("--env=gymnax:CartPole-v1", "--layout.unroll_length=16", "--learner.epochs=1", "--learner.minibatches=1"),
+    _AS_THEY_ARE,
+)
 _BREAKOUT_16 = ("--env=gymnax:Breakout-MinAtar", "--layout.unroll_length=16")
 
 PPO_SMALL = ("--num_envs=4", "--unroll=128", "--epochs=4", "--minibatches=4")
@@ -303,7 +309,7 @@ ROWS = (
             f"PPO CartPole (EnvPool), {width} environments × 64, one epoch × 4, networks 64×64",
             (
                 *("--system=ppo", "--env=envpool:CartPole-v1", f"--env.num_envs={width}", "--layout.unroll_length=64"),
-                *("--learner.epochs=1", "--learner.minibatches=4"),
+                *("--learner.epochs=1", "--learner.minibatches=4", _AS_THEY_ARE),
                 # Actors may be an unroll or two ahead when a chunk begins, so a chunk is many.
                 *_chunk(24 * width * 64),
             ),

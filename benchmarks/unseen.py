@@ -118,6 +118,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--env.num_envs=4", "--layout.unroll_length=128", "--learner.learning_rate=2.5e-4"),
             *("--learner.anneal=true", "--learner.minibatches=4", "--learner.epochs=4", "--network.torso=mlp"),
             *("--network.hidden_sizes=64,64", "--network.activation=tanh", "--agent.entropy_cost=0.01"),
+            "--agent.scale_rewards=false",
         ),
     ),
     "dqn_purejaxrl": (  # PureJaxRL dqn.py
@@ -130,9 +131,11 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
 }
-# Arms by the kind of actions. PureJaxRL's values of PPO are ours for classic control.
-_ALL = ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3", "dqn_purejaxrl")
-_MINATAR = (*_ALL, "ppo_purejaxrl")
+# Arms by the kind of actions.
+_ALL = (
+    *("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3", "ppo_purejaxrl"),
+    "dqn_purejaxrl",
+)
 # Those that update once a step take an hour and a half for five seeds of 300k steps: they play one body, for 100k.
 _BODIES = ("ppo", "a2c", "ppo_sb3", "a2c_sb3")
 _REAL = (*_BODIES, "sac", "td3", "d4pg", "sac_sb3", "td3_sb3")
@@ -153,7 +156,7 @@ def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
 def arms(task: Task) -> tuple[str, ...]:
     """Returns the arms that play a task."""
     if task in DISCRETE.values():
-        return _MINATAR if task.env.endswith("MinAtar") else _ALL
+        return _ALL
     return _BODIES if task in BODIES.values() else _REAL
 
 

@@ -52,6 +52,7 @@ class Config:
         0.0, source="OpenAI Baselines vec_normalize.py (10, for MuJoCo only)"
     )
     scale_rewards: bool = shared.scale_rewards(False, source="OpenAI Baselines run.py (VecNormalize, for MuJoCo only)")
+    smallest_deviation: float = shared.smallest_deviation(0.0)
     clip_rewards: float = shared.clip_rewards(0.0, source="Mnih et al. 2015, methods (1 on Atari)")
     reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution(

@@ -64,6 +64,7 @@ class _Seen(NamedTuple):
     clip_observations: float
     discount: float = 1.0
     scale_rewards: bool = False
+    smallest_deviation: float = 0.0
     clip_rewards: float = 0.0
     reward_scale: float = 1.0
 

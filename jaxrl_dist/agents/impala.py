@@ -84,6 +84,7 @@ class Config:
     normalise_observations: bool = shared.normalise_observations(False)
     clip_observations: float = shared.clip_observations(0.0)
     scale_rewards: bool = shared.scale_rewards(False)
+    smallest_deviation: float = shared.smallest_deviation(0.0)
     clip_rewards: float = shared.clip_rewards(0.0, source="Espeholt et al. 2018, appendix (1 on Atari)")
     reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution(

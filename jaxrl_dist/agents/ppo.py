@@ -92,6 +92,9 @@ class Config:
     normalise_observations: bool = shared.normalise_observations(False, source="Engstrom et al. 2020, section 3")
     clip_observations: float = shared.clip_observations(0.0, source="Engstrom et al. 2020")
     scale_rewards: bool = shared.scale_rewards(False, source="Engstrom et al. 2020, section 3 and appendix A.2")
+    smallest_deviation: float = shared.smallest_deviation(
+        0.0, source="Engstrom et al. 2020, appendix A.2 (none); Hafner et al. 2023 (DreamerV3) have 1"
+    )
     clip_rewards: float = shared.clip_rewards(0.0, source="Engstrom et al. 2020, section 3")
     reward_scale: float = shared.reward_scale(
         1.0, source="Brax training/agents/ppo, reward_scaling (Freeman et al. 2021)"

@@ -59,6 +59,7 @@ class Config:
     normalise_observations: bool = shared.normalise_observations(False, source=_PAPER)
     clip_observations: float = shared.clip_observations(0.0, source=_PAPER)
     scale_rewards: bool = shared.scale_rewards(False, source=f"{_PAPER} (PopArt on many tasks)")
+    smallest_deviation: float = shared.smallest_deviation(0.0)
     clip_rewards: float = shared.clip_rewards(0.0, source=_PAPER)
     reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution("gaussian", source="Song et al. 2020, section 4.2")

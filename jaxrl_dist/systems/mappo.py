@@ -50,7 +50,7 @@ MAPPO_FAMILIES: Families = {
     **PPO_FAMILIES,
     "classic": {
         **PPO_FAMILIES["classic"],
-        **cited(_JAXMARL, {"env.num_envs": 16}),
+        **cited(_JAXMARL, {"env.num_envs": 16, "agent.scale_rewards": False}),
         **cited(_LARGER, {"learner.learning_rate": 2e-3}),
     },
     # Small images, as Overcooked has them.

@@ -17,25 +17,27 @@ def deviation(seen: list[float]) -> float:
 
 
 def rewards(
-    reward: np.ndarray, step_type: np.ndarray, length: int, gamma: float, clip: float
-) -> tuple[list[np.ndarray], float]:
+    reward: np.ndarray, step_type: np.ndarray, length: int, gamma: float, clip: float, smallest: float
+) -> tuple[list[np.ndarray], list[float]]:
     """Rewards [T, B] of each unroll, divided by the deviation of the discounted returns of the unrolls before it.
 
-    The return of an environment is R = γR + r, from 0 at FIRST. Also returns the deviation after the last unroll.
+    The return of an environment is R = γR + r, from 0 at FIRST. A deviation below the smallest one counts as that. Also
+    returns the deviation before each unroll, and after the last one.
     """
     columns = reward.shape[1]
-    running, seen, found = np.zeros(columns), [], []
+    running, seen, found, deviations = np.zeros(columns), [], [], []
     for b in range(columns):
         running[b] = 0.0 if step_type[0, b] == FIRST else reward[0, b]
     for start in range(0, len(reward) - 1, length):
-        scale = deviation(seen)
-        found.append(np.clip(reward[start + 1 : start + length + 1] / scale, -clip, clip))
+        deviations.append(deviation(seen))
+        scaled = reward[start + 1 : start + length + 1] / max(smallest, deviations[-1])
+        found.append(np.clip(scaled, -clip, clip))
         for t in range(start, start + length):
             for b in range(columns):
                 running[b] = 0.0 if step_type[t + 1, b] == FIRST else gamma * running[b] + reward[t + 1, b]
                 if step_type[t, b] != LAST:
                     seen.append(running[b])
-    return found, deviation(seen)
+    return found, [*deviations, deviation(seen)]
 
 
 def observations(observation: np.ndarray, step_type: np.ndarray, length: int, clip: float) -> list[np.ndarray]:

@@ -14,6 +14,11 @@ clip_observations = functools.partial(
     setting, help="Clip observations to ± this (after any normalisation); 0 is off.", low=0.0
 )
 scale_rewards = functools.partial(setting, help="Divide rewards by the running deviation of the discounted return.")
+smallest_deviation = functools.partial(
+    setting,
+    help="Least deviation that scale_rewards divides by; 1 makes large rewards smaller, and small ones no larger.",
+    low=0.0,
+)
 clip_rewards = functools.partial(
     setting, help="Clip rewards to ± this (after any division by a deviation); 0 is off.", low=0.0
 )

@@ -37,6 +37,10 @@ class Settings(Protocol):
         """Says whether rewards are divided by the deviation of the discounted return."""
 
     @property
+    def smallest_deviation(self) -> float:
+        """Least deviation that rewards are divided by."""
+
+    @property
     def clip_rewards(self) -> float:
         """Bound of rewards; 0 is off."""
 
@@ -122,7 +126,8 @@ def observation(config: Settings, running: Statistics, observation: ArrayTree) -
 def reward(config: Settings, running: Statistics, reward: Array) -> Array:
     """Returns rewards f32 [...] as returns are computed from them: normalised, clipped, and scaled."""
     if config.scale_rewards:
-        reward = reward / statistics.std(running.discounted_return)
+        deviation = statistics.std(running.discounted_return)
+        reward = reward / jnp.maximum(deviation, config.smallest_deviation)
     return agents.seen_reward(reward, config.clip_rewards, config.reward_scale)
 
 
