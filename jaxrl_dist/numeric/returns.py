@@ -283,6 +283,30 @@ def vtrace(
     return VTrace(error + v_tm1, advantage, q_estimate)
 
 
+def running_returns(reward: Array, step_type: Array, gamma: float, before: Array) -> Array:
+    """Sums the discounted rewards of the episode so far, y_t = r_t + γ·y_{t−1}, which is 0 where an episode begins.
+
+    Args:
+        reward: f32 [L].
+        step_type: int [L].
+        gamma: discount factor γ.
+        before: f32 [], y before the first row.
+
+    Returns:
+        f32 [L], y of each row.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import returns
+        >>> step_type = jnp.int8([1, 1, 2, 0, 1])
+        >>> print(returns.running_returns(jnp.ones(5), step_type, 0.5, jnp.float32(4.0)))
+        [3.   2.5  2.25 0.   1.  ]
+    """
+    reward = reward.at[0].add(gamma * before)
+    goes_on = step_type != types.FIRST
+    return jnp.flip(_decayed_sum(jnp.flip(reward), jnp.full_like(reward, gamma), jnp.flip(goes_on)))
+
+
 def _check(reward: Array, discount: Array, step_type: Array, value: Array) -> None:
     chex.assert_rank([reward, discount, step_type, value], 1)
     chex.assert_equal_shape([reward, discount, step_type, value])

@@ -46,9 +46,27 @@ MUTANTS = (
     ),
     Aimed(
         "agents/shared/normalisation.py",
-        "reward / statistics.std(",
-        "reward * statistics.std(",
+        "reward / jnp.maximum(",
+        "reward * jnp.maximum(",
         "rewards are divided by the deviation of returns",
+    ),
+    Aimed(
+        "agents/shared/normalisation.py",
+        "jnp.maximum(deviation, config.smallest_deviation)",
+        "jnp.minimum(deviation, config.smallest_deviation)",
+        "the least deviation is a lower bound",
+    ),
+    Aimed(
+        "numeric/returns.py",
+        "goes_on = step_type != types.FIRST",
+        "goes_on = step_type != types.LAST",
+        "running returns begin anew with an episode",
+    ),
+    Aimed(
+        "numeric/returns.py",
+        "reward.at[0].add(gamma * before)",
+        "reward.at[0].add(before)",
+        "running returns go on from those before the first row",
     ),
     Aimed(
         "agents/shared/normalisation.py",

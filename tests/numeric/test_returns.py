@@ -312,3 +312,21 @@ def test_both_ways_to_sum_are_the_loop(length):
     for function in (returns._row_by_row, returns._by_halves):
         found = function(jnp.asarray(x, jnp.float32), jnp.asarray(decay, jnp.float32))
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 6, 40])
+def test_running_returns_are_the_loop(length):
+    """Episodes end and begin; what came before the first row goes on, unless an episode begins there."""
+    rng = np.random.default_rng(length)
+    reward, step_type = rng.normal(size=length), rng.integers(0, 3, length)
+    for first in (types.FIRST, types.MID):
+        step_type[0] = first
+        wanted, y = [], 5.0
+        for t in range(length):
+            y = 0.0 if step_type[t] == types.FIRST else 0.7 * y + reward[t]
+            wanted.append(y)
+        found = returns.running_returns(
+            jnp.asarray(reward, jnp.float32), jnp.asarray(step_type, jnp.int8), 0.7, jnp.float32(5.0)
+        )
+        assert found.dtype == jnp.float32
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

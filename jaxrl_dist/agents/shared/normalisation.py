@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, types
 from jaxrl_dist.networks import torsos
 from jaxrl_dist.numeric import moments as statistics
+from jaxrl_dist.numeric import returns
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -148,10 +149,10 @@ def update(
         rows = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), numbers(timestep.observation))
         running = running._replace(observation=statistics.update(running.observation, rows, taught, axis))
     if config.scale_rewards:
-        _, discounted = jax.lax.scan(
-            lambda carry, row: (next_return(config, carry, row),) * 2,
-            discounted_return,
-            timestep._replace(observation=(), info=()),
+        sums = jax.vmap(returns.running_returns, in_axes=(1, 1, None, 0), out_axes=1)
+        # Without the barrier XLA fuses it into the sums of the moments, and compiles six times as long for a GPU.
+        discounted = jax.lax.optimization_barrier(
+            sums(timestep.reward, timestep.step_type, config.discount, discounted_return)
         )
         moments = statistics.update(running.discounted_return, discounted[1:].reshape(-1), taught, axis)
         running = running._replace(discounted_return=moments)
