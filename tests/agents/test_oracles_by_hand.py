@@ -130,9 +130,11 @@ def test_exploration_and_normalisation() -> None:
     assert [exploration.ladder(i, 2, 0.5, 2.0) for i in (0, 1)] == [0.5, 0.125]
     # Returns 2 and .5·2 + 3 = 4, of deviation 1; after the reset the next unroll begins at 0.
     reward, step_type = np.array([[0.0], [2.0], [3.0], [0.0], [6.0]]), np.array([[0], [1], [2], [0], [1]])
-    found, last = normalisation.rewards(reward, step_type, 2, 0.5, 5.0)
+    found, deviations = normalisation.rewards(reward, step_type, 2, 0.5, 5.0, 0.0)
     np.testing.assert_allclose(np.ravel(found), [2, 3, 0, 5])
-    assert last == pytest.approx(np.std([2, 4, 6]))
+    assert deviations == pytest.approx([1, 1, np.std([2, 4, 6])])
+    found, _ = normalisation.rewards(reward, step_type, 2, 0.5, 5.0, 2.0)
+    np.testing.assert_allclose(np.ravel(found), [1, 1.5, 0, 3])
 
 
 def test_the_learner() -> None:

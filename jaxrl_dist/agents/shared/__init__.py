@@ -18,6 +18,7 @@ smallest_deviation = functools.partial(
     setting,
     help="Least deviation that scale_rewards divides by; 1 makes large rewards smaller, and small ones no larger.",
     low=0.0,
+    sweep=True,
 )
 clip_rewards = functools.partial(
     setting, help="Clip rewards to ± this (after any division by a deviation); 0 is off.", low=0.0
