@@ -132,7 +132,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 # Arms by the kind of actions.
-_ALL = (
+_DISCRETE = (
     *("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "ppo_sb3", "a2c_sb3", "dqn_sb3", "ppo_purejaxrl"),
     "dqn_purejaxrl",
 )
@@ -156,7 +156,7 @@ def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
 def arms(task: Task) -> tuple[str, ...]:
     """Returns the arms that play a task."""
     if task in DISCRETE.values():
-        return _ALL
+        return _DISCRETE
     return _BODIES if task in BODIES.values() else _REAL
 
 

@@ -24,7 +24,7 @@ SLOW |= {
 }
 SLOW |= {".agents.shared.action_values", ".agents.shared.actor_critic", ".agents.shared.own_parameters"}
 SLOW |= {".agents.shared.search", ".agents.shared.soft_values", ".agents.shared.transitions"}
-SLOW |= {".learning.learner", ".learning.members", ".learning.step"}
+SLOW |= {".learning.learner", ".learning.members", ".learning.step", ".training.policy", ".training.runner"}
 SLOW |= {".numeric.distributions", ".numeric.returns", ".numeric.values", ".replay.ring", ".replay.sum_tree"}
 # A shape, or a tree whose shapes depend on the network or the environment.
 SHAPE = re.compile(r"\[|\b(tree|parameters|state)\b")

@@ -7,7 +7,7 @@ from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import Cited, cited
 from jaxrl_dist.systems import System, async_gradient
 from jaxrl_dist.systems.families import Families
-from jaxrl_dist.systems.ppo import PPO_FAMILIES, PPO_IN_SEBULBA
+from jaxrl_dist.systems.ppo import PPO_CLASSIC, PPO_FAMILIES, PPO_IN_SEBULBA
 
 _SCRIPT = "Yu et al. 2022, on-policy train_mpe_spread.sh"
 _DEFAULTS = "Yu et al. 2022, on-policy config.py"
@@ -49,8 +49,8 @@ IPPO = {**MAPPO, _CRITIC: Cited(False, "de Witt et al. 2020, section 3 (independ
 MAPPO_FAMILIES: Families = {
     **PPO_FAMILIES,
     "classic": {
-        **PPO_FAMILIES["classic"],
-        **cited(_JAXMARL, {"env.num_envs": 16, "agent.scale_rewards": False}),
+        **PPO_CLASSIC,
+        **cited(_JAXMARL, {"env.num_envs": 16}),
         **cited(_LARGER, {"learner.learning_rate": 2e-3}),
     },
     # Small images, as Overcooked has them.

@@ -17,7 +17,7 @@ _ZOO = "RL Baselines3 Zoo, hyperparams/ppo.yml, LunarLander-v3 (Raffin 2020), wi
 _BRAX_ANT = "Brax notebooks/training.ipynb, ant (Freeman et al. 2021)"
 _BRAX_PPO = "Brax training/agents/ppo (Freeman et al. 2021)"
 
-_PPO_CLASSIC = cited(
+PPO_CLASSIC = cited(
     _PUREJAXRL_PPO,
     {
         "env.num_envs": 4,
@@ -41,7 +41,8 @@ _PPO_CLASSIC = cited(
 )
 
 # Large rewards are scaled down, small ones stay as they are. The clip lets values move by .2 an update: where they are
-# in the hundreds, one seed of ten learns nothing of Acrobot. Small rewards scaled up lose DeepSea (docs/results.md).
+# in the hundreds, one seed of ten learns nothing of Acrobot. Small rewards scaled up lose half of DeepSea's seeds
+# (docs/results.md).
 _SCALED_DOWN = {
     "agent.scale_rewards": Cited(True, "Engstrom et al. 2020, section 3 (for MuJoCo)"),
     "agent.smallest_deviation": Cited(1.0, "Hafner et al. 2023 (DreamerV3), whose returns are divided by max(1, S)"),
@@ -68,7 +69,7 @@ _PPO_LONG = cited(
 )
 
 _PPO_MINATAR = {
-    **_PPO_CLASSIC,
+    **PPO_CLASSIC,
     **cited(
         _PUREJAXRL_MINATAR,
         {
@@ -174,7 +175,7 @@ PPO = {
 
 
 PPO_FAMILIES: Families = {
-    "classic": {**_PPO_CLASSIC, **_SCALED_DOWN},
+    "classic": {**PPO_CLASSIC, **_SCALED_DOWN},
     "long": _PPO_LONG,
     "minatar": _PPO_MINATAR,
     "atari": _PPO_ATARI,
