@@ -76,6 +76,11 @@ def fill(
     return read(path)
 
 
+def short(commits: str) -> str:
+    """Returns commits, with commas between, as seven digits each."""
+    return ", ".join(commit[:7] for commit in commits.split(", "))
+
+
 def with_minus(text: str) -> str:
     """Returns a table with the sign of minus before its numbers, which documents have in the place of a hyphen."""
     return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)

@@ -21,7 +21,7 @@ import jsonl  # noqa: E402
 import programs  # noqa: E402
 
 from jaxrl_dist.analysis import reference  # noqa: E402
-from jaxrl_dist.runs import aggregate, display, software, view  # noqa: E402
+from jaxrl_dist.runs import aggregate, display, view  # noqa: E402
 from jaxrl_dist.settings import presets  # noqa: E402
 from jaxrl_dist.systems import catalogue, training_flags  # noqa: E402
 
@@ -99,10 +99,10 @@ def measured(
 ) -> tuple[dict[str, Any], list[view.View]]:
     """Trains all seeds in a folder, in one program or one after the other, and returns their row and their runs."""
     seeds = [(0, num_seeds)] if together else [(seed, 1) for seed in range(num_seeds)]
-    runs, wall_s = programs.train(flags, seeds, folder, view.read)
+    runs, wall_s, commit = programs.train(flags, seeds, folder, view.read)
     returns = [value for run in runs for value in run.summary["eval_return_per_seed"]]
     steps = max(run.env_steps for run in runs)
-    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": software.commit()}, runs
+    return {"returns": returns, "steps": steps, "wall_s": round(wall_s), "commit": commit}, runs
 
 
 def reference_name(preset: str) -> str:
@@ -135,7 +135,7 @@ def table() -> str:
         cells = (
             *(f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row)),
             *(f"{min(row['returns']):.4g}", str(len(row["returns"])), f"{row['wall_s'] / 60:.1f}"),
-            *(PUBLISHED.get(name, "–"), row["commit"][:7]),
+            *(PUBLISHED.get(name, "–"), jsonl.short(row["commit"])),
         )
         lines.append("| " + " | ".join(cells) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))

@@ -46,13 +46,17 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
     start, end = zoo.MARKERS
     (tmp_path / "results.md").write_text(f"before\n{start}old\n{end}after\n", encoding="utf-8")
     row = {"row": "ppo/acrobot", "returns": [-90.0, -80.0, -70.0, -100.0, -85.0], "steps": 500_000, "wall_s": 90}
-    (tmp_path / "zoo.jsonl").write_text(json.dumps(row | {"commit": "0123456789"}) + "\n", encoding="utf-8")
+    (tmp_path / "zoo.jsonl").write_text(
+        json.dumps(row | {"commit": "0123456789, fedcba9876-dirty"}) + "\n", encoding="utf-8"
+    )
     monkeypatch.setattr(zoo, "TABLE", tmp_path / "zoo.jsonl")
     monkeypatch.setattr(zoo, "RESULTS", tmp_path / "results.md")
     monkeypatch.setattr(zoo.catalogue, "PRESETS", tmp_path / "presets")
     zoo.write()
     # Without the lowest and the highest: (90 + 85 + 80) / 3.
-    wanted = "| `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 5 | 1.5 | −86.4 ± 1.3, CleanRL | 0123456 |"
+    wanted = (
+        "| `gymnax:Acrobot-v1` | 500k | −85 [−95, −73.33] | −100 | 5 | 1.5 | −86.4 ± 1.3, CleanRL | 0123456, fedcba9 |"
+    )
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.startswith(f"before\n{start}\n| preset |") and text.endswith(f"\n{end}after\n") and "old" not in text
     assert wanted in text
@@ -90,17 +94,20 @@ def test_rows_that_a_table_lacks_are_run_and_kept_in_order(zoo: Any, tmp_path: p
 def test_a_row_that_was_stopped_goes_on(zoo: Any, tmp_path: pathlib.Path) -> None:
     flags = ("--system=a2c", "--env=toy:walk", *(f"--{name}={value}" for name, value in conftest.SMALL["a2c"].items()))
 
-    def train(*seeds: int) -> tuple[list[dict[str, Any]], float]:
+    def train(*seeds: int) -> Any:
         def read(run: pathlib.Path) -> dict[str, Any]:
             return {**json.loads((run / "summary.json").read_text()), "lines": (run / "metrics.jsonl").read_text()}
 
-        found: tuple[list[dict[str, Any]], float] = zoo.programs.train(
-            flags, [(seed, 1) for seed in seeds], tmp_path, read
-        )
-        return found
+        return zoo.programs.train(flags, [(seed, 1) for seed in seeds], tmp_path, read)
 
-    (first,), wall_s = train(0)
-    (again, other), both_s = train(0, 1)
+    (first,), wall_s, commit = train(0)
+    config = json.loads((tmp_path / "seed0" / "config.json").read_text())
+    (session,) = config["software"]
+    assert session["commit"] == commit
+    session["commit"] = "fedcba9876543210"
+    (tmp_path / "seed0" / "config.json").write_text(json.dumps(config))
+    (again, other), both_s, commits = train(0, 1)
+    assert commits == f"fedcba9876543210, {commit}"
     assert first["wall_s"] == wall_s and both_s == wall_s + other["wall_s"] > wall_s > 0
     assert (
         again["lines"] == first["lines"] and again["params_sha256"] == first["params_sha256"] != other["params_sha256"]
