@@ -14,7 +14,7 @@ from jaxrl_dist.parallel import anakin, sebulba
 from jaxrl_dist.parallel import async_gradient as async_gradients
 from jaxrl_dist.replay import latest
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System, async_gradient
+from jaxrl_dist.systems import System, async_gradient, ppo
 from jaxrl_dist.systems.families import ANY, Families
 
 _BASELINES = "OpenAI Baselines a2c.py, run_atari.py (2017)"
@@ -156,6 +156,7 @@ A2C_IN_SEBULBA: Families = {
 A2C_FAMILIES: Families = {
     "classic": _A2C_CLASSIC,
     "long": _A2C_LONG,
+    "grid": ppo.GRID,
     "minatar": _A2C_MINATAR,
     "atari": _A2C_ATARI,
     "continuous": _A2C_CONTINUOUS,
@@ -199,6 +200,7 @@ GA3C_IN_SEBULBA: Families = {
 GA3C_FAMILIES: Families = {
     **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous", "physics")},
     "long": _A2C_LONG,
+    "grid": ppo.GRID,
     "minatar": {**_A2C_MINATAR, **_GA3C_SMALL, **_GA3C_MINATAR},
     "atari": _A2C_ATARI,
 }

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from jaxrl_dist.settings import Cited
 
-FAMILIES = ("classic", "long", "minatar", "board", "atari", "continuous", "physics")
+FAMILIES = ("classic", "long", "grid", "minatar", "board", "atari", "continuous", "physics")
 # In the place of a family: all of them.
 ANY = ""
 # Families whose values stand above those of another one.
-_ABOVE = {"long": "classic", "board": "minatar"}
+_ABOVE = {"long": "classic", "grid": "classic", "board": "minatar"}
 
 Families = Mapping[str, Mapping[str, Cited]]
 

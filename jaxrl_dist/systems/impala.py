@@ -12,7 +12,7 @@ from jaxrl_dist.parallel import anakin, sebulba
 from jaxrl_dist.parallel import async_gradient as async_gradients
 from jaxrl_dist.replay import latest, mixed
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System, async_gradient
+from jaxrl_dist.systems import System, async_gradient, ppo
 from jaxrl_dist.systems.families import ANY, Families
 
 _IMPALA = "Espeholt et al. 2018 (IMPALA), appendix (Atari)"
@@ -127,6 +127,7 @@ IMPALA = {
 IMPALA_REPLAY_FAMILIES: Families = {
     "classic": _CLASSIC,
     "long": _LONG,
+    "grid": ppo.GRID,
     "minatar": _MINATAR,
     "atari": _ATARI,
     "continuous": _CONTINUOUS,
@@ -168,6 +169,7 @@ _AS_IMPALA = cited(
 SEED_FAMILIES: Families = {
     **{name: {**_AS_IMPALA, **family} for name, family in IMPALA_FAMILIES.items()},
     "long": _LONG,
+    "grid": ppo.GRID,
     "atari": _ATARI,
 }
 

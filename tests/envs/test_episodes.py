@@ -132,7 +132,10 @@ def _seen(*shape: int, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
         ({"a": _seen(4), "b": _seen(dtype=np.int32)}, types.MultiDiscreteSpace((2, 3)), 1000, "long"),
         ({"a": _seen(4), "b": _seen(5, 5)}, types.DiscreteSpace(2), 1000, "classic"),
         (_seen(84, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "atari"),
-        (_seen(35, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "classic"),
+        (_seen(35, 84, 3, dtype=np.uint8), types.DiscreteSpace(2), 27_000, "grid"),
+        (_seen(84, 84, 3), types.DiscreteSpace(2), 100, "classic"),
+        ({"image": _seen(7, 7, 3, dtype=np.int16), "way": _seen(4)}, types.DiscreteSpace(7), 100, "grid"),
+        (_seen(7, 7, 3, dtype=np.int16), types.BoxSpace((2,), -1.0, 1.0), 100, "continuous"),
         (_seen(4), types.BoxSpace((2,), -1.0, 1.0), 1000, "continuous"),
     ],
 )

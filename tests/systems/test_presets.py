@@ -159,6 +159,7 @@ def specs_of(row: systems.System) -> list[types.EnvironmentSpec]:
         "atari": ((84, 84, 1), jnp.uint8),
         "classic": ((4,), jnp.float32),
         "long": ((4,), jnp.float32),
+        "grid": ((7, 7, 3), jnp.int16),
     }
     found = []
     for family in row.families:

@@ -235,6 +235,12 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
             assert long[name] == value and long.origins[name].startswith("family long: ")
         assert long["network.activation"] == classic["network.activation"] == activation
         assert long.origins["network.activation"].startswith("family classic: ")
+    for system in ("ppo", "a2c", "impala", "impala_replay", "seed_impala", "ga3c", "rnd", "gpu_sim"):
+        grid, classic = (catalogue.resolved({"system": system}, family) for family in ("grid", "classic"))
+        assert {name for name, value in grid.settings.items() if value != classic[name]} == {
+            "agent.normalise_observations",
+            "agent.clip_observations",
+        }
     long, classic = (catalogue.resolved({"system": "rainbow"}, family) for family in ("long", "classic"))
     assert "long" not in systems.SYSTEMS["rainbow"].families and dict(long.settings) == dict(classic.settings)
     for name in ("alphazero", "muzero"):
@@ -259,7 +265,7 @@ OF_PAPERS = (
 def test_no_family_changes_a_paper_s_rule(name: str) -> None:
     system = name.partition("/")[0]
     paper = catalogue.resolved({"system": system}, "")
-    for family in ("classic", "long", "minatar"):
+    for family in ("classic", "long", "grid", "minatar"):
         found = catalogue.resolved({"system": system, "preset": name}, family)
         for rule in OF_PAPERS:
             is_of_preset = found.origins.get(rule, "").startswith("preset ")

@@ -65,7 +65,7 @@ def test_a_family_that_there_is_not_is_refused(monkeypatch):
     environment = envs.make("toy:walk")
     made = environment._replace(spec=environment.spec._replace(family="minatari"))
     monkeypatch.setattr(envs, "make", lambda name, params=None: made)
-    with conftest.refused("--env=toy:walk", "minatari", "classic, long, minatar, board, atari", " minatar?"):
+    with conftest.refused("--env=toy:walk", "minatari", "classic, long, grid, minatar, board, atari", " minatar?"):
         assemble.resolve({"system": "ppo", "env": "toy:walk"})
 
 

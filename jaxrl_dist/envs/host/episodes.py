@@ -360,6 +360,8 @@ def family(observation: Any, action: types.ActionSpace, time_limit: int) -> str:
     images = [leaf for leaf in leaves if leaf.dtype == np.uint8 and len(leaf.shape) == 3]
     if any(min(leaf.shape[:2]) >= PIXELS for leaf in images):
         return "atari"
+    if any(len(leaf.shape) == 3 and min(leaf.shape[:2]) < PIXELS for leaf in leaves):
+        return "grid"
     return "long" if time_limit > _LONG and all(len(leaf.shape) < 2 for leaf in leaves) else "classic"
 
 

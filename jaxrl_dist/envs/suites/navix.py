@@ -105,7 +105,7 @@ def adapt(environment: Any, name: str) -> envs.BareEnvironment:
         name=f"{_NAME}:{name}",
         observation=(),
         action=types.DiscreteSpace(len(environment.action_set)),
-        family="classic",
+        family="grid",
         reward_range=(-1.0, 1.0),
         time_limit=int(environment.max_steps),
     )
