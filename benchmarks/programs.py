@@ -15,7 +15,7 @@ TRAIN = pathlib.Path(__file__).resolve().parent.parent / "scripts" / "train.py"
 
 
 class Trained(NamedTuple, Generic[T]):
-    """What the programs of a row trained.
+    """Runs of a row, their seconds, and the commits that trained them.
 
     Attributes:
         runs: what was read of each program's run.

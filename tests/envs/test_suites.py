@@ -424,6 +424,7 @@ def test_every_episode_of_xland_draws_its_rules(tmp_path: pathlib.Path) -> None:
     need("xminigrid:")
     with user_code.trusting({rulesets(tmp_path)}):
         environment = made("xminigrid:XLand-MiniGrid-R1-9x9", rulesets=rulesets(tmp_path), max_steps="3")
+    assert environment.spec.family == "grid"
     assert environment.spec.time_limit == 3 and environment.spec.categories == {"cells": (13, 12)}
 
     def goal(key: Any) -> Any:
@@ -441,6 +442,7 @@ def test_every_episode_of_xland_draws_its_rules(tmp_path: pathlib.Path) -> None:
 
 def test_cells_of_navix_are_one_kind_one_colour_and_one_state() -> None:
     environment = made("navix:Navix-DoorKey-5x5-v0")
+    assert environment.spec.family == "grid"
     keys = jax.random.split(jax.random.key(0), 8)
 
     def body(state: Any, actions: jax.Array) -> Any:

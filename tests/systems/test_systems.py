@@ -241,6 +241,10 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
             "agent.normalise_observations",
             "agent.clip_observations",
         }
+    # Cells that are not normalised are not clipped.
+    for system in ("ppo", "a3c", "impala", "impala_replay"):
+        found = catalogue.resolved({"system": system, "layout": "async_gradient"}, "grid")
+        assert (found["agent.normalise_observations"], found["agent.clip_observations"]) == (False, 0.0)
     long, classic = (catalogue.resolved({"system": "rainbow"}, family) for family in ("long", "classic"))
     assert "long" not in systems.SYSTEMS["rainbow"].families and dict(long.settings) == dict(classic.settings)
     for name in ("alphazero", "muzero"):
