@@ -58,6 +58,7 @@ class Config:
     distribution: str = shared.distribution(
         "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )
+    evaluation_action: str = shared.evaluation_action("mode", source="Stable-Baselines3 evaluation.py (deterministic)")
 
 
 def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) -> agents.Agent:

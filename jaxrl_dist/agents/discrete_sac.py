@@ -60,6 +60,7 @@ class Config:
     policy_period: int = shared.policy_period(1)
     clip_rewards: float = shared.clip_rewards(0.0, source="Christodoulou 2019, appendix B (1 on Atari)")
     reward_scale: float = shared.reward_scale(1.0)
+    evaluation_action: str = shared.evaluation_action("mode")
 
 
 class _Static(NamedTuple):
@@ -139,7 +140,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     outputs, carry = _step(static, params, inputs)
-    return types.ActOutput(_policy(outputs).mode(), (), carry)
+    action = distributions.choose(_policy(outputs), static.config.evaluation_action, inputs.key)
+    return types.ActOutput(action, (), carry)
 
 
 def _step(static: _Static, params: types.Params, inputs: types.ActInputs) -> tuple[dict[str, Array], ArrayTree]:

@@ -118,6 +118,7 @@ class Config:
     num_bins: int = setting(
         255, "Bins of rewards and values, an odd number.", low=3, source="Hafner et al. 2025, methods (critic learning)"
     )
+    evaluation_action: str = shared.evaluation_action("mode")
 
 
 class Carry(NamedTuple):
@@ -434,9 +435,10 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
-    """Acts by the policy's mode; the latent state is drawn."""
-    state, _ = _state_of(static, params, inputs)
-    return _acted(static, state, static.policy_at(params.network, state).mode())
+    """Acts by the policy's mode or a sample; the latent state is drawn."""
+    state, key = _state_of(static, params, inputs)
+    policy = static.policy_at(params.network, state)
+    return _acted(static, state, distributions.choose(policy, static.config.evaluation_action, key))
 
 
 def _state_of(static: _Static, params: types.Params, inputs: types.ActInputs) -> tuple[world_model.State, Array]:

@@ -90,6 +90,7 @@ class Config:
     distribution: str = shared.distribution(
         "gaussian", source="OpenAI Baselines distributions.py; Freeman et al. 2021 (Brax)"
     )
+    evaluation_action: str = shared.evaluation_action("mode")
 
 
 class Batch(NamedTuple):

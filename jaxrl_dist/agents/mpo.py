@@ -57,6 +57,7 @@ class Config:
     dual_learning_rate: float = duals.dual_learning_rate(1e-2, source=_ACME)
     clip_rewards: float = shared.clip_rewards(0.0)
     reward_scale: float = shared.reward_scale(1.0)
+    evaluation_action: str = shared.evaluation_action("mode")
 
 
 class _Static(NamedTuple):
@@ -142,7 +143,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     policy = _policy(static, params.network, inputs.timestep.observation)
-    return types.ActOutput(static.actions.scaled(jnp.clip(policy.mode(), -1.0, 1.0)), (), inputs.carry)
+    sample = distributions.choose(policy, static.config.evaluation_action, inputs.key)
+    return types.ActOutput(static.actions.scaled(jnp.clip(sample, -1.0, 1.0)), (), inputs.carry)
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:

@@ -102,6 +102,7 @@ class Config:
     distribution: str = shared.distribution(
         "gaussian", source="Schulman et al. 2017, section 6.1; Freeman et al. 2021 (Brax)"
     )
+    evaluation_action: str = shared.evaluation_action("mode", source="Stable-Baselines3 evaluation.py (deterministic)")
 
 
 _LARGEST_LOG_RATIO = 20.0

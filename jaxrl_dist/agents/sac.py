@@ -58,6 +58,7 @@ class Config:
     policy_period: int = shared.policy_period(1)
     clip_rewards: float = shared.clip_rewards(0.0)
     reward_scale: float = shared.reward_scale(1.0)
+    evaluation_action: str = shared.evaluation_action("mode", source="Haarnoja et al. 2018, released code (evaluation)")
 
 
 class _Static(NamedTuple):
@@ -181,7 +182,8 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     policy = _policy(static, params.network, inputs.timestep.observation)
-    return types.ActOutput(static.actions.scaled(policy.action(policy.mode())), (), inputs.carry)
+    sample = distributions.choose(policy, static.config.evaluation_action, inputs.key)
+    return types.ActOutput(static.actions.scaled(policy.action(sample)), (), inputs.carry)
 
 
 def _prepare(static: _Static, params: types.Params, inputs: types.LossInputs) -> transitions.Batch:

@@ -63,6 +63,7 @@ class Config:
     clip_rewards: float = shared.clip_rewards(0.0, source=_PAPER)
     reward_scale: float = shared.reward_scale(1.0)
     distribution: str = shared.distribution("gaussian", source="Song et al. 2020, section 4.2")
+    evaluation_action: str = shared.evaluation_action("mode")
 
 
 class Batch(NamedTuple):

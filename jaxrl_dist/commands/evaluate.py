@@ -7,8 +7,10 @@ from typing import Any
 
 from jaxrl_dist import commands, errors
 from jaxrl_dist.settings import command_line, resolve, setting
+from jaxrl_dist.settings import fields as setting_fields
 
 _NAME = "evaluate"
+_EVALUATION = "agent.evaluation_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +31,9 @@ class Config:
 
 def main(arguments: Sequence[str]) -> int:
     """Evaluates and prints; returns 2, after one line, for a wrong command, 1 where something fails."""
-    usage = f"{commands.usage(_NAME)} --run=FOLDER [--env.params.NAME=VALUE ...] [--flag=value ...]"
-    others = resolve.declared_params(command_line.names(arguments))
-    options, given = command_line.options(Config, arguments, usage, str(__doc__), others)
+    others = "[--env.params.NAME=VALUE ...] [--agent.evaluation_NAME=VALUE ...] [--flag=value ...]"
+    usage = f"{commands.usage(_NAME)} --run=FOLDER {others}"
+    options, given = command_line.options(Config, arguments, usage, str(__doc__), _replacing(arguments))
     commands.no_more(given.rest)
     if not options.run:
         raise errors.UsageError("expected --run=FOLDER, the folder of a run (--help lists the flags)")
@@ -39,15 +41,21 @@ def main(arguments: Sequence[str]) -> int:
     if not options.episodes and not options.video:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
     commands.check_together(arguments, options, ("video_episodes", "video_steps"), "video")
-    params = resolve.env_params(given.values)
     try:
-        commands.say(json.dumps(_record(options, params)))
+        commands.say(json.dumps(_record(options, given.values)))
     except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
         return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return 0
 
 
-def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
+def _replacing(arguments: Sequence[str]) -> dict[str, setting_fields.Field]:
+    """Declares, as text, flags in place of the run's: of the environment's parameters, and of evaluation."""
+    names = command_line.names(arguments)
+    found = {name: setting_fields.Field(name, "str", "", "") for name in names if name.startswith(_EVALUATION)}
+    return found | resolve.declared_params(names)
+
+
+def _record(options: Config, flags: dict[str, str]) -> dict[str, Any]:
     """Films first, so that an environment without pictures is refused before a long evaluation."""
     # Imported only now: a wrong command should fail at once.
     from absl import logging
@@ -59,7 +67,7 @@ def _record(options: Config, params: dict[str, str]) -> dict[str, Any]:
     run, seed, slot, trust = options.run, options.seed, options.checkpoint, commands.trusted(options.trust)
     filmed = {}
     if options.video:
-        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, params, trust)}
+        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, flags, trust)}
     if not options.episodes:
         return {"run": run, **filmed}
-    return {**policy.evaluate(run, options.episodes, seed, slot, params, trust), **filmed}
+    return {**policy.evaluate(run, options.episodes, seed, slot, flags, trust), **filmed}

@@ -10,7 +10,7 @@ different samples have the same f32 action, from which no probability can be com
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -194,6 +194,29 @@ class Categoricals(NamedTuple):
         """Returns f32 [...], KL(self ‖ other); inf where self allows a choice that other forbids."""
         pairs = zip(self.parts, other.parts, strict=True)
         return functools.reduce(operator.add, [mine.kl(theirs) for mine, theirs in pairs])
+
+
+def choose(policy: Any, action: str, key: Array) -> Array:
+    """Chooses a sample [...] of a distribution: its `mode`, or a random `sample`.
+
+    Args:
+        policy: a distribution of this module.
+        action: `mode` or `sample`.
+        key: typed key [], of the draw.
+
+    Returns:
+        Array as from the distribution's `sample`.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import distributions
+        >>> policy, key = distributions.Categorical(jnp.log(jnp.array([0.4, 0.6]))), jax.random.key(4)
+        >>> print(distributions.choose(policy, "mode", key), distributions.choose(policy, "sample", key))
+        1 0
+    """
+    chosen: Array = policy.sample(key) if action == "sample" else policy.mode()
+    return chosen
 
 
 def masked(x: Array, legal: Array | None) -> Array:

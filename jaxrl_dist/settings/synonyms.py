@@ -51,6 +51,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("activation_fn", ("network.activation",)),
         Synonym("eval_freq", ("evaluation.interval_steps",)),
         Synonym("n_eval_episodes", ("evaluation.episodes",)),
+        Synonym("deterministic", ("agent.evaluation_action",), "true is mode, false is sample"),
         Synonym("log_interval", ("log.interval_steps",)),
         Synonym("tensorboard_log", ("log.tensorboard",), "on from the start"),
         Synonym("verbose", ("log.progress",)),
@@ -107,6 +108,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("arch.total_num_envs", ("env.num_envs",)),
         Synonym("arch.num_updates", ("steps",), "of the environments, not the updates"),
         Synonym("arch.num_eval_episodes", ("evaluation.episodes",)),
+        Synonym("arch.evaluation_greedy", ("agent.evaluation_action",), "true is mode, false is sample"),
         Synonym("arch.num_evaluation", ("evaluation.interval_steps",), "the steps between two, not their number"),
         Synonym("system.rollout_length", ("layout.unroll_length",)),
         Synonym("system.epochs", ("learner.epochs",)),
@@ -156,6 +158,7 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("checkpoint_freq", ("checkpoint.interval_s",), "in seconds"),
         Synonym("evaluation_interval", ("evaluation.interval_steps",), "in steps"),
         Synonym("evaluation_duration", ("evaluation.episodes",)),
+        Synonym("explore", ("agent.evaluation_action",), "in evaluation_config: true is sample, false is mode"),
         Synonym("restart_failed_env_runners", ("layout.max_actor_restarts",)),
     ),
     "Brax": (

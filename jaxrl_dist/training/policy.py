@@ -145,7 +145,25 @@ def load(
         (3,)
     """
     arguments.check_policy(run, slot, seed_index, params, system)
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params or {}), own=system, trust=trust)
+    flags = {f"{resolve.PARAMS}{name}": value for name, value in (params or {}).items()}
+    return load_with(run, slot, flags, seed_index, system, trust)
+
+
+def load_with(
+    run: str | os.PathLike[str],
+    slot: str,
+    flags: Mapping[str, str],
+    seed_index: int = 0,
+    system: systems.System | None = None,
+    trust: Collection[str] = (),
+) -> Policy:
+    """Loads as `load` does, with parameters of the environment and settings of evaluation in place of the run's.
+
+    Raises:
+        UsageError: as in `load`, or the run has no such flags.
+        CheckpointError: as in `load`.
+    """
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, own=system, trust=trust)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
@@ -166,7 +184,7 @@ def evaluate(
     episodes: int,
     seed: int,
     slot: str,
-    params: Mapping[str, str],
+    flags: Mapping[str, str],
     trust: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates the policies of a run on new environments; equal arguments give equal results.
@@ -176,16 +194,17 @@ def evaluate(
         episodes: whole episodes per seed.
         seed: seed of the evaluation's environments and actions; never gives those of training.
         slot: `latest` or `best`.
-        params: parameters of the environment that replace the run's.
+        flags: parameters of the environment and settings of evaluation, by flag's name, in place of the run's.
         trust: as in `load`.
 
     Returns:
         A record that `json` can write; `sweep` in it has the returns of each combination of a sweep.
 
     Raises:
+        UsageError: the run has no such policies or flags, or names code that is not trusted.
         EnvironmentFault: an environment failed, or a return is not finite.
     """
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, _param_flags(params), episodes, trust=trust)
+    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, episodes, trust=trust)
     # A training run with this seed splits the key into one for each of these fields; this is one more.
     root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
@@ -254,10 +273,6 @@ def _summarised(returns: np.ndarray) -> dict[str, Any]:
     """Summarises returns f64 [S, episodes], with the lowest and the highest episode."""
     ends = {"eval_return_min": float(returns.min()), "eval_return_max": float(returns.max())}
     return {**records.summarise_returns(returns), **ends}
-
-
-def _param_flags(params: Mapping[str, str]) -> dict[str, str]:
-    return {f"{resolve.PARAMS}{name}": value for name, value in params.items()}
 
 
 def _norms(network: Any) -> Any:

@@ -17,7 +17,8 @@ from jaxrl_dist.types import Array, ArrayTree
 
 # Casts that a value may need, such as f64 to f32; never a real number to an integer.
 _CAST: Final = "same_kind"
-_EPSILON = "agent.evaluation_epsilon"
+# Settings of evaluation by which actions are greedy.
+_GREEDY = {"agent.evaluation_epsilon": 0.0, "agent.evaluation_action": "mode"}
 
 
 class State(NamedTuple):
@@ -57,7 +58,7 @@ def make(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None) -> P
 
     Its draws are those of the last environment at the end of training; of a ladder it is the one that explores least.
     """
-    chosen = settings.replaced({_EPSILON: 0.0} if _EPSILON in settings.settings else {})
+    chosen = settings.replaced({name: value for name, value in _GREEDY.items() if name in settings.settings})
     agent = assemble.make_agent(chosen, spec, step)
     num_envs = settings["env.num_envs"] * spec.num_agents
 

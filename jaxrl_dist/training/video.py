@@ -60,7 +60,7 @@ def record(
     max_steps: int = 1000,
     seed: int = 0,
     slot: str = "latest",
-    params: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
     trust: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Films episodes of the policy of a run's first seed, into its folder `videos`; equal arguments give equal films.
@@ -73,7 +73,7 @@ def record(
         max_steps: number of steps of each to film.
         seed: seed of environments and actions.
         slot: `latest` or `best`.
-        params: parameters of the environment that replace the run's.
+        flags: parameters of the environment and settings of evaluation, by flag's name, in place of the run's.
         trust: as in `policy.load`.
 
     Returns:
@@ -84,7 +84,7 @@ def record(
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
         errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
-    policy = policies.load(run, slot, params=params, trust=trust)
+    policy = policies.load_with(run, slot, flags or {}, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER

@@ -249,7 +249,7 @@ def test_advantages_are_divided_by_the_running_spread_of_returns_once_it_is_abov
     assert float(after.statistics.spread) == 3.0
 
 
-def test_the_policy_s_actions_lie_within_bounds_and_evaluation_takes_its_mode() -> None:
+def test_the_policy_s_actions_lie_within_bounds_and_evaluation_takes_its_mode_or_a_draw() -> None:
     agent, count = _made("bounded"), 500
     params = agent.init(jax.random.key(0))
     rows = jnp.zeros(count)
@@ -262,6 +262,9 @@ def test_the_policy_s_actions_lie_within_bounds_and_evaluation_takes_its_mode() 
     assert (action == HIGH).any() and (action == LOW).any()
     best = np.asarray(calls.evaluate(agent, params, carry, timestep, jax.random.key(1)).action)
     np.testing.assert_allclose(best, np.tile((LOW + HIGH) / 2, (count, 1)), atol=0.2)
+    drawing = _made("bounded", evaluation_action="sample")
+    drawn = np.asarray(calls.evaluate(drawing, params, carry, timestep, jax.random.key(1)).action)
+    np.testing.assert_array_equal(drawn, action)
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 """Exploration: the distribution of actions, ε over training and environments, and draws that share no key."""
 
+import dataclasses
+import importlib
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -8,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from fakes import calls
 from oracles import call, dpg, exploration, sac
 
-from jaxrl_dist import envs, types
+from jaxrl_dist import agents, envs, networks, types
 from jaxrl_dist.agents.shared import action_values, actor_critic
+from jaxrl_dist.parallel import unroll
 
 
 def test_every_action_is_as_likely_as_epsilon_says() -> None:
@@ -43,6 +48,7 @@ def test_epsilon_is_that_of_the_papers(progress: float) -> None:
     np.testing.assert_array_equal(call.explore(made, progress, 2), [float(progress < 0.2)] * 2)
 
 
+SAMPLED = ("a2c", "impala", "ppo", "mappo", "rnd", "vmpo", "sac", "crossq", "discrete_sac", "mpo")
 ACTING = {
     "noisy": ("dqn", {"noise": 0.5}),
     "greedy": ("pqn", {}),
@@ -84,6 +90,33 @@ def test_real_actions_are_the_policy_s_with_noise_or_uniform(name: str, random: 
             wanted = [sac.act(params, x, draw)[0] for x, draw in seen]
     scaled = (call.HIGH + call.LOW) / 2 + (call.HIGH - call.LOW) / 2 * np.array(wanted)
     np.testing.assert_allclose(action, scaled, rtol=1e-4, atol=1e-5)
+
+
+def takes_samples(name: str) -> bool:
+    config = importlib.import_module(f"{agents.__name__}.{name}").Config
+    return "evaluation_action" in [field.name for field in dataclasses.fields(config)]
+
+
+def test_agents_with_a_policy_are_those_whose_evaluation_can_take_a_sample() -> None:
+    made = {path.stem for path in pathlib.Path(agents.__path__[0]).glob("*.py")} - {"__init__", "wrapping"}
+    assert {name for name in made if takes_samples(name)} == {*SAMPLED, "dreamer"}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_evaluation_takes_the_mode_or_the_sample_that_acting_draws_with_its_key(name: str) -> None:
+    module, rows = importlib.import_module(f"{agents.__name__}.{name}"), 64
+    spec = envs.make("toy:reach" if module.ACTIONS == ("bounded",) else "toy:walk").spec
+    timestep, keys = unroll.zero_timestep(spec, rows), jax.random.split(jax.random.key(1))
+    found = {}
+    for action in ("mode", "sample"):
+        agent = module.make(module.Config(evaluation_action=action), spec, networks.Config(torso="mlp"))
+        params, carry = agent.init(jax.random.key(0)), agent.init_carry(rows)
+        found[action] = [np.asarray(calls.evaluate(agent, params, carry, timestep, key).action) for key in keys]
+        acted = np.asarray(calls.act(agent, params, carry, timestep, keys[0], jnp.zeros(rows)).action)
+    np.testing.assert_array_equal(found["sample"][0], acted)
+    assert (found["sample"][0] != found["sample"][1]).any()
+    assert (found["mode"][0] == found["mode"][1]).all() and (found["mode"][0] == found["mode"][0][0]).all()
+    assert (found["mode"][0] != acted).any()
 
 
 def gaussian(low: Any, high: Any, mean: Any, log_std: Any) -> Any:

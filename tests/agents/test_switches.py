@@ -343,6 +343,7 @@ ALTERED = {
 POOL = ("agent.pool_size", "agent.pool_share", "agent.pool_period")
 ELSEWHERE = {
     "ppo": {
+        "agent.evaluation_action",
         "agent.kl_penalty",
         "agent.kl_target",
         "agent.distribution",
@@ -357,22 +358,19 @@ ELSEWHERE = {
     "rnd": {f"agent.{field.name}" for field in dataclasses.fields(ppo.Config)} - {"agent.normalise_advantage"},
     "mappo": {f"agent.{field.name}" for field in dataclasses.fields(ppo.Config)},
     "es": {"agent.distribution"},
-    "a2c": {"agent.distribution"},
-    "impala": {"agent.distribution", "agent.correction_epsilon"},
+    "a2c": {"agent.distribution", "agent.evaluation_action"},
+    "impala": {"agent.distribution", "agent.evaluation_action", "agent.correction_epsilon"},
     "pqn": {"agent.evaluation_epsilon"},
     "dqn": {"agent.evaluation_epsilon", *(f"agent.{name}" for name in ("value_low", "value_high", "actor_errors"))}
     | {"agent.ladder_base", "agent.ladder_exponent", "agent.distribution"}
     | {"agent.munchausen", "agent.log_policy_low"},
     "r2d2": {"agent.evaluation_epsilon"},
     "d4pg": {"agent.target_noise_clip", "agent.actor_errors"},
-    "sac": set(),
-    "discrete_sac": set(),
-    "crossq": set(),
-    "mpo": set(),
-    "vmpo": {"agent.distribution", "agent.mean_bound", "agent.deviation_bound"},
+    **{system: {"agent.evaluation_action"} for system in ("sac", "discrete_sac", "crossq", "mpo")},
+    "vmpo": {"agent.distribution", "agent.evaluation_action", "agent.mean_bound", "agent.deviation_bound"},
     "iqn": {"agent.evaluation_epsilon", "agent.double"},
     # Of images (tests/agents/test_dreamer.py).
-    "dreamer": {"agent.channels"},
+    "dreamer": {"agent.channels", "agent.evaluation_action"},
     # Of games for two (tests/agents/test_opponent_pool.py).
     "muzero": {"agent.considered_actions", "agent.value_scale", "agent.rescale_values", *POOL},
     "alphazero": {"agent.dirichlet_alpha", "agent.dirichlet_fraction", "agent.temperature", *POOL},

@@ -114,6 +114,15 @@ def test_the_greedy_action_draws_nothing_even_where_evaluation_does(tmp_path: pa
     np.testing.assert_array_equal(greedy[0], (values @ head["kernel"] + head["bias"]).argmax(-1))
 
 
+def test_the_greedy_action_is_the_mode_even_where_evaluation_takes_samples(tmp_path: pathlib.Path) -> None:
+    one = loaded(tmp_path, "ppo", **{"agent.evaluation_action": "sample"})
+    rows = np.repeat(OBSERVATIONS[0, :1], 100, 0)
+    (greedy,) = {*one.predict(rows, seed=1)[0].tolist()}
+    timestep = types.TimeStep(np.zeros(100, np.int8), np.zeros(100), np.ones(100), rows, ())
+    drawn = one.act(timestep, one.agent.init_carry(100), jax.random.key(1)).action
+    assert 0 < (np.asarray(drawn) == greedy).sum() < 100
+
+
 @pytest.mark.slow
 def test_draws_are_those_of_the_end_of_training(tmp_path: pathlib.Path) -> None:
     """A quarter of 4,000 actions is drawn among two at ε = .25, so an eighth is not the greedy one (±4 deviations)."""

@@ -88,11 +88,15 @@ def test_the_same_run_again_is_the_same(run: jaxrl_dist.Run, train: conftest.Tra
 def test_evaluations_are_identical_also_from_the_script(run: jaxrl_dist.Run) -> None:
     first, second, other = (policy.evaluate(run.folder, 8, seed, "best", {}) for seed in (3, 3, 4))
     assert json.dumps(first) == json.dumps(second) != json.dumps(other)
-    shorter = policy.evaluate(run.folder, 8, 3, "latest", {"max_steps_in_episode": "5"})
+    sampled = policy.evaluate(run.folder, 8, 3, "best", {"agent.evaluation_action": "sample"})
+    assert sampled["eval_return"] != first["eval_return"]
+    shorter = policy.evaluate(run.folder, 8, 3, "latest", {"env.params.max_steps_in_episode": "5"})
     assert shorter["eval_return"] == 5.0
     done = evaluate_script(f"--run={run.folder}", "--episodes=8", "--seed=3", "--checkpoint=best")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == first
+    flags = "--episodes=8", "--seed=3", "--checkpoint=best", "--agent.evaluation_action=sample"
+    assert json.loads(evaluate_script(f"--run={run.folder}", *flags).stdout) == sampled
 
 
 def test_an_evaluation_has_no_key_of_the_training_of_its_seed(

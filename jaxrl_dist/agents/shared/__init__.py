@@ -69,6 +69,11 @@ ladder_base = functools.partial(
     sweep=True,
 )
 ladder_exponent = functools.partial(setting, help="How far a ladder of ε reaches down.", low=0.0, sweep=True)
+evaluation_action = functools.partial(
+    setting,
+    help="Action of evaluation: mode, the policy's likeliest, or sample, a draw from the policy.",
+    choices=("mode", "sample"),
+)
 evaluation_epsilon = functools.partial(
     setting, help="Probability of a random action in evaluation.", low=0.0, high=1.0, sweep=True
 )

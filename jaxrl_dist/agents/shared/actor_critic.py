@@ -21,6 +21,10 @@ class Settings(normalisation.Settings, Protocol):
     """Settings that are read here of every agent; `estimate` reads `gae_lambda` too."""
 
     @property
+    def evaluation_action(self) -> str:
+        """`mode` or `sample`, see `distributions.choose`."""
+
+    @property
     def distribution(self) -> str:
         """Policy over real actions, see `policy_head`."""
 
@@ -415,4 +419,5 @@ def _policy(parts: Parts, params: types.Params, inputs: types.ActInputs) -> tupl
 
 def _evaluate(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     policy, carry, _ = _policy(parts, params, inputs)
-    return types.ActOutput(policy.action(policy.mode()), (), carry)
+    sample = distributions.choose(policy, parts.config.evaluation_action, inputs.key)
+    return types.ActOutput(policy.action(sample), (), carry)
