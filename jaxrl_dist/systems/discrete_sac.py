@@ -5,7 +5,7 @@ from jaxrl_dist.parallel import anakin, sebulba
 from jaxrl_dist.parallel import async_gradient as async_gradients
 from jaxrl_dist.replay import ring
 from jaxrl_dist.settings import OURS, Cited, cited
-from jaxrl_dist.systems import System, async_gradient, dqn
+from jaxrl_dist.systems import System, async_gradient, dqn, ppo
 from jaxrl_dist.systems.families import Families
 
 _PAPER = "Christodoulou 2019, appendix B"
@@ -53,6 +53,7 @@ _MINATAR = {
 
 DISCRETE_SAC_FAMILIES: Families = {
     "classic": _CLASSIC,
+    "grid": ppo.SAMPLED,
     "minatar": _MINATAR,
     "atari": {
         **cited(_PAPER, {"agent.clip_rewards": 1.0, "network.torso": "nature_cnn"}),

@@ -52,6 +52,7 @@ VMPO_FAMILIES: Families = {
         **_SMALL,
         **cited(f"{OURS}: 20 of 20 seeds keep CartPole, 18 without (docs/results.md)", {"network.layer_norm": True}),
     },
+    "grid": ppo.SAMPLED,
     "minatar": {**_family("minatar"), **_SMALL},
     "atari": {
         **cited(_PAPER, {"agent.clip_rewards": 1.0, "network.torso": "nature_cnn", "network.core": "frame_stack"}),

@@ -240,7 +240,12 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
         assert {name for name, value in grid.settings.items() if value != classic[name]} == {
             "agent.normalise_observations",
             "agent.clip_observations",
+            "agent.evaluation_action",
         }
+    # Of a room a part is seen, so that a likeliest action may go in circles.
+    for system in ("vmpo", "discrete_sac", "ppo", "a3c"):
+        found = [catalogue.resolved({"system": system}, family) for family in ("classic", "grid")]
+        assert [one["agent.evaluation_action"] for one in found] == ["mode", "sample"]
     # Cells that are not normalised are not clipped.
     for system in ("ppo", "a3c", "impala", "impala_replay"):
         found = catalogue.resolved({"system": system, "layout": "async_gradient"}, "grid")
