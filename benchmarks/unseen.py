@@ -63,7 +63,6 @@ TABLES = (DISCRETE, REAL, BODIES)
 _SB3_ON_POLICY = (
     *("--env.num_envs=1", "--agent.discount=0.99", "--agent.entropy_cost=0", "--agent.value_cost=0.5"),
     *("--learner.max_grad_norm=0.5", "--learner.anneal=false", "--agent.normalise_observations=false"),
-    "--agent.clip_observations=0",
     *("--agent.scale_rewards=false", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
     *("--network.activation=tanh", "--network.shared=false", "--network.orthogonal=true"),
 )
@@ -119,7 +118,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--env.num_envs=4", "--layout.unroll_length=128", "--learner.learning_rate=2.5e-4"),
             *("--learner.anneal=true", "--learner.minibatches=4", "--learner.epochs=4", "--network.torso=mlp"),
             *("--network.hidden_sizes=64,64", "--network.activation=tanh", "--agent.entropy_cost=0.01"),
-            *("--agent.scale_rewards=false", "--agent.normalise_observations=false", "--agent.clip_observations=0"),
+            *("--agent.scale_rewards=false", "--agent.normalise_observations=false"),
         ),
     ),
     "dqn_purejaxrl": (  # PureJaxRL dqn.py

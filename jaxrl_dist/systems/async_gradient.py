@@ -8,21 +8,27 @@ _NO_STATISTICS = cited(
     f"{OURS}: async_gradient keeps no running statistics",
     {"agent.normalise_observations": False, "agent.scale_rewards": False},
 )
-# Elsewhere normalised flags are clipped; as they are, codes of cells may be larger.
-_CELLS = cited(f"{OURS}: codes of cells have no bound", {"agent.clip_observations": 0.0})
+_AS_THEY_ARE = cited(
+    f"{OURS}: bounds for normalised numbers", {"agent.clip_observations": 0.0, "agent.clip_rewards": 0.0}
+)
+_UNBOUNDED: Families = dict.fromkeys(("grid", "continuous", "physics"), _AS_THEY_ARE)
 _ONE_EACH = cited(f"{OURS}: one for each worker", {"env.num_envs": 4})
 # With as many taught rows per row as in the system's own layout, an unroll of a worker's then gives one batch.
 _PACE = f"{OURS}: one gradient per unroll, at the system's own pace"
 _TWO_EACH = cited(_PACE, {"env.num_envs": 8, "layout.unroll_length": 5})
 
-A3C: Families = {ANY: _NO_STATISTICS, "grid": _CELLS}
-PPO: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, "grid": _CELLS, "continuous": _ONE_EACH}
+A3C: Families = {ANY: _NO_STATISTICS, **_UNBOUNDED}
+PPO: Families = {
+    ANY: {**_ONCE, **_NO_STATISTICS},
+    **_UNBOUNDED,
+    "continuous": {**_AS_THEY_ARE, **_ONE_EACH},
+}
 VMPO: Families = {
     **PPO,
     "classic": cited(f"{OURS}: more gradients, as rows are gone over once", {"layout.unroll_length": 16}),
 }
-IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, "grid": _CELLS}
-IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS, "grid": _CELLS}
+IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, **_UNBOUNDED}
+IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS, **_UNBOUNDED}
 PQN: Families = {ANY: _ONCE}
 DQN: Families = {ANY: _ONE_EACH, "classic": _TWO_EACH}
 R2D2: Families = {"atari": cited(f"{OURS}: one gradient per unroll", {"replay.samples_per_insert": 2.0})}

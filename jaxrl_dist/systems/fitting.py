@@ -1,5 +1,7 @@
 """Fits what nobody gave to what a user gave: a replay's rows, minibatches and actors to environments, atoms to rewards.
 
+Bounds for normalised numbers go with the normalising.
+
 A paper's replay of 96,000 rows is as good a choice with 96,256, where 256 environments need a multiple of 256 × 8.
 """
 
@@ -11,6 +13,7 @@ from typing import Any
 from jaxrl_dist import networks, systems, types
 from jaxrl_dist.networks import torsos
 from jaxrl_dist.settings.resolve import FLAG, Resolved, entries
+from jaxrl_dist.systems.families import lineage
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
 # Settings whose sum is at least the rows of a window beside its last one.
@@ -22,6 +25,11 @@ _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
 # Schrittwieser et al. 2020, appendix F.
 _BOUND = "agent.value_bound"
 _WIDE: dict[str, Any] = {_BOUND: 300.0, _ATOMS: 601}
+# Bounds, and the switches that make their numbers as small as the bounds are meant for.
+_NORMALISED = {
+    "agent.clip_observations": "agent.normalise_observations",
+    "agent.clip_rewards": "agent.scale_rewards",
+}
 # Ends the origin of a value that took the place of one for rewards with bounds.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
@@ -38,7 +46,8 @@ def fit(found: Resolved) -> Resolved:
 
     The capacity of a replay grows to the next multiple of what an iteration adds, and to a window for each environment;
     learning starts at the latest when the replay is full; minibatches and actors are the largest number that divides,
-    up to the one that stood there. What devices must divide is not known here; assembling a run checks it.
+    up to the one that stood there. Observations and rewards that a task's values normalise and clip are not clipped
+    where they are not normalised. What devices must divide is not known here; assembling a run checks it.
 
     Args:
         found: settings of a system, with origins.
@@ -49,7 +58,19 @@ def fit(found: Resolved) -> Resolved:
         >>> settings["replay.capacity"], settings.origins["replay.capacity"]
         (10240, 'family classic: PureJaxRL dqn.py (Lu et al. 2022); 10000 fitted to env.num_envs=256')
     """
-    return _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
+    found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
+    for name, switch in _NORMALISED.items():
+        if found.settings.get(switch) is False and _is_on_by_task(found, switch):
+            is_of_preset = found.origins[name].startswith("preset ")
+            found = found if is_of_preset else _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
+    return found
+
+
+def _is_on_by_task(found: Resolved, switch: str) -> bool:
+    """Whether a switch is on by the values of the system and the family, under those of layout, preset and flags."""
+    layers = [found.row.settings, *(found.row.families.get(one, {}) for one in lineage(found.family or ""))]
+    values = {name: cited.value for layer in layers for name, cited in layer.items()}
+    return bool(values.get(switch, False))
 
 
 def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:

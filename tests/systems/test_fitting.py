@@ -16,6 +16,32 @@ from jaxrl_dist.systems import catalogue, families, fitting
 from jaxrl_dist.training import assemble
 
 
+@pytest.mark.parametrize(
+    ("system", "family", "given", "bounds"),
+    [
+        ("ppo", "continuous", {}, (10.0, 10.0)),
+        ("ppo", "continuous", {"agent.scale_rewards": False}, (10.0, 0.0)),
+        ("ppo", "continuous", {"agent.normalise_observations": "false"}, (0.0, 10.0)),
+        ("ppo", "continuous", {"agent.scale_rewards": False, "agent.clip_rewards": 5}, (10.0, 5.0)),
+        ("ppo", "continuous", {"preset": "ppo/paper"}, (10.0, 0.0)),
+        ("ppo", "continuous", {"layout": "async_gradient"}, (0.0, 0.0)),
+        ("a3c", "continuous", {}, (0.0, 0.0)),
+        ("a3c", "grid", {}, (0.0, 0.0)),
+        ("impala", "continuous", {"layout": "async_gradient"}, (0.0, 0.0)),
+        # Atari's are clipped as they are.
+        ("ppo", "atari", {"agent.scale_rewards": False}, (0.0, 1.0)),
+        ("a3c", "atari", {}, (0.0, 1.0)),
+        ("ppo", "grid", {"agent.normalise_observations": False}, (0.0, 0.0)),
+    ],
+)
+def test_bounds_for_normalised_numbers_are_for_these_alone(
+    system: str, family: str, given: dict[str, Any], bounds: tuple[float, float]
+) -> None:
+    """A goal's 100 in MountainCarContinuous, and a fall's -100 in BipedalWalker, would count as 10 otherwise."""
+    found = catalogue.resolved({"system": system, **given}, family)
+    assert (found["agent.clip_observations"], found["agent.clip_rewards"]) == bounds
+
+
 @pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_published_sizes_fit_already(name: str) -> None:
     row = systems.SYSTEMS[name]
