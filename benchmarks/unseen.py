@@ -61,15 +61,18 @@ BODIES = {
 }
 TABLES = (DISCRETE, REAL, BODIES)
 _SB3_ON_POLICY = (
-    *("--env.num_envs=1", "--agent.discount=0.99", "--agent.entropy_cost=0", "--agent.value_cost=0.5"),
+    # Theirs weighs the whole squared error by .5.
+    *("--env.num_envs=1", "--agent.discount=0.99", "--agent.entropy_cost=0", "--agent.value_cost=1"),
     *("--learner.max_grad_norm=0.5", "--learner.anneal=false", "--agent.normalise_observations=false"),
     *("--agent.scale_rewards=false", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
-    *("--network.activation=tanh", "--network.shared=false", "--network.orthogonal=true"),
+    *("--network.activation=tanh", "--network.shared=false", "--network.orthogonal=true", "--network.layer_norm=false"),
 )
 _SB3_OFF_POLICY = (
     *("--env.num_envs=1", "--layout.unroll_length=1", "--replay.capacity=1_000_000", "--replay.batch_size=256"),
     *("--replay.min_size=100", "--replay.samples_per_insert=256", "--agent.discount=0.99"),
     *("--learner.target_rate=0.005", "--network.activation=relu"),
+    # 100 steps of 30,000.
+    "--agent.random_share=0.0033",
 )
 # Arm -> the system, and flags in the place of its defaults.
 ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -87,7 +90,8 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         (
             *_SB3_ON_POLICY,
             *("--layout.unroll_length=5", "--learner.learning_rate=7e-4", "--agent.gae_lambda=1"),
-            *("--learner.optimizer=rmsprop", "--learner.epsilon=1e-5", "--learner.decay=0.99"),
+            # PyTorch's has ε outside of the root.
+            "--learner.optimizer=optax:rmsprop(decay=0.99, eps=1e-5, eps_in_sqrt=False)",
         ),
     ),
     "dqn_sb3": (  # Stable-Baselines3 dqn.py
@@ -98,6 +102,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--learner.learning_rate=1e-4", "--learner.max_grad_norm=10", "--learner.optimizer=adam"),
             *("--agent.epsilon_fraction=0.1", "--agent.epsilon_end=0.05", "--agent.error_clip=1"),
             *("--agent.discount=0.99", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
+            *("--network.activation=relu", "--learner.epsilon=1e-8"),
         ),
     ),
     "sac_sb3": (  # Stable-Baselines3 sac.py
@@ -118,7 +123,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--env.num_envs=4", "--layout.unroll_length=128", "--learner.learning_rate=2.5e-4"),
             *("--learner.anneal=true", "--learner.minibatches=4", "--learner.epochs=4", "--network.torso=mlp"),
             *("--network.hidden_sizes=64,64", "--network.activation=tanh", "--agent.entropy_cost=0.01"),
-            *("--agent.scale_rewards=false", "--agent.normalise_observations=false"),
+            *("--agent.scale_rewards=false", "--agent.normalise_observations=false", "--agent.clip_value=0.2"),
         ),
     ),
     "dqn_purejaxrl": (  # PureJaxRL dqn.py
@@ -128,6 +133,7 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("--replay.samples_per_insert=12.8", "--replay.min_size=10_000", "--learner.learning_rate=2.5e-4"),
             *("--learner.target_period=50", "--learner.epsilon=1e-8", "--agent.epsilon_end=0.05"),
             *("--agent.epsilon_fraction=0.5", "--network.torso=mlp", "--network.hidden_sizes=120,84"),
+            *("--network.activation=relu", "--agent.error_clip=0"),
         ),
     ),
 }
@@ -149,6 +155,8 @@ def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
             for arm in arms(task):
                 system, flags = ARMS[arm]
                 own = (f"--system={system}", f"--env={task.env}", f"--steps={task.steps}", f"--layout={task.layout}")
+                # Theirs acts by the policy that it has just updated.
+                own += ("--layout.policy_lag=0",) if task.layout == "sebulba" and arm.endswith("_sb3") else ()
                 found[f"{arm}/{name}"] = task, (*own, *flags)
     return found
 
