@@ -23,7 +23,7 @@ from jaxrl_dist.training import assemble
         ("ppo", "continuous", {"agent.scale_rewards": False}, (10.0, 0.0)),
         ("ppo", "continuous", {"agent.normalise_observations": "false"}, (0.0, 10.0)),
         ("ppo", "continuous", {"agent.scale_rewards": False, "agent.clip_rewards": 5}, (10.0, 5.0)),
-        ("ppo", "continuous", {"preset": "ppo/paper"}, (10.0, 0.0)),
+        ("ppo", "continuous", {"preset": "ppo/paper"}, (0.0, 0.0)),
         ("ppo", "continuous", {"layout": "async_gradient"}, (0.0, 0.0)),
         ("a3c", "continuous", {}, (0.0, 0.0)),
         ("a3c", "grid", {}, (0.0, 0.0)),

@@ -258,8 +258,8 @@ def test_a_family_stands_above_the_one_that_it_starts_from() -> None:
         assert images["agent.rescale_values"] and board["replay.capacity"] == images["replay.capacity"]
         # Behind a time limit the value counts, so that nothing else bounds it.
         assert images["agent.discount"] == 0.997
-    waits = systems.SYSTEMS["dqn"].settings_in("async_gradient", "classic")
-    assert waits and systems.SYSTEMS["dqn"].settings_in("async_gradient", "long") == waits
+    waits = systems.SYSTEMS["apex_dqn"].settings_in("async_gradient", "classic")
+    assert waits and systems.SYSTEMS["apex_dqn"].settings_in("async_gradient", "long") == waits
 
 
 # Settings of a paper's rule, which families of small tasks have values of their own for.
@@ -267,6 +267,7 @@ OF_PAPERS = (
     *("learner.optimizer", "learner.learning_rate", "learner.epsilon", "learner.decay", "learner.momentum"),
     *("learner.max_grad_norm", "learner.anneal", "learner.reduction", "learner.epochs", "learner.target_period"),
     *("agent.discount", "agent.entropy_cost", "agent.reward_scale", "network.layer_norm"),
+    *("agent.normalise_observations", "agent.scale_rewards", "agent.clip_value"),
 )
 
 
@@ -274,10 +275,14 @@ OF_PAPERS = (
 def test_no_family_changes_a_paper_s_rule(name: str) -> None:
     system = name.partition("/")[0]
     paper = catalogue.resolved({"system": system}, "")
-    for family in ("classic", "long", "grid", "minatar"):
+    real = ("continuous", "physics") if "bounded" in systems.SYSTEMS[system].actions else ()
+    discrete = ("classic", "long", "grid", "minatar") if "discrete" in systems.SYSTEMS[system].actions else ()
+    for family in (*discrete, *real):
         found = catalogue.resolved({"system": system, "preset": name}, family)
         for rule in OF_PAPERS:
             is_of_preset = found.origins.get(rule, "").startswith("preset ")
+            # The paper's own, of MuJoCo's bodies.
+            is_of_preset |= (system, rule) == ("es", "agent.normalise_observations")
             assert is_of_preset or found.settings.get(rule) == paper.settings.get(rule), (family, rule)
 
 
