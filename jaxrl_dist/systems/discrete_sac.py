@@ -75,7 +75,7 @@ SYSTEMS = (
         actions=discrete_sac.ACTIONS,
         settings=DISCRETE_SAC,
         families=DISCRETE_SAC_FAMILIES,
-        by_layout={"async_gradient": async_gradient.DQN},
+        by_layout={"async_gradient": async_gradient.VALUES},
         summary="SAC over discrete actions, by exact expectations (Christodoulou 2019).",
     ),
 )

@@ -292,7 +292,12 @@ DQN_FAMILIES: Families = {
     "minatar": _DQN_MINATAR,
     "atari": _DQN_ATARI,
 }
-GORILA_FAMILIES: Families = {"classic": _GORILA_CLASSIC, "minatar": _DQN_MINATAR, "atari": _DQN_ATARI}
+GORILA_FAMILIES: Families = {
+    "classic": _GORILA_CLASSIC,
+    "long": _DQN_LONG,
+    "minatar": _DQN_MINATAR,
+    "atari": _DQN_ATARI,
+}
 QR_DQN_FAMILIES: Families = {
     "classic": {**DQN_CLASSIC, **_FEW, **SMALL_VALUES},
     "minatar": {**_DQN_MINATAR, **_FEW},
@@ -340,7 +345,7 @@ SYSTEMS = (
         actions=dqn.ACTIONS,
         settings=QR_DQN,
         families=QR_DQN_FAMILIES,
-        by_layout={"async_gradient": async_gradient.DQN},
+        by_layout={"async_gradient": async_gradient.VALUES},
         summary="DQN that learns quantiles of the returns (Dabney et al. 2018).",
     ),
     System(
@@ -368,7 +373,7 @@ SYSTEMS = (
         actions=dqn.ACTIONS,
         settings=RAINBOW,
         families=RAINBOW_FAMILIES,
-        by_layout={"async_gradient": async_gradient.DQN},
+        by_layout={"async_gradient": async_gradient.VALUES},
         summary="DQN with double, dueling, prioritised, n-step, distributional and noisy parts (Hessel et al. 2018).",
     ),
     System(

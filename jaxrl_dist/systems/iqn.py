@@ -63,7 +63,7 @@ SYSTEMS = (
         actions=iqn.ACTIONS,
         settings=IQN,
         families=IQN_FAMILIES,
-        by_layout={"async_gradient": async_gradient.DQN},
+        by_layout={"async_gradient": async_gradient.VALUES},
         summary="DQN whose network computes quantiles of returns at any levels (Dabney et al. 2018).",
     ),
 )

@@ -115,6 +115,19 @@ def test_a_system_s_own_settings_fit_together(system, layout, family):
         layout.close()
 
 
+@pytest.mark.parametrize(
+    "system", [one.name for one in systems.SYSTEMS.values() if "async_gradient" in one.layout_names]
+)
+def test_workers_take_long_tasks_by_the_values_that_they_have_for_these(system, monkeypatch):
+    """Those of DQN were refused: ten gradients for each of a worker's unrolls."""
+    environment = envs.make(TASKS["classic"] if "discrete" in systems.SYSTEMS[system].actions else TASKS["continuous"])
+    made = environment._replace(spec=environment.spec._replace(family="long"))
+    monkeypatch.setattr(envs, "make", lambda name, params=None: made)
+    settings, environment = assemble.resolve({"system": system, "layout": "async_gradient", "env": "mine:long"})
+    assert settings.family == "long"
+    assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["d4pg", "gorila", "impala_replay", "pqn", "r2d2"])
 def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name):
