@@ -29,7 +29,9 @@ _WIDE: dict[str, Any] = {_BOUND: 300.0, _ATOMS: 601}
 _NORMALISED = {
     "agent.clip_observations": "agent.normalise_observations",
     "agent.clip_rewards": "agent.scale_rewards",
+    "agent.clip_value": "agent.scale_rewards",
 }
+_WAIT, _FALL, _FIRST = "agent.epsilon_wait", "agent.epsilon_fraction", "replay.min_size"
 # Ends the origin of a value that took the place of one for rewards with bounds.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
@@ -46,8 +48,9 @@ def fit(found: Resolved) -> Resolved:
 
     The capacity of a replay grows to the next multiple of what an iteration adds, and to a window for each environment;
     learning starts at the latest when the replay is full; minibatches and actors are the largest number that divides,
-    up to the one that stood there. Observations and rewards that a task's values normalise and clip are not clipped
-    where they are not normalised. What devices must divide is not known here; assembling a run checks it.
+    up to the one that stood there. An ε that would have fallen before learning starts falls from there on. Observations
+    and rewards that a task's values normalise and clip are not clipped where they are not normalised; nor is PPO's
+    value where rewards are of real actions. What devices must divide is not known here; assembling a run checks it.
 
     Args:
         found: settings of a system, with origins.
@@ -59,11 +62,33 @@ def fit(found: Resolved) -> Resolved:
         (10240, 'family classic: PureJaxRL dqn.py (Lu et al. 2022); 10000 fitted to env.num_envs=256')
     """
     found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
-    for name, switch in _NORMALISED.items():
-        if found.settings.get(switch) is False and _is_on_by_task(found, switch):
-            is_of_preset = found.origins[name].startswith("preset ")
-            found = found if is_of_preset else _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
+    found = _fitted(found, dict(_schedule(found)), f"fitted to {_FIRST}={found.settings.get(_FIRST)}")
+    for name, switch in _bounds(found):
+        is_of_preset = found.origins[name].startswith("preset ")
+        found = found if is_of_preset else _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
     return found
+
+
+def _bounds(found: Resolved) -> Iterator[tuple[str, str]]:
+    """Yields the bounds of normalised numbers that a flag, a preset or a layout leaves as they are, and its switch."""
+    for name, switch in _NORMALISED.items():
+        is_off = name in found.settings and found.settings.get(switch) is False and _is_on_by_task(found, switch)
+        if is_off and (name != "agent.clip_value" or _is_large(found, switch)):
+            yield name, switch
+
+
+def _is_large(found: Resolved, switch: str) -> bool:
+    """Says whether a flag or a preset left rewards of real actions as they are; workers clip no value that moves."""
+    return found.family == "continuous" and found.origins[switch].startswith((FLAG, "preset "))
+
+
+def _schedule(found: Resolved) -> Iterator[tuple[str, float]]:
+    """Yields when ε begins to fall, where it would have fallen before anything is learned."""
+    settings: Any = found.settings
+    if _WAIT in settings and _FIRST in settings and not found.origins[_WAIT].startswith("preset "):
+        start = settings[_FIRST] / settings["steps"]
+        if settings[_WAIT] + settings[_FALL] < start:
+            yield _WAIT, min(start, 1.0 - settings[_FALL])
 
 
 def _is_on_by_task(found: Resolved, switch: str) -> bool:

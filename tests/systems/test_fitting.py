@@ -42,12 +42,47 @@ def test_bounds_for_normalised_numbers_are_for_these_alone(
     assert (found["agent.clip_observations"], found["agent.clip_rewards"]) == bounds
 
 
+@pytest.mark.parametrize(
+    ("given", "family", "clip"),
+    [
+        ({}, "continuous", 0.2),
+        ({"agent.scale_rewards": False}, "continuous", 0.0),
+        ({"agent.scale_rewards": False, "agent.clip_value": 0.3}, "continuous", 0.3),
+        # Of small tasks the range is as good with rewards as they are.
+        ({"agent.scale_rewards": False}, "classic", 0.2),
+    ],
+)
+def test_a_value_s_range_of_divided_rewards_is_for_these_alone(given: dict[str, Any], family: str, clip: float) -> None:
+    """Pendulum's values are in the hundreds, and 500k steps have 244 updates."""
+    assert catalogue.resolved({"system": "ppo", **given}, family)["agent.clip_value"] == clip
+
+
+@pytest.mark.parametrize(
+    ("given", "family", "wait"),
+    [
+        ({"steps": 1_000_000}, "atari", 0.05),
+        ({"steps": 50_000_000}, "atari", 0.0),
+        ({"steps": 1_000_000, "agent.epsilon_wait": 0.01}, "atari", 0.01),
+        ({"steps": 1_000_000, "agent.epsilon_fraction": 0.06}, "atari", 0.0),
+        ({"steps": 100}, "classic", 0.5),
+        ({"steps": 3_000}, "classic", 0.0),
+        ({"steps": 1_000_000, "preset": "dqn/paper"}, "atari", 0.001),
+    ],
+)
+def test_epsilon_does_not_fall_before_learning_starts(given: dict[str, Any], family: str, wait: float) -> None:
+    found = catalogue.resolved({"system": "dqn", **given}, family)
+    assert found["agent.epsilon_wait"] == wait
+    assert ("fitted to replay.min_size=" in found.origins["agent.epsilon_wait"]) == (wait in (0.05, 0.5))
+
+
 @pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_published_sizes_fit_already(name: str) -> None:
     row = systems.SYSTEMS[name]
     for layout in row.layout_names:
         for family in families.FAMILIES:
-            found = catalogue.resolved({"system": name, "layout": layout}, family)
+            # As long as Atari's schedules of ε are meant for.
+            flags = {"system": name, "layout": layout, "steps": 50_000_000}
+            found = catalogue.resolved(flags, family)
             assert [origin for origin in found.origins.values() if "fitted" in origin] == [], (layout, family)
 
 

@@ -180,7 +180,7 @@ def test_the_paper_s_values_fit_each_kind_of_task(name: str) -> None:
             flag: f"preset {name}: {one.source}" for flag, one in given.items()
         }
         fitted = {flag for flag, origin in settings.origins.items() if "fitted" in origin}
-        assert fitted <= {"agent.clip_observations", "agent.clip_rewards"}
+        assert fitted <= {"agent.clip_observations", "agent.clip_rewards", "agent.epsilon_wait"}
         differing |= {flag for flag in given if settings[flag] != own[flag]}
         agent, config = assemble.make_agent(settings, spec), settings.group("learner", learner.Config)
         learner.make(config, agent, types.LOCAL)
