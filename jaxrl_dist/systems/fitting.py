@@ -16,6 +16,9 @@ from jaxrl_dist.settings.resolve import FLAG, Resolved, entries
 from jaxrl_dist.systems.families import lineage
 
 _ENVS, _LENGTH = "env.num_envs", "layout.unroll_length"
+_CORE = "network.core"
+# Rows through which a memory is taught: those of Stable-Baselines3 Contrib's RecurrentPPO (n_steps).
+_MEMORY_ROWS = 128
 # Settings whose sum is at least the rows of a window beside its last one.
 _WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step", "network.num_frames")
 # Parts of an iteration's environments, each with as many as the others.
@@ -46,11 +49,12 @@ _OF_PICTURES = "fitted to pictures"
 def fit(found: Resolved) -> Resolved:
     """Returns settings whose sizes fit together wherever one of them was not given by a flag.
 
-    The capacity of a replay grows to the next multiple of what an iteration adds, and to a window for each environment;
-    learning starts at the latest when the replay is full; minibatches and actors are the largest number that divides,
-    up to the one that stood there. An ε that would have fallen before learning starts falls from there on. Observations
-    and rewards that a task's values normalise and clip are not clipped where they are not normalised; nor is PPO's
-    value where rewards are of real actions. What devices must divide is not known here; assembling a run checks it.
+    An unroll that teaches a memory becomes shorter, with more environments. The capacity of a replay grows to the next
+    multiple of what an iteration adds, and to a window for each environment; learning starts at the latest when the
+    replay is full; minibatches and actors are the largest number that divides, up to the one that stood there. An ε
+    that would have fallen before learning starts falls from there on. Observations and rewards that a task's values
+    normalise and clip are not clipped where they are not normalised; nor is PPO's value where rewards are of real
+    actions. What devices must divide is not known here; assembling a run checks it.
 
     Args:
         found: settings of a system, with origins.
@@ -61,12 +65,30 @@ def fit(found: Resolved) -> Resolved:
         >>> settings["replay.capacity"], settings.origins["replay.capacity"]
         (10240, 'family classic: PureJaxRL dqn.py (Lu et al. 2022); 10000 fitted to env.num_envs=256')
     """
+    found = _of_memory(found)
     found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
     found = _fitted(found, dict(_schedule(found)), f"fitted to {_FIRST}={found.settings.get(_FIRST)}")
     for name, switch in _bounds(found):
         is_of_preset = found.origins[name].startswith("preset ")
         found = found if is_of_preset else _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
     return found
+
+
+def _of_memory(found: Resolved) -> Resolved:
+    """Returns settings by which a memory is taught through unrolls of 128 rows at most, of as many more environments.
+
+    Minibatches of a memory are of whole unrolls: of one of 2,048 rows there is one minibatch, and so one gradient.
+    """
+    settings: Any = found.settings
+    names = (_ENVS, _LENGTH)
+    if any(found.origins.get(name, FLAG).startswith((FLAG, "preset ")) for name in names):
+        return found
+    num_envs, length = (settings[name] for name in names)
+    is_long = networks.is_recurrent(settings.get(_CORE, "")) and length % _MEMORY_ROWS == 0 and length > _MEMORY_ROWS
+    if not is_long or found.row.replay.keeps_rows:
+        return found
+    values = {_ENVS: num_envs * (length // _MEMORY_ROWS), _LENGTH: _MEMORY_ROWS}
+    return _fitted(found, values, f"fitted to {_CORE}={settings[_CORE]}")
 
 
 def _bounds(found: Resolved) -> Iterator[tuple[str, str]]:

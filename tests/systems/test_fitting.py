@@ -75,6 +75,28 @@ def test_epsilon_does_not_fall_before_learning_starts(given: dict[str, Any], fam
     assert ("fitted to replay.min_size=" in found.origins["agent.epsilon_wait"]) == (wait in (0.05, 0.5))
 
 
+@pytest.mark.parametrize(
+    ("system", "family", "given", "sizes"),
+    [
+        ("ppo", "continuous", {}, (1, 2048, 32)),
+        ("ppo", "continuous", {"network.core": "lstm"}, (16, 128, 16)),
+        ("ppo", "continuous", {"network.core": "frame_stack"}, (1, 2048, 32)),
+        ("ppo", "long", {"network.core": "gru"}, (128, 128, 128)),
+        ("vmpo", "continuous", {"network.core": "gtrxl"}, (16, 128, 16)),
+        ("ppo", "continuous", {"network.core": "lstm", "layout.unroll_length": 2048}, (1, 2048, 1)),
+        ("ppo", "continuous", {"network.core": "lstm", "env.num_envs": 2}, (2, 2048, 2)),
+        ("ppo", "classic", {"network.core": "lstm"}, (4, 128, 4)),
+    ],
+)
+def test_a_memory_is_taught_through_short_unrolls_in_several_minibatches(
+    system: str, family: str, given: dict[str, Any], sizes: tuple[int, int, int]
+) -> None:
+    """Of one environment's 2,048 rows there would be one gradient an epoch, through all of them."""
+    found = catalogue.resolved({"system": system, **given}, family)
+    assert (found["env.num_envs"], found["layout.unroll_length"], found["learner.minibatches"]) == sizes
+    assert found["learner.epochs"] == catalogue.resolved({"system": system}, family)["learner.epochs"]
+
+
 @pytest.mark.parametrize("name", systems.SYSTEMS)
 def test_published_sizes_fit_already(name: str) -> None:
     row = systems.SYSTEMS[name]
