@@ -1,6 +1,6 @@
 """Settings that systems need in `async_gradient` alone: one gradient per unroll, and no running statistics."""
 
-from jaxrl_dist.settings import OURS, cited
+from jaxrl_dist.settings import OURS, Cited, cited
 from jaxrl_dist.systems.families import ANY, Families
 
 _ONCE = cited(f"{OURS}: one gradient per unroll", {"learner.epochs": 1, "learner.minibatches": 1})
@@ -18,15 +18,24 @@ _PACE = f"{OURS}: one gradient per unroll, at the system's own pace"
 _TWO_EACH = cited(_PACE, {"env.num_envs": 8, "layout.unroll_length": 5})
 
 A3C: Families = {ANY: _NO_STATISTICS, **_UNBOUNDED}
+
+
+def _unroll(length: int) -> dict[str, Cited]:
+    return cited(
+        f"{OURS}: rows are gone over once, so that an unroll is one minibatch", {"layout.unroll_length": length}
+    )
+
+
+# A worker's rows are as many as a minibatch of the system's own layout has.
 PPO: Families = {
     ANY: {**_ONCE, **_NO_STATISTICS},
-    **_UNBOUNDED,
-    "continuous": {**_AS_THEY_ARE, **_ONE_EACH},
+    "long": _unroll(16),
+    "grid": _AS_THEY_ARE,
+    "minatar": _unroll(64),
+    "continuous": {**_AS_THEY_ARE, **_ONE_EACH, **_unroll(64)},
+    "physics": {**_AS_THEY_ARE, **_unroll(10)},
 }
-VMPO: Families = {
-    **PPO,
-    "classic": cited(f"{OURS}: more gradients, as rows are gone over once", {"layout.unroll_length": 16}),
-}
+VMPO: Families = {**PPO, "classic": _unroll(16)}
 IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, **_UNBOUNDED}
 IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS, **_UNBOUNDED}
 PQN: Families = {ANY: _ONCE}
