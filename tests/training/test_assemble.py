@@ -120,7 +120,8 @@ def test_a_system_s_own_settings_fit_together(system, layout, family):
 )
 def test_workers_take_long_tasks_by_the_values_that_they_have_for_these(system, monkeypatch):
     """Those of DQN were refused: ten gradients for each of a worker's unrolls."""
-    environment = envs.make(TASKS["classic"] if "discrete" in systems.SYSTEMS[system].actions else TASKS["continuous"])
+    task = TASKS["classic"] if "discrete" in systems.SYSTEMS[system].actions else TASKS["continuous"]
+    environment = envs.make(task, {})
     made = environment._replace(spec=environment.spec._replace(family="long"))
     monkeypatch.setattr(envs, "make", lambda name, params=None: made)
     settings, environment = assemble.resolve({"system": system, "layout": "async_gradient", "env": "mine:long"})
