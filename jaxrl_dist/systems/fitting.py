@@ -114,7 +114,7 @@ def _schedule(found: Resolved) -> Iterator[tuple[str, float]]:
 
 
 def _is_on_by_task(found: Resolved, switch: str) -> bool:
-    """Whether a switch is on by the values of the system and the family, under those of layout, preset and flags."""
+    """Says whether a switch is on by the values of system and family, below those of layout, preset and flags."""
     layers = [found.row.settings, *(found.row.families.get(one, {}) for one in lineage(found.family or ""))]
     values = {name: cited.value for layer in layers for name, cited in layer.items()}
     return bool(values.get(switch, False))
