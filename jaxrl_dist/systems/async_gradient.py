@@ -39,6 +39,7 @@ VMPO: Families = {**PPO, "classic": _unroll(16)}
 IMPALA: Families = {ANY: {**_ONCE, **_NO_STATISTICS}, **_UNBOUNDED}
 IMPALA_REPLAY: Families = {ANY: _NO_STATISTICS, **_UNBOUNDED}
 PQN: Families = {ANY: _ONCE}
+# Of agents that learn values of actions; DQN has values of its own for long tasks.
 VALUES: Families = {ANY: _ONE_EACH, "classic": _TWO_EACH}
 DQN: Families = {**VALUES, "long": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
 R2D2: Families = {"atari": cited(f"{OURS}: one gradient per unroll", {"replay.samples_per_insert": 2.0})}

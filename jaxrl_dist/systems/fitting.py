@@ -69,8 +69,7 @@ def fit(found: Resolved) -> Resolved:
     found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
     found = _fitted(found, dict(_schedule(found)), f"fitted to {_FIRST}={found.settings.get(_FIRST)}")
     for name, switch in _bounds(found):
-        is_of_preset = found.origins[name].startswith("preset ")
-        found = found if is_of_preset else _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
+        found = _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
     return found
 
 
@@ -80,34 +79,35 @@ def _of_memory(found: Resolved) -> Resolved:
     Minibatches of a memory are of whole unrolls: of one of 2,048 rows there is one minibatch, and so one gradient.
     """
     settings: Any = found.settings
-    names = (_ENVS, _LENGTH)
-    if any(found.origins.get(name, FLAG).startswith((FLAG, "preset ")) for name in names):
+    if _is_given(found, _ENVS) or _is_given(found, _LENGTH) or found.row.replay.keeps_rows:
         return found
-    num_envs, length = (settings[name] for name in names)
-    is_long = networks.is_recurrent(settings.get(_CORE, "")) and length % _MEMORY_ROWS == 0 and length > _MEMORY_ROWS
-    if not is_long or found.row.replay.keeps_rows:
+    share, rest = divmod(settings[_LENGTH], _MEMORY_ROWS)
+    if share <= 1 or rest or not networks.is_recurrent(settings.get(_CORE, "")):
         return found
-    values = {_ENVS: num_envs * (length // _MEMORY_ROWS), _LENGTH: _MEMORY_ROWS}
+    values = {_ENVS: settings[_ENVS] * share, _LENGTH: _MEMORY_ROWS}
     return _fitted(found, values, f"fitted to {_CORE}={settings[_CORE]}")
 
 
 def _bounds(found: Resolved) -> Iterator[tuple[str, str]]:
-    """Yields the bounds of normalised numbers that a flag, a preset or a layout leaves as they are, and its switch."""
+    """Yields each bound that nobody gave, and its switch, where the switch is on by the task's values and off here."""
     for name, switch in _NORMALISED.items():
-        is_off = name in found.settings and found.settings.get(switch) is False and _is_on_by_task(found, switch)
-        if is_off and (name != "agent.clip_value" or _is_large(found, switch)):
+        is_off = found.settings.get(switch) is False and _is_on_by_task(found, switch)
+        if is_off and not _is_given(found, name) and (name != "agent.clip_value" or _has_large_values(found, switch)):
             yield name, switch
 
 
-def _is_large(found: Resolved, switch: str) -> bool:
-    """Says whether a flag or a preset left rewards of real actions as they are; workers clip no value that moves."""
-    return found.family == "continuous" and found.origins[switch].startswith((FLAG, "preset "))
+def _has_large_values(found: Resolved, switch: str) -> bool:
+    """Says whether values of real actions are clipped whose rewards somebody left as they are.
+
+    A worker's old values are its new ones, so that its clip does nothing.
+    """
+    return found.family == "continuous" and _is_given(found, switch)
 
 
 def _schedule(found: Resolved) -> Iterator[tuple[str, float]]:
     """Yields when ε begins to fall, where it would have fallen before anything is learned."""
     settings: Any = found.settings
-    if _WAIT in settings and _FIRST in settings and not found.origins[_WAIT].startswith("preset "):
+    if _FIRST in settings and not _is_given(found, _WAIT):
         start = settings[_FIRST] / settings["steps"]
         if settings[_WAIT] + settings[_FALL] < start:
             yield _WAIT, min(start, 1.0 - settings[_FALL])
@@ -177,6 +177,11 @@ def _fitted(found: Resolved, values: Mapping[str, Any], reason: str) -> Resolved
     return dataclasses.replace(found.replaced(changed), origins={**found.origins, **origins})
 
 
+def _is_given(found: Resolved, name: str) -> bool:
+    """Says whether a flag or a preset gave a setting, or there is none of this name."""
+    return found.origins.get(name, FLAG).startswith((FLAG, "preset "))
+
+
 def _without_ends(found: Resolved) -> Resolved:
     """Returns settings whose distribution needs no two ends, or has wide ones, unless these or the atoms were given."""
     settings: Any = found.settings
@@ -194,14 +199,12 @@ def _without_ends(found: Resolved) -> Resolved:
 
 def _with_wide_support(found: Resolved) -> Resolved:
     """Returns settings whose values may be as large as in the paper, unless a flag or a preset gave how large."""
-    given = any(found.origins[name].startswith((FLAG, "preset ")) for name in _WIDE)
-    return found if given else _fitted(found, _WIDE, _WITHOUT_BOUNDS)
+    return found if any(_is_given(found, name) for name in _WIDE) else _fitted(found, _WIDE, _WITHOUT_BOUNDS)
 
 
 def _of_pictures(found: Resolved) -> Resolved:
     """Returns settings with a network of convolutions, unless a flag or a preset gave the torso."""
-    origin = found.origins.get(_TORSO, FLAG)
-    if origin.startswith((FLAG, "preset ")) or found[_TORSO] != "mlp":
+    if _is_given(found, _TORSO) or found[_TORSO] != "mlp":
         return found
     values = {name: value for name, value in _CONVOLUTIONS.items() if found.origins[name] != FLAG}
     origins = {name: f"{found.origins[name]}; {found[name]} {_OF_PICTURES}" for name in values}

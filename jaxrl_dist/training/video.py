@@ -21,7 +21,7 @@ from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import sweep
-from jaxrl_dist.training import evaluation, session
+from jaxrl_dist.training import arguments, evaluation, session
 from jaxrl_dist.training import policy as policies
 
 FOLDER = "videos"
@@ -84,6 +84,7 @@ def record(
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
         errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
+    arguments.check_policy(run, slot, 0, None, None)
     policy = policies.load_with(run, slot, flags or {}, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)

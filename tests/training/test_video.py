@@ -190,6 +190,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
     return conftest.train_in(tmp_path_factory.mktemp("run"), env="gymnax:Catch-bsuite", **{"evaluation.episodes": 2})
 
 
+@pytest.mark.parametrize(("given", "name"), [({"run": None}, "run=None"), ({"slot": 1}, "slot=1")])
+def test_a_wrong_type_is_refused_before_anything_is_read(
+    given: dict[str, Any], name: str, tmp_path: pathlib.Path
+) -> None:
+    with conftest.refused(name):
+        video.record(**{"run": tmp_path, **given})
+
+
 def test_a_run_is_filmed_into_its_folder(run: jaxrl_dist.Run) -> None:
     records = video.record(run.folder, episodes=3)
     first = records[0]
