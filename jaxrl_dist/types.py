@@ -293,7 +293,7 @@ class Part(NamedTuple):
 
     Attributes:
         learning_rate: step size; 0 takes the learner's.
-        period: updates of the other parts for each update of this one.
+        period: updates of the other parts for each update of this one; 0 never moves it.
 
     Example:
         >>> from jaxrl_dist import types

@@ -136,7 +136,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         loss=functools.partial(_loss, static),
         adapt=functools.partial(_adapt, static),
         target=agents.no_target,
-        parts={**agent.parts, "temperature": types.Part(period=config.policy_period)},
+        parts={**agent.parts, "temperature": types.Part(period=config.policy_period * config.learn_temperature)},
     )
 
 

@@ -114,8 +114,9 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         parts={
             "policy": types.Part(config.policy_learning_rate, config.policy_period),
             "critic": types.Part(),
-            "temperature": types.Part(),
+            "temperature": types.Part(period=int(config.learn_temperature)),
         },
+        adopt=functools.partial(sac.adopt, config.learn_temperature),
     )
 
 

@@ -156,6 +156,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         exploration=functools.partial(_perturbed, config),
         gradient=functools.partial(_gradient, config),
         adapt=functools.partial(_adapt, static),
+        adopt=_adopt,
         fresh_episodes=True,
     )
 
@@ -170,6 +171,11 @@ def _init(static: _Static, key: Array) -> types.Params:
     observation = normalisation.initial(static.seen, static.spec.observation)
     statistics = Statistics(jax.random.key_data(noise_key), jnp.zeros((), jnp.int32), observation)
     return types.Params(static.net.init(network_key), statistics)
+
+
+def _adopt(params: types.Params, other: types.Params) -> types.Params:
+    """Returns parameters of another run; noise is that of this run's seed."""
+    return other._replace(statistics=other.statistics._replace(key=params.statistics.key))
 
 
 def _noise(statistics: Statistics, pair: Array, size: int) -> Array:

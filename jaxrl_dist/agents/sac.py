@@ -113,9 +113,30 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         parts={
             "policy": types.Part(config.policy_learning_rate, config.policy_period),
             "critic": types.Part(),
-            "temperature": types.Part(),
+            "temperature": types.Part(period=int(config.learn_temperature)),
         },
+        adopt=functools.partial(adopt, config.learn_temperature),
     )
+
+
+def adopt(learns_temperature: bool, params: types.Params, other: types.Params) -> types.Params:
+    """Returns parameters of another run; a temperature that does not learn stays as the settings have it.
+
+    Args:
+        learns_temperature: whether it learns.
+        params: those of this run.
+        other: those of the other.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> from jaxrl_dist.agents import sac
+        >>> params, other = (types.Params({"temperature": one}, ()) for one in (0.1, 0.7))
+        >>> [sac.adopt(learns, params, other).network["temperature"] for learns in (True, False)]
+        [0.7, 0.1]
+    """
+    if learns_temperature:
+        return other
+    return other._replace(network={**other.network, "temperature": params.network["temperature"]})
 
 
 def initial(policy: networks.Network, critic: networks.Network, temperature: float, key: Array) -> types.Params:

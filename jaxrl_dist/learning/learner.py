@@ -370,8 +370,13 @@ def _apply(
 def _part_moved(
     static: _Static, part: types.Part, name: str, grads: ArrayTree, state: LearnerState, rate: Array
 ) -> Any:
-    """Moves a part by its own step size, in each update that its period selects."""
+    """Moves a part by its own step size, in each update that its period selects.
+
+    A part that never moves has no step of its own: a decay of weights moves what has no gradient.
+    """
     before = state.params.network[name], state.opt_state[name]
+    if part.period == 0:
+        return before
     if part.learning_rate:
         rate = rate * (part.learning_rate / static.config.learning_rate)
     after = _moved(static, grads[name], before[1], before[0], rate)

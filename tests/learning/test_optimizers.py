@@ -178,6 +178,24 @@ def test_each_part_of_a_network_has_its_own_state_and_step_size() -> None:
     assert set(after.opt_state) == {"policy", "critic"}
 
 
+@pytest.mark.parametrize("system", ["sac", "crossq"])
+def test_a_decay_of_weights_leaves_a_fixed_temperature_as_it_is(system: str) -> None:
+    settings = {
+        "learner.optimizer": "optax:adamw(weight_decay=0.1)",
+        "agent.temperature": 0.1,
+        "agent.learn_temperature": False,
+    }
+    parts = jaxrl_dist.make(system, "gymnax:Pendulum-v1", settings=settings)
+    rules = learner.make(parts.settings.group("learner", learner.Config), parts.agent, types.LOCAL)
+    state = rules.init(parts.agent.init(jax.random.key(0)))
+    zeros = jax.tree.map(jnp.zeros_like, state.params.network)
+    gradient = types.Gradient(zeros, jnp.float32(0), jnp.float32(1), {}, {}, jnp.zeros(0))
+    before, after = state.params.network, rules.apply(state, gradient, jnp.float32(0.0))[0].params.network
+    np.testing.assert_array_equal(after["temperature"]["log"], before["temperature"]["log"])
+    moved = [not np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (before, after)), strict=True)]
+    assert any(moved)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "text"),

@@ -42,6 +42,27 @@ def test_the_first_weight_of_a_divergence_is_that_of_the_settings(train: conftes
     assert_equal(params._replace(statistics=params.statistics._replace(own=given.statistics.own)), given)
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_temperature_that_does_not_learn_is_that_of_the_settings(train: conftest.Train, learns: bool) -> None:
+    first = {"agent.temperature": 3.0, "agent.learn_temperature": False}
+    origin = train("discrete_sac", folder="before", **first).folder
+    own = {"agent.temperature": 0.5, "agent.learn_temperature": learns}
+    _, state, given = started(origin, "discrete_sac", **own)
+    network = state.learner.params.network
+    found = np.exp(np.asarray(network["temperature"]["log"]))
+    np.testing.assert_allclose(found, 3.0 if learns else 0.5, rtol=1e-6)
+    assert_equal({**network, "temperature": given.network["temperature"]}, given.network)
+
+
+def test_the_noise_of_evolution_strategies_is_that_of_the_run_s_seed(train: conftest.Train) -> None:
+    origin = train("es", folder="before").folder
+    small, state, given = started(origin, "es", seed=1)
+    params, first = state.learner.params, small.parts.init(small.keys).learner.params
+    assert_equal(params.statistics.key, first.statistics.key)
+    assert not np.array_equal(params.statistics.key, given.statistics.key)
+    assert_equal(params._replace(statistics=params.statistics._replace(key=given.statistics.key)), given)
+
+
 @pytest.mark.slow
 def test_the_weight_and_the_values_stay_in_a_sweep_of_dppo(train: conftest.Train) -> None:
     origin = train("dppo", folder="before", sweep="learner.learning_rate=1e-4,1e-3").folder
