@@ -180,6 +180,7 @@ def _estimate(
 ) -> tuple[Array, Array]:
     """Returns value targets and advantages f32 [T] of one sequence; `log_rho` [T] is log π − log μ of the actions."""
     corrects = config.correction == "vtrace"
+    bounds = (config.clip_rho, config.clip_c, config.clip_policy_rho) if corrects else (1.0, 1.0, 1.0)
     found = returns.vtrace(
         reward,
         discount,
@@ -188,9 +189,7 @@ def _estimate(
         log_rho if corrects else jnp.zeros_like(log_rho),
         config.discount,
         config.trace_decay,
-        config.clip_rho,
-        config.clip_c,
-        config.clip_policy_rho,
+        *bounds,
     )
     advantage = found.advantage
     if config.correction == "one_step":

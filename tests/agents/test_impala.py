@@ -9,14 +9,15 @@ from oracles import actor_critic, call, differences
 from oracles import impala as oracle
 
 COSTS = {"discount": 0.9, "value_cost": 0.7, "entropy_cost": 0.2}
-
+# Of these bounds `one_step` has the last alone, and `none` has no one.
+TIGHT = {"clip_rho": 0.8, "clip_c": 0.7, "clip_policy_rho": 0.5}
 
 CASES: dict[str, dict[str, Any]] = {
     "clipped": {},
     "wide": {"trace_decay": 0.8, "clip_rho": 1.4, "clip_c": 0.7, "clip_policy_rho": 1.2, "real": True},
-    "one_step": {"correction": "one_step", "clip_rewards": 0.5, "reward_scale": 0.3},
+    "one_step": {"correction": "one_step", "clip_rewards": 0.5, "reward_scale": 0.3, **TIGHT},
     "epsilon": {"correction": "epsilon", "correction_epsilon": 0.2, "core": "lstm"},
-    "none": {"correction": "none", "core": "frame_stack"},
+    "none": {"correction": "none", "core": "frame_stack", **TIGHT},
 }
 
 

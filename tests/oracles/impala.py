@@ -40,10 +40,11 @@ def _target(column: Any, value: np.ndarray, ratio: np.ndarray, s: dict[str, Any]
     for t in range(start, len(reward) - 1):
         if step_type[t] == LAST:
             break
-        weight = ratio[t] if s["correction"] == "vtrace" else 1.0
+        corrects = s["correction"] == "vtrace"
+        rho, c = (min(s["clip_rho"], ratio[t]), min(s["clip_c"], ratio[t])) if corrects else (1.0, 1.0)
         gamma = s["discount"] * discount[t + 1]
-        total += factor * min(s["clip_rho"], weight) * (reward[t + 1] + gamma * value[t + 1] - value[t])
-        factor *= gamma * s["trace_decay"] * min(s["clip_c"], weight)
+        total += factor * rho * (reward[t + 1] + gamma * value[t + 1] - value[t])
+        factor *= gamma * s["trace_decay"] * c
     return total
 
 
