@@ -89,9 +89,13 @@ def _of_memory(found: Resolved) -> Resolved:
 
 
 def _bounds(found: Resolved) -> Iterator[tuple[str, str]]:
-    """Yields each bound that nobody gave, and its switch, where the switch is on by the task's values and off here."""
+    """Yields each bound that nobody gave, and its switch, where the switch is on by the task's values and off here.
+
+    A game's rewards are clipped at 1 for their own sake.
+    """
     for name, switch in _NORMALISED.items():
         is_off = found.settings.get(switch) is False and _is_on_by_task(found, switch)
+        is_off = is_off and (found.family, name) != ("atari", "agent.clip_rewards")
         if is_off and not _is_given(found, name) and (name != "agent.clip_value" or _has_large_values(found, switch)):
             yield name, switch
 

@@ -31,6 +31,7 @@ from jaxrl_dist.training import assemble
         # Atari's are clipped as they are.
         ("ppo", "atari", {"agent.scale_rewards": False}, (0.0, 1.0)),
         ("a3c", "atari", {}, (0.0, 1.0)),
+        ("dppo", "atari", {"agent.scale_rewards": False}, (0.0, 1.0)),
         ("ppo", "grid", {"agent.normalise_observations": False}, (0.0, 0.0)),
     ],
 )
