@@ -182,7 +182,7 @@ def loaded(run: str, seed_index: int, opponent: str, random_moves: int) -> Any:
     For 0, games against kept networks open as in training, and all others begin as the game does.
     """
     if opponent != "kept" or random_moves:
-        return jaxrl_dist.load(run, seed_index=seed_index, params={"random_moves": str(random_moves)})
+        return jaxrl_dist.load(run, seed_index=seed_index, settings={"env.params.random_moves": random_moves})
     policy = jaxrl_dist.load(run, seed_index=seed_index)
     if policy.settings.env_params.get("random_moves", "0") == "0":
         raise SystemExit("games.py: --opponent=kept: such games would all be two; give --random_moves=4")

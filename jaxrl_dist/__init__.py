@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from jaxrl_dist.analysis.live import LiveCurve
     from jaxrl_dist.systems import System
     from jaxrl_dist.training.assemble import Parts, make
-    from jaxrl_dist.training.policy import Policy, load, replay_failure
+    from jaxrl_dist.training.policy import Policy, evaluate, load, replay_failure
     from jaxrl_dist.training.runner import Run, train
+    from jaxrl_dist.training.video import record_video
 
 __all__ = [
     "LiveCurve",
@@ -22,12 +23,14 @@ __all__ = [
     "agents",
     "envs",
     "errors",
+    "evaluate",
     "learning",
     "load",
     "make",
     "networks",
     "numeric",
     "parallel",
+    "record_video",
     "replay",
     "replay_failure",
     "systems",
@@ -41,8 +44,10 @@ _HOMES = {
     "Policy": "training.policy",
     "Run": "training.runner",
     "System": "systems",
+    "evaluate": "training.policy",
     "load": "training.policy",
     "make": "training.assemble",
+    "record_video": "training.video",
     "replay_failure": "training.policy",
     "train": "training.runner",
 }

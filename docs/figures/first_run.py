@@ -63,7 +63,7 @@ def _untrained(run: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 def _frames(run: pathlib.Path, episodes: int, title: str) -> Iterator[Image.Image]:
     """Yields the pictures of a run's episodes, one after the other, with a title."""
-    for i, filmed in enumerate(video.record(run, episodes, _STEPS)):
+    for i, filmed in enumerate(video.record_video(run, episodes, _STEPS)):
         with Image.open(filmed["gif"]) as film:
             pictures = [still for picture in ImageSequence.Iterator(film) for still in _stills(picture)]
         last = len(pictures) - 1

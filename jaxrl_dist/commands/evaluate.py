@@ -10,7 +10,6 @@ from jaxrl_dist.settings import command_line, resolve, setting
 from jaxrl_dist.settings import fields as setting_fields
 
 _NAME = "evaluate"
-_EVALUATION = "agent.evaluation_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +18,7 @@ class Config:
 
     run: str = setting("", "Run folder.")
     episodes: int = setting(100, "Whole episodes per seed; 0 only films (--video).", low=0)
-    seed: int = setting(0, "Seed of the evaluation.", low=0)
+    seed: int = setting(0, "Seed of the evaluation.", low=0, high=2_147_483_647)
     checkpoint: str = setting(
         "latest", "Which parameters: the last, or those of the best evaluation.", choices=("latest", "best")
     )
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.check_together(arguments, options, ("video_episodes", "video_steps"), "video")
     try:
         commands.say(json.dumps(_record(options, given.values)))
-    except (errors.CheckpointError, errors.EnvironmentFault, OSError) as error:
+    except (errors.CheckpointError, errors.EnvironmentFault, MemoryError, OSError) as error:
         return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return 0
 
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def _replacing(arguments: Sequence[str]) -> dict[str, setting_fields.Field]:
     """Declares, as text, flags in place of the run's: of the environment's parameters, and of evaluation."""
     names = command_line.names(arguments)
-    found = {name: setting_fields.Field(name, "str", "", "") for name in names if name.startswith(_EVALUATION)}
+    found = {name: setting_fields.Field(name, "str", "", "") for name in names if name.startswith(resolve.EVALUATION)}
     return found | resolve.declared_params(names)
 
 
@@ -60,14 +59,14 @@ def _record(options: Config, flags: dict[str, str]) -> dict[str, Any]:
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 
-    from jaxrl_dist.training import policy
-    from jaxrl_dist.training import video as videos
+    from jaxrl_dist.training import policy, video
 
     logging.set_verbosity(logging.WARNING)
-    run, seed, slot, trust = options.run, options.seed, options.checkpoint, commands.trusted(options.trust)
+    run, seed, checkpoint, trust = options.run, options.seed, options.checkpoint, commands.trusted(options.trust)
     filmed = {}
     if options.video:
-        filmed = {"videos": videos.record(run, options.video_episodes, options.video_steps, seed, slot, flags, trust)}
+        length = options.video_episodes, options.video_steps
+        filmed = {"videos": video.record_video(run, *length, seed, checkpoint, flags, trust)}
     if not options.episodes:
         return {"run": run, **filmed}
-    return {**policy.evaluate(run, options.episodes, seed, slot, flags, trust), **filmed}
+    return {**policy.evaluate(run, options.episodes, seed, checkpoint, flags, trust), **filmed}

@@ -17,6 +17,7 @@ RENAMED = {
     "learner.policy_period": "agent.policy_period",
 }
 PARAMS = "env.params."
+EVALUATION = "agent.evaluation_"
 FLAG, AUTO = "flag", "auto"
 
 ConfigT = TypeVar("ConfigT")

@@ -8,7 +8,10 @@ from typing import Any
 import jax
 
 from jaxrl_dist import errors, systems
+from jaxrl_dist.settings import resolve
 
+# JAX would take the lower half of a longer one.
+_LAST_SEED = 2**31 - 1
 _PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
 
 
@@ -44,20 +47,33 @@ def check_session(devices: Any, callbacks: Any, display: Any) -> None:
     _expect("display", display, isinstance(display, bool), "True or False")
 
 
-def check_policy(run: Any, slot: Any, seed_index: Any, params: Any, system: Any) -> None:
-    """Checks the types of the arguments that name a policy.
+def check_policy(run: Any, checkpoint: Any, seed_index: Any, settings: Any, system: Any) -> None:
+    """Checks the arguments that name a policy.
 
     Raises:
-        UsageError: one has the wrong type.
+        UsageError: one has the wrong type, or a setting is none of an environment or of evaluation.
     """
     check_run(run)
-    _expect("slot", slot, isinstance(slot, str), '"latest" or "best"')
-    is_whole = isinstance(seed_index, int) and not isinstance(seed_index, bool)
-    _expect("seed_index", seed_index, is_whole, "a whole number")
-    named = isinstance(params, Mapping) and all(isinstance(name, str) for name in params)
-    _expect("params", params, params is None or named, 'values by name, such as {"length": "5"}')
+    _expect("checkpoint", checkpoint, isinstance(checkpoint, str), '"latest" or "best"')
+    _expect("seed_index", seed_index, _is_whole(seed_index), "a whole number")
+    named = isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
+    _expect("settings", settings, settings is None or named, 'values by name, such as {"env.params.length": 5}')
+    for name in settings or {}:
+        if not name.startswith((resolve.PARAMS, resolve.EVALUATION)):
+            valid = f"{resolve.PARAMS}NAME, or {resolve.EVALUATION}NAME"
+            raise errors.UsageError(f"settings: {name} stays as the run had it; expected {valid}")
     is_row = system is None or isinstance(system, systems.System)
     _expect("system", system, is_row, "a jaxrl_dist.System, and only where no module has it")
+
+
+def check_evaluation(episodes: Any, seed: Any) -> None:
+    """Checks the numbers of an evaluation.
+
+    Raises:
+        UsageError: one has the wrong type or is too small.
+    """
+    _expect("episodes", episodes, _is_whole(episodes) and episodes >= 1, "a whole number of at least 1")
+    _expect("seed", seed, _is_whole(seed) and 0 <= seed <= _LAST_SEED, f"a whole number from 0 to {_LAST_SEED}")
 
 
 def check_run(run: Any) -> None:
@@ -77,6 +93,10 @@ def check_trust(trust: Any) -> None:
     """
     listed = isinstance(trust, Collection) and not isinstance(trust, str) and all(isinstance(x, str) for x in trust)
     _expect("trust", trust, listed, 'a list of names, such as ["my_module"]')
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _expect(name: str, value: Any, is_valid: bool, valid: str) -> None:

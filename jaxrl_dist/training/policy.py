@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
+from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import fields, resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
@@ -109,9 +110,9 @@ class Policy(NamedTuple):
 
 def load(
     run: str | os.PathLike[str],
-    slot: str = "latest",
+    checkpoint: str = "latest",
     seed_index: int = 0,
-    params: Mapping[str, str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     system: systems.System | None = None,
     trust: Collection[str] = (),
 ) -> Policy:
@@ -119,9 +120,10 @@ def load(
 
     Args:
         run: run folder.
-        slot: `latest` or `best` (by mean evaluation return).
+        checkpoint: `latest` or `best` (by mean evaluation return).
         seed_index: index of the seed; in a sweep, all seeds of the first combination come first.
-        params: parameters of the environment that replace the run's.
+        settings: parameters of the environment (`env.params.NAME`) and settings of evaluation (`agent.evaluation_NAME`)
+            in place of the run's.
         system: system of the run, if a program made it and no module has it.
         trust: modules that its `config.json` may name, and files and programs for its environment (docs/trust.md).
 
@@ -144,26 +146,8 @@ def load(
         >>> policy.act(timestep, policy.agent.init_carry(3), jax.random.key(1)).action.shape
         (3,)
     """
-    arguments.check_policy(run, slot, seed_index, params, system)
-    flags = {f"{resolve.PARAMS}{name}": value for name, value in (params or {}).items()}
-    return load_with(run, slot, flags, seed_index, system, trust)
-
-
-def load_with(
-    run: str | os.PathLike[str],
-    slot: str,
-    flags: Mapping[str, str],
-    seed_index: int = 0,
-    system: systems.System | None = None,
-    trust: Collection[str] = (),
-) -> Policy:
-    """Loads as `load` does, with parameters of the environment and settings of evaluation in place of the run's.
-
-    Raises:
-        UsageError: as in `load`, or the run has no such flags.
-        CheckpointError: as in `load`.
-    """
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, own=system, trust=trust)
+    arguments.check_policy(run, checkpoint, seed_index, settings, system)
+    parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, own=system, trust=trust)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
@@ -171,20 +155,20 @@ def load_with(
     values = sweep.combinations(parts.settings)[seed_index // parts.settings["num_seeds"]]
     if parts.settings["population"]:
         values = population.values(trained)[seed_index]
-    settings, facts = parts.settings.replaced(values), assemble.facts(parts.environment)
+    found, facts = parts.settings.replaced(values), assemble.facts(parts.environment)
     if values:
         # The one combination's values are settings like any others here.
         one = one._replace(statistics=one.statistics.own)
-    agent, predictor = assemble.make_agent(settings, *facts), predicting.make(settings, *facts)
-    return Policy(agent, one, parts.environment, settings, env_steps, predictor)
+    agent, predictor = assemble.make_agent(found, *facts), predicting.make(found, *facts)
+    return Policy(agent, one, parts.environment, found, env_steps, predictor)
 
 
 def evaluate(
     run: str | os.PathLike[str],
-    episodes: int,
-    seed: int,
-    slot: str,
-    flags: Mapping[str, str],
+    episodes: int = 100,
+    seed: int = 0,
+    checkpoint: str = "latest",
+    settings: Mapping[str, Any] | None = None,
     trust: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates the policies of a run on new environments; equal arguments give equal results.
@@ -193,23 +177,34 @@ def evaluate(
         run: run folder.
         episodes: whole episodes per seed.
         seed: seed of the evaluation's environments and actions; never gives those of training.
-        slot: `latest` or `best`.
-        flags: parameters of the environment and settings of evaluation, by flag's name, in place of the run's.
-        trust: as in `load`.
+        checkpoint: as in `load`.
+        settings: likewise.
+        trust: likewise.
 
     Returns:
         A record that `json` can write; `sweep` in it has the returns of each combination of a sweep.
 
     Raises:
-        UsageError: the run has no such policies or flags, or names code that is not trusted.
+        UsageError: the run has no such policies or settings, or names code that is not trusted, or an argument has the
+            wrong type.
         EnvironmentFault: an environment failed, or a return is not finite.
+        OutOfMemoryError: so many episodes at once need more memory than there is.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=1_024, out="runs/to_evaluate")
+        >>> record = jaxrl_dist.evaluate(run.folder, episodes=8, settings={"agent.evaluation_action": "sample"})
+        >>> record["env"], record["checkpoint"], record["episodes"]
+        ('toy:walk', 'latest', 8)
     """
-    parts, trained, env_steps = _restore(pathlib.Path(run), slot, flags, episodes, trust=trust)
+    arguments.check_policy(run, checkpoint, 0, settings, None)
+    arguments.check_evaluation(episodes, seed)
+    parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, episodes, trust=trust)
     # A training run with this seed splits the key into one for each of these fields; this is one more.
     root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
     keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
-    with session.matmul_precision(parts.settings):
+    with memory_use.named("episodes"), session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
     evaluation.check_finite(returns, parts.settings.settings)
     members = sweep.by_combination(parts.settings, list(returns))
@@ -221,7 +216,7 @@ def evaluate(
         "system": parts.settings["system"],
         "env": parts.settings["env"],
         "protocol": parts.protocol,
-        "slot": slot,
+        "checkpoint": checkpoint,
         "env_steps": env_steps,
         "seed": seed,
         **({"sweep": grouped} if parts.settings["sweep"] else _summarised(returns)),
@@ -321,7 +316,7 @@ def _devices(saved: resolve.Resolved, num_devices: int) -> dict[str, Any]:
 
 def _restore(
     folder: pathlib.Path,
-    slot: str,
+    checkpoint: str,
     flags: Mapping[str, Any],
     episodes: int = 0,
     own: systems.System | None = None,
@@ -330,7 +325,7 @@ def _restore(
     parts = assemble_run(folder, flags, episodes=episodes, own=own, trust=trust)
     template = parts.layout.template(assemble.seed_keys(parts.settings)).learner.params
     try:
-        params, meta = resume.load_params(folder, slot, template)
+        params, meta = resume.load_params(folder, checkpoint, template)
     except ValueError as error:
         raise errors.UsageError(*error.args) from error
     return parts, params, meta["env_steps"]

@@ -21,7 +21,7 @@ from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import sweep
-from jaxrl_dist.training import arguments, evaluation, session
+from jaxrl_dist.training import evaluation, session
 from jaxrl_dist.training import policy as policies
 
 FOLDER = "videos"
@@ -54,13 +54,13 @@ class Episode(NamedTuple):
     page: str | None
 
 
-def record(
+def record_video(
     run: str | os.PathLike[str],
     episodes: int = 1,
     max_steps: int = 1000,
     seed: int = 0,
-    slot: str = "latest",
-    flags: Mapping[str, str] | None = None,
+    checkpoint: str = "latest",
+    settings: Mapping[str, Any] | None = None,
     trust: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Films episodes of the policy of a run's first seed, into its folder `videos`; equal arguments give equal films.
@@ -72,9 +72,9 @@ def record(
         episodes: number of episodes; each is played in a new environment.
         max_steps: number of steps of each to film.
         seed: seed of environments and actions.
-        slot: `latest` or `best`.
-        flags: parameters of the environment and settings of evaluation, by flag's name, in place of the run's.
-        trust: as in `policy.load`.
+        checkpoint: as in `policy.load`.
+        settings: likewise.
+        trust: likewise.
 
     Returns:
         For each episode its files (`gif`, `still`, and `page` where there is one), `return`, `length`, and whether it
@@ -84,8 +84,7 @@ def record(
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
         errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
     """
-    arguments.check_policy(run, slot, 0, None, None)
-    policy = policies.load_with(run, slot, flags or {}, trust=trust)
+    policy = policies.load(run, checkpoint, settings=settings, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
     folder = pathlib.Path(run) / FOLDER
@@ -97,7 +96,7 @@ def record(
         key = jax.random.fold_in(jax.random.key(seed), i)
         with session.matmul_precision(policy.settings):
             episode = _play(policy, functools.partial(act, key=key), env_seed, max_steps)
-        found.append(of_run | _write(folder / f"{slot}-seed{seed}-episode{i}", episode))
+        found.append(of_run | _write(folder / f"{checkpoint}-seed{seed}-episode{i}", episode))
     return found
 
 

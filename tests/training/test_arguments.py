@@ -57,12 +57,25 @@ def test_an_environment_is_a_name_or_can_be_made_again(call: Any) -> None:
 
 
 def test_load_names_the_argument(tmp_path: pathlib.Path) -> None:
-    for name, value in (("slot", 3), ("seed_index", 1.5), ("seed_index", True), ("params", "a=b"), ("system", "ppo")):
+    wrong = {"checkpoint": 3, "seed_index": 1.5, "settings": "a=b", "system": "ppo"}
+    for name, value in (*wrong.items(), ("seed_index", True)):
         with conftest.refused(f"{name}=", "expected "):
             jaxrl_dist.load(tmp_path, **{name: value})
-    for call in (jaxrl_dist.load, jaxrl_dist.replay_failure):
+    for call in (jaxrl_dist.load, jaxrl_dist.evaluate, jaxrl_dist.record_video, jaxrl_dist.replay_failure):
         with conftest.refused("run=None", "folder of a run"):
             call(None)
+
+
+@pytest.mark.parametrize("call", [jaxrl_dist.load, jaxrl_dist.evaluate, jaxrl_dist.record_video])
+def test_settings_of_training_stay_as_the_run_had_them(call: Any, tmp_path: pathlib.Path) -> None:
+    with conftest.refused("agent.discount", "env.params.NAME", "agent.evaluation_NAME"):
+        call(tmp_path, settings={"agent.discount": 0.5})
+
+
+@pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", 2.0), ("seed", -1), ("seed", 2**31)])
+def test_an_evaluation_is_of_whole_numbers(name: str, value: Any, tmp_path: pathlib.Path) -> None:
+    with conftest.refused(f"{name}={value}", "whole number"):
+        jaxrl_dist.evaluate(tmp_path, **{name: value})
 
 
 def test_what_is_right_passes() -> None:

@@ -268,7 +268,7 @@ def test_the_best_checkpoint_holds_the_evaluated_parameters_and_its_mark_survive
     run = train()
     assert (run.summary["best_return"], run.summary["eval_return_mean"]) == (5.0, 3.0)
     monkeypatch.undo()
-    loaded = policy.load(tmp_path, slot="best")
+    loaded = policy.load(tmp_path, checkpoint="best")
     assert best == [loaded.env_steps] == [512]
     assert checkpoint.params_sha256(jax.tree.map(lambda x: x[None], loaded.params)) == evaluated[2]
 

@@ -21,6 +21,7 @@ import jaxrl_dist
 from jaxrl_dist import commands, errors
 from jaxrl_dist.commands import evaluate as evaluate_command
 from jaxrl_dist.parallel import keys as run_keys
+from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint, software
 from jaxrl_dist.training import assemble as assembles
 from jaxrl_dist.training import policy, runner
@@ -173,11 +174,36 @@ def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
     _, timestep = jax.vmap(loaded.environment.reset)(jax.random.split(jax.random.key(0), 5))
     output = loaded.act(timestep, loaded.agent.init_carry(5), jax.random.key(1))
     assert output.action.shape == (5,) and set(np.asarray(output.action).tolist()) <= {0, 1}
-    for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "slot": "oldest"}):
+    for wrong in ({"run": run.folder / "nothing"}, {"run": run.folder, "checkpoint": "oldest"}):
         with pytest.raises(errors.UsageError):
             jaxrl_dist.load(**wrong)
     with conftest.refused("seed_index=1", "0 to 0"):
         jaxrl_dist.load(run.folder, seed_index=1)
+
+
+def test_a_run_is_evaluated_with_values_as_python_has_them(run: jaxrl_dist.Run) -> None:
+    settings = {"env.params.max_steps_in_episode": 5, "agent.evaluation_action": "sample"}
+    record = jaxrl_dist.evaluate(run.folder, episodes=4, checkpoint="best", settings=settings)
+    assert (record["checkpoint"], record["episodes"], record["eval_return"]) == ("best", 4, 5.0)
+
+
+def test_too_many_episodes_are_said_in_one_line(
+    run: jaxrl_dist.Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = assembles.assemble
+
+    def assemble(*arguments: Any) -> Any:
+        return make(*arguments)._replace(evaluate=exhaust)
+
+    def exhaust(*_: Any) -> None:
+        raise MemoryError("Unable to allocate 64 bytes")
+
+    monkeypatch.setattr(assembles, "assemble", assemble)
+    with pytest.raises(memory_use.OutOfMemoryError, match="smaller episodes"):
+        jaxrl_dist.evaluate(run.folder)
+    assert evaluate_command.main([f"--run={run.folder}"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "smaller episodes" in said
 
 
 def test_a_corrupt_policy_is_an_error(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:

@@ -121,7 +121,7 @@ NAMED: list[dict[str, str]] = [
 READERS: list[Callable[..., Any]] = [
     policy.load,
     lambda run, **more: policy.evaluate(run, 1, 0, "latest", {}, **more),
-    video.record,
+    video.record_video,
     event_replay.replay_schedule,
     lambda run, **more: event_replay.roll_back(run, 1, **more),
 ]
@@ -250,7 +250,7 @@ def test_plain_values_of_parameters_are_taken_from_a_folder(text: str) -> None:
 
 def test_parameters_that_the_command_gives_are_trusted(tmp_path: pathlib.Path, ran: pathlib.Path) -> None:
     own = write(tmp_path / "own", env="custom:theirs:make", **{"env.params.stmt": "x"})
-    assert policy.load(own, params={"stmt": "files/x.npz"}, trust=["theirs"]).env_steps == 64
+    assert policy.load(own, settings={"env.params.stmt": "files/x.npz"}, trust=["theirs"]).env_steps == 64
     assert ran.exists()
 
 

@@ -190,16 +190,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
     return conftest.train_in(tmp_path_factory.mktemp("run"), env="gymnax:Catch-bsuite", **{"evaluation.episodes": 2})
 
 
-@pytest.mark.parametrize(("given", "name"), [({"run": None}, "run=None"), ({"slot": 1}, "slot=1")])
+@pytest.mark.parametrize(("given", "name"), [({"run": None}, "run=None"), ({"checkpoint": 1}, "checkpoint=1")])
 def test_a_wrong_type_is_refused_before_anything_is_read(
     given: dict[str, Any], name: str, tmp_path: pathlib.Path
 ) -> None:
     with conftest.refused(name):
-        video.record(**{"run": tmp_path, **given})
+        video.record_video(**{"run": tmp_path, **given})
 
 
 def test_a_run_is_filmed_into_its_folder(run: jaxrl_dist.Run) -> None:
-    records = video.record(run.folder, episodes=3)
+    records = video.record_video(run.folder, episodes=3)
     first = records[0]
     assert first["length"] == 9 and first["ended"] and first["return"] in (-1.0, 1.0)
     gif, still = pathlib.Path(first["gif"]), pathlib.Path(first["still"])
@@ -212,13 +212,13 @@ def test_a_run_is_filmed_into_its_folder(run: jaxrl_dist.Run) -> None:
         np.testing.assert_array_equal(pictures.convert("RGB"), picture.convert("RGB"))
     files = [pathlib.Path(record["gif"]).read_bytes() for record in records]
     assert len(set(files)) > 1
-    assert video.record(run.folder, episodes=3) == records
+    assert video.record_video(run.folder, episodes=3) == records
     assert [pathlib.Path(record["gif"]).read_bytes() for record in records] == files
     assert sorted(path.suffix for path in gif.parent.iterdir()) == [".gif"] * 3 + [".png"] * 3
 
 
 def test_a_film_is_cut_after_the_steps_that_were_asked_for(run: jaxrl_dist.Run) -> None:
-    (record,) = video.record(run.folder, max_steps=4, seed=1)
+    (record,) = video.record_video(run.folder, max_steps=4, seed=1)
     assert (record["length"], record["ended"], record["return"]) == (4, False, 0.0)
     with Image.open(record["gif"]) as pictures:
         assert pictures.n_frames == 5
@@ -227,7 +227,7 @@ def test_a_film_is_cut_after_the_steps_that_were_asked_for(run: jaxrl_dist.Run) 
 @pytest.mark.slow
 def test_the_film_of_a_sweep_says_which_combination_it_shows(tmp_path: pathlib.Path) -> None:
     swept = conftest.train_in(tmp_path, env="gymnax:Catch-bsuite", sweep="agent.discount=0.9,0.8")
-    (record,) = video.record(swept.folder, max_steps=1)
+    (record,) = video.record_video(swept.folder, max_steps=1)
     assert record["settings"] == {"agent.discount": 0.9}
 
 
@@ -245,7 +245,7 @@ def test_a_film_of_several_agents_ends_with_the_last_and_has_their_mean(
         return start(*arguments)._replace(frame=lambda observation: np.zeros((4, 4, 3), np.uint8))
 
     monkeypatch.setattr(film, "start", drawn)
-    (found,) = video.record(trained.folder)
+    (found,) = video.record_video(trained.folder)
     assert found["ended"] and found["length"] == envs.make("toy:team").spec.time_limit > 0
     assert 3 * found["return"] == pytest.approx(round(3 * found["return"]), abs=1e-4)
 
@@ -255,5 +255,5 @@ def test_an_agent_that_searches_in_its_environment_is_filmed(tmp_path: pathlib.P
     pytest.importorskip("mctx")
     small = {"agent.simulations": 2, "steps": 512, "evaluation.episodes": 2, "network.hidden_sizes": (8,)}
     run = conftest.train_in(tmp_path, system="alphazero", env="gymnax:Catch-bsuite", **small)
-    (found,) = video.record(run.folder, max_steps=4)
+    (found,) = video.record_video(run.folder, max_steps=4)
     assert found["length"] == 4 and pathlib.Path(found["gif"]).stat().st_size
