@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxrl_dist import systems
 from jaxrl_dist.settings import OURS, Cited, fields
-from jaxrl_dist.systems import catalogue
+from jaxrl_dist.systems import catalogue, families
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "systems"
@@ -145,6 +145,8 @@ def settings(name: str) -> str:
     if not elsewhere:
         return "\n".join(first)
     second = ["<details><summary>Values of families of tasks, other layouts and presets</summary>", ""]
+    starts = [f"`{family}` from `{beneath}`" for family, beneath in families.BENEATH.items()]
+    second += [f"A family may start from the values of another: {', '.join(starts)}.", ""]
     second += ["| flag | value | for | source |", "|---|---|---|---|", *_grouped(elsewhere), "", "</details>"]
     return "\n".join([*first, "", *second])
 

@@ -48,17 +48,22 @@ def public(module: str) -> dict[str, Any]:
     }
 
 
+# Kinds of actions, of which some systems take all.
+_ACTIONS = ("discrete", "multi_discrete", "bounded", "unbounded")
+
+
 def table() -> str:
     """Returns the table of systems × layouts in Markdown."""
     rows = systems.SYSTEMS.values()
     layouts = list(dict.fromkeys(layout for row in rows for layout in row.layout_names))
-    lines = [["system", "agent", "replay", *layouts, "what it is"]]
+    lines = [["system", "agent", "actions", "replay", *layouts, "what it is"]]
     lines.append(["---"] * len(lines[0]))
     for row in rows:
         own, *others = row.layout_names
         marks = ["own" if name == own else "yes" if name in others else "–" for name in layouts]
         agent = row.agent.__module__.rpartition(".")[2]
-        lines.append([f"[`{row.name}`](systems/{row.name}.md)", agent, row.replay.name, *marks, row.summary])
+        actions = "all" if len(row.actions) == len(_ACTIONS) else ", ".join(row.actions)
+        lines.append([f"[`{row.name}`](systems/{row.name}.md)", agent, actions, row.replay.name, *marks, row.summary])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -178,9 +183,12 @@ def launched(document: pathlib.Path) -> list[list[str]]:
 
 
 def check_make(arguments: Sequence[str]) -> None:
-    """Checks the targets that a command of make names."""
-    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(arguments) <= set(targets)
+    """Checks the targets and the variables that a command of make names."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets, variables = (set(re.findall(form, text, re.MULTILINE)) for form in (r"^([\w-]+):", r"^(\w+) \?="))
+    given = [argument.partition("=") for argument in arguments]
+    assert {name for name, equals, _ in given if equals} <= variables
+    assert {name for name, equals, _ in given if not equals} <= targets
 
 
 def script_options(script: str | pathlib.Path) -> set[str]:

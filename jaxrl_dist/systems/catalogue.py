@@ -50,8 +50,8 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's own; auto measures which layout is "
-        "fastest, among those with equal results.",
+        "How data moves between environments and learners; empty takes the system's first one for where the "
+        "environment runs; auto measures which layout is fastest, among those with equal results.",
     )
     preset: str = setting(
         "",
@@ -472,7 +472,9 @@ def help_text(
     lines = [
         f"usage: {usage} --system={system.name} --env=suite:name [--flag=value ...]",
         f"{system.name}: {system.summary} Layouts: {', '.join(system.layout_names)}.",
-        "A value comes from, in rising order: default, paper, family of the environment, preset, flag.",
+        "A value comes from, in rising order: default, paper, family of the environment, needs of the layout, preset, "
+        "flag.",
+        f"`python -m jaxrl_dist.envs.check suite:name` names an environment's family; {_started_from()}.",
         "Sizes without a flag, such as a replay's capacity, are fitted to the number of environments.",
         *preset.head,
         "The same command on the same folder resumes. --flagfile=FILE reads flags from a file.",
@@ -484,6 +486,11 @@ def help_text(
             lines += [f"  --{PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
     lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in actions.items())]
     return "\n".join(lines)
+
+
+def _started_from() -> str:
+    """Says which families start from the values of which others."""
+    return ", ".join(f"{family} starts from {beneath}" for family, beneath in families.BENEATH.items())
 
 
 def list_text() -> str:

@@ -7,12 +7,12 @@ from jaxrl_dist.settings import Cited
 FAMILIES = ("classic", "long", "grid", "minatar", "board", "atari", "continuous", "physics")
 # In the place of a family: all of them.
 ANY = ""
-# Families whose values stand above those of another one.
-_ABOVE = {"long": "classic", "grid": "classic", "board": "minatar"}
+# Family -> the one beneath, whose values it starts from.
+BENEATH = {"long": "classic", "grid": "classic", "board": "minatar"}
 
 Families = Mapping[str, Mapping[str, Cited]]
 
 
 def lineage(family: str) -> tuple[str, ...]:
     """Returns a family after the one whose values it starts from, if there is one."""
-    return (_ABOVE[family], family) if family in _ABOVE else (family,)
+    return (BENEATH[family], family) if family in BENEATH else (family,)
