@@ -24,6 +24,7 @@ _WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step"
 # Parts of an iteration's environments, each with as many as the others.
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
 _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
+_CLIP = "agent.error_clip"
 _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
 # Schrittwieser et al. 2020, appendix F.
 _BOUND = "agent.value_bound"
@@ -128,9 +129,9 @@ def fit_to_task(found: Resolved, spec: types.EnvironmentSpec) -> Resolved:
     """Returns settings that fit the rewards, the observations and the agents of a task; what a flag gave stays.
 
     Where nothing says the lowest and the highest return, a distribution without ends is learned: atoms lie between
-    these two. Quantiles need neither and stand in their place; the mean does where an agent has no quantiles. MuZero's
-    and AlphaZero's rescaled values get the wide support of the paper. Large pictures get the convolutions of Atari's
-    networks. Each agent of an environment adds rows to a replay.
+    these two. Quantiles need neither and stand in their place, with errors clipped as QR-DQN's; the mean does where an
+    agent has no quantiles. MuZero's and AlphaZero's rescaled values get the wide support of the paper. Large pictures
+    get the convolutions of Atari's networks. Each agent of an environment adds rows to a replay.
 
     Args:
         found: settings of a system, with origins.
@@ -197,8 +198,9 @@ def _without_ends(found: Resolved) -> Resolved:
     name, value = (_DISTRIBUTION, "quantile") if _DISTRIBUTION in settings else (_ATOMS, 1)
     if FLAG in (found.origins[_ATOMS], found.origins[name]):
         return found
-    origin = f"{found.origins[name]}; {found[name]} {_WITHOUT_BOUNDS}"
-    return dataclasses.replace(found.replaced({name: value}), origins={**found.origins, name: origin})
+    # A rare reward is no part of any quantile whose errors all weigh the same.
+    clip = {_CLIP: 1.0} if name == _DISTRIBUTION and not _is_given(found, _CLIP) else {}
+    return _fitted(found, {name: value, **clip}, _WITHOUT_BOUNDS)
 
 
 def _with_wide_support(found: Resolved) -> Resolved:

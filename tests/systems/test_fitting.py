@@ -211,13 +211,15 @@ def test_what_is_given_is_refused_where_it_does_not_fit() -> None:
 
 
 UNKNOWN, KNOWN = (0.0, float("inf")), (-1.0, 0.0)
+QUANTILES: dict[str, float | str] = {"agent.distribution": "quantile", "agent.error_clip": 1.0}
 # System, the flags given, the rewards' bounds -> what is fitted to them.
 ENDS: dict[str, tuple[str, dict[str, float | str], tuple[float, float], dict[str, float | str]]] = {
-    "quantiles": ("rainbow", {}, UNKNOWN, {"agent.distribution": "quantile"}),
+    "quantiles": ("rainbow", {}, UNKNOWN, QUANTILES),
+    "clip given": ("rainbow", {"agent.error_clip": 0.5}, UNKNOWN, {"agent.distribution": "quantile"}),
     "no quantiles": ("d4pg", {}, UNKNOWN, {"agent.num_atoms": 1}),
     "known": ("rainbow", {}, KNOWN, {}),
     "known, no quantiles": ("d4pg", {}, KNOWN, {}),
-    "no lowest": ("rainbow", {}, (-float("inf"), 1.0), {"agent.distribution": "quantile"}),
+    "no lowest": ("rainbow", {}, (-float("inf"), 1.0), QUANTILES),
     "ends given": ("rainbow", {"agent.value_low": -1.0, "agent.value_high": 3.0}, UNKNOWN, {}),
     "atoms given": ("rainbow", {"agent.num_atoms": 11}, UNKNOWN, {}),
     "distribution given": ("rainbow", {"agent.distribution": "categorical"}, UNKNOWN, {}),

@@ -39,8 +39,8 @@ n_step = functools.partial(setting, help="Rewards summed before bootstrapping (n
 num_atoms = functools.partial(setting, help="Atoms of the distribution of returns; 1 learns their mean alone.", low=1)
 value_low = functools.partial(
     setting,
-    help="Lowest atom; if equal to the highest, both follow from the range of rewards, γ and the time limit, if there "
-    "is one.",
+    help="Lowest atom; if equal to the highest, both follow from the range of rewards and γ, or the time limit where γ "
+    "is 1.",
 )
 value_high = functools.partial(setting, help="Highest atom.")
 random_share = functools.partial(
