@@ -172,6 +172,9 @@ def make_on_host(
 
     def play(params: types.Params, key: Array, index: int, limit: int, stopped: Callable[[], bool]) -> Any:
         seed_key, act_key = jax.random.split(jax.random.fold_in(key, index))
+        if processes.count() > 1:
+            # Else a column would draw the same in every process.
+            act_key = jax.random.fold_in(act_key, processes.index())
         columns = num_own * task.spec.num_agents
         carry = agent.init_carry(columns)
         if limit == 0 or num_own == 0:

@@ -1,0 +1,68 @@
+"""Evaluation in environments on the CPU: what each process plays and draws, and what ends it early."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from fakes import host
+
+import jaxrl_dist
+from jaxrl_dist import envs, processes, types
+from jaxrl_dist.training import evaluation
+
+MADE: Any = jaxrl_dist.make("ppo", "toy:walk")
+EPISODES, INDEX = 8, 3
+
+
+def uniform(params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+    """Draws each column's action of the 3, whatever it sees."""
+    actions = jax.random.randint(inputs.key, inputs.timestep.step_type.shape, 0, 3)
+    return types.ActOutput(actions, (), inputs.carry)
+
+
+class Heard(host.Walk):
+    """Keeps the actions that it gets, [B] for each step."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.actions: list[np.ndarray] = []
+
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        self.actions.append(action.copy())
+        super().raw_send(action, env_ids)
+
+
+def actions_of(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> np.ndarray:
+    """Evaluates as one of several processes; returns its actions [T, B]."""
+    made: list[Heard] = []
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        made.append(Heard(seeds, timeout_s, lambda walk: None))
+        return made[-1]
+
+    monkeypatch.setattr(processes, "index", lambda: index)
+    monkeypatch.setattr(processes, "count", lambda: count)
+    monkeypatch.setattr(processes, "exchange", lambda said, decide: decide([said] * count))
+    task = envs.HostTask(host.spec(), "", make)
+    agent = MADE.agent._replace(evaluate=uniform)
+    evaluate = evaluation.make_on_host(agent, task, EPISODES, max_steps=100, timeout_s=60.0)
+    params = jax.tree.map(lambda x: x[None], agent.init(jax.random.key(0)))
+    returns = evaluate(params, jax.random.key(1)[None], INDEX)
+    np.testing.assert_array_equal(returns, np.full((1, EPISODES), host.LENGTH))
+    (one,) = made
+    return np.array(one.actions)
+
+
+def test_processes_draw_actions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (actions_of(monkeypatch, index, 2) for index in range(2))
+    assert first.shape == second.shape == (host.LENGTH, EPISODES // 2)
+    # Of 28 draws of 3, about a third are the same by chance.
+    assert (first == second).mean() < 0.7
+
+
+def test_one_process_draws_by_the_key_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = actions_of(monkeypatch, 0, 1)
+    key = jax.random.split(jax.random.fold_in(jax.random.key(1), INDEX))[1]
+    steps = [jax.random.randint(jax.random.fold_in(key, t), (EPISODES,), 0, 3) for t in range(host.LENGTH)]
+    np.testing.assert_array_equal(found, np.array(steps))
