@@ -190,8 +190,8 @@ def make_on_host(
                 return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
 
         make = functools.partial(task.make_evaluation or task.make, seeds, num_own, timeout_s)
-        # In runs of several processes one thread launches all programs, so no second thread can watch it.
-        return hangs.watched(make, work, stopped) if processes.count() == 1 else work(make)
+        # Also in several processes: its programs run in this one alone, so nobody else waits for their order.
+        return hangs.watched(make, work, stopped)
 
     def run(
         params: types.Params,

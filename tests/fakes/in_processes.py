@@ -1,8 +1,8 @@
 """Trains by the command, in environments of which those of process 1 misbehave: `python in_processes.py HOW FLAGS`.
 
 With `raises_exactly` they are those of a device suite, which are saved with the run. With `alone` no others come, and
-the wait for them is short. With `writes_for_ever` the folder of process 1 answers no more after the first checkpoint,
-and with `lost_folder` it is not there.
+the wait for them is short. With `hangs_evaluating` only those of its second evaluation hang. With `writes_for_ever` the
+folder of process 1 answers no more after the first checkpoint, and with `lost_folder` it is not there.
 """
 
 import itertools
@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -30,6 +31,12 @@ def before_step(walk: host.Walk) -> None:
         return
     if HOW == "slow":
         time.sleep(0.002)
+    if HOW == "hangs_evaluating" and not threading.current_thread().name.startswith("actor"):
+        if walk not in EVALUATED:
+            EVALUATED.append(walk)
+        if len(EVALUATED) == 2 and walk.total_steps == 3:
+            host.sleep_forever()
+        return
     if walk.total_steps < AT_STEP or not os.path.isdir(f"{OUT}/checkpoints"):
         return
     if HOW in ("raises", "hangs"):
@@ -54,6 +61,8 @@ def write_own(new: pathlib.Path, tree: Any, write: Any = checkpoint._write_own) 
 
 HOW = sys.argv.pop(1)
 NUM_ENVS = 8
+# Environments of the evaluations of this process so far.
+EVALUATED: list[host.Walk] = []
 OUT = next(flag.partition("=")[2] for flag in sys.argv if flag.startswith("--out="))
 
 if __name__ == "__main__":

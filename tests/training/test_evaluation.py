@@ -1,14 +1,16 @@
 """Evaluation in environments on the CPU: what each process plays and draws, and what ends it early."""
 
+import threading
 from typing import Any
 
+import conftest
 import jax
 import numpy as np
 import pytest
 from fakes import host
 
 import jaxrl_dist
-from jaxrl_dist import envs, processes, types
+from jaxrl_dist import envs, errors, processes, types
 from jaxrl_dist.training import evaluation
 
 MADE: Any = jaxrl_dist.make("ppo", "toy:walk")
@@ -33,6 +35,21 @@ class Heard(host.Walk):
         super().raw_send(action, env_ids)
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> None:
+    """Makes this process one of several, which all say the same."""
+    monkeypatch.setattr(processes, "index", lambda: index)
+    monkeypatch.setattr(processes, "count", lambda: count)
+    monkeypatch.setattr(processes, "exchange", lambda said, decide: decide([said] * count))
+
+
+def evaluated(task: envs.HostTask, timeout_s: float = 60.0, **more: Any) -> np.ndarray | None:
+    """Evaluates a policy that draws its actions."""
+    agent = MADE.agent._replace(evaluate=uniform)
+    evaluate = evaluation.make_on_host(agent, task, EPISODES, max_steps=100, timeout_s=timeout_s)
+    params = jax.tree.map(lambda x: x[None], agent.init(jax.random.key(0)))
+    return evaluate(params, jax.random.key(1)[None], INDEX, **more)
+
+
 def actions_of(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> np.ndarray:
     """Evaluates as one of several processes; returns its actions [T, B]."""
     made: list[Heard] = []
@@ -41,14 +58,8 @@ def actions_of(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> np.nd
         made.append(Heard(seeds, timeout_s, lambda walk: None))
         return made[-1]
 
-    monkeypatch.setattr(processes, "index", lambda: index)
-    monkeypatch.setattr(processes, "count", lambda: count)
-    monkeypatch.setattr(processes, "exchange", lambda said, decide: decide([said] * count))
-    task = envs.HostTask(host.spec(), "", make)
-    agent = MADE.agent._replace(evaluate=uniform)
-    evaluate = evaluation.make_on_host(agent, task, EPISODES, max_steps=100, timeout_s=60.0)
-    params = jax.tree.map(lambda x: x[None], agent.init(jax.random.key(0)))
-    returns = evaluate(params, jax.random.key(1)[None], INDEX)
+    pretend(monkeypatch, index, count)
+    returns = evaluated(envs.HostTask(host.spec(), "", make))
     np.testing.assert_array_equal(returns, np.full((1, EPISODES), host.LENGTH))
     (one,) = made
     return np.array(one.actions)
@@ -66,3 +77,20 @@ def test_one_process_draws_by_the_key_of_the_evaluation(monkeypatch: pytest.Monk
     key = jax.random.split(jax.random.fold_in(jax.random.key(1), INDEX))[1]
     steps = [jax.random.randint(jax.random.fold_in(key, t), (EPISODES,), 0, 3) for t in range(host.LENGTH)]
     np.testing.assert_array_equal(found, np.array(steps))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_environments_that_hang_are_a_fault_in_any_number_of_processes(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, made = threading.Event(), list[host.Walk]()
+
+    def hang(walk: host.Walk) -> None:
+        if walk.total_steps == 3:
+            over.wait(conftest.SOON_S)
+
+    pretend(monkeypatch, 0, count)
+    with pytest.raises(errors.EnvironmentFault, match=r"fake:walk gave nothing for 0\.5 s"):
+        evaluated(host.task(hang, made), timeout_s=0.5)
+    over.set()
+    assert [walk.total_steps for walk in made] == [3]

@@ -213,6 +213,18 @@ def test_a_fault_of_one_process_ends_all_with_its_message(how: str, tmp_path: pa
 
 
 @pytest.mark.slow
+def test_an_environment_that_hangs_in_evaluation_ends_all_and_what_was_learned_is_saved(tmp_path: pathlib.Path) -> None:
+    settings = ("--layout.timeout_s=2", "--checkpoint.interval_s=10_000")
+    for code, _, error in ends(start(tmp_path, *SEBULBA, *settings, fake="hangs_evaluating")):
+        assert code == 1 and error.count("\n") == 1, error
+        assert error.startswith("train.py: ") and "fake:walk gave nothing for 2 s" in error, error
+    (only,) = checkpoint.latest(tmp_path / "checkpoints")
+    checkpoint.verify(only)
+    # The first evaluation is at step 0, the second one at this.
+    assert only.name == f"step_{2560:012d}"
+
+
+@pytest.mark.slow
 def test_a_fault_where_environments_are_saved_keeps_the_checkpoint_before(tmp_path: pathlib.Path) -> None:
     outputs = ends(start(tmp_path, *SEBULBA, *LONG, fake="raises_exactly"))
     for code, _, error in outputs:
