@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -183,15 +184,18 @@ def make_on_host(
                 jax.block_until_ready(act(params, carry, timestep, act_key, np.int32(0)))
             return np.zeros(num_own)
         seeds = host_episodes.seeds(int(jax.random.bits(seed_key)), "evaluation", 0, 0, episodes)[own]
-        as_precise = precision.of_this_thread()
+        as_precise, left = precision.of_this_thread(), threading.Event()
+
+        def ends() -> bool:
+            return left.is_set() or stopped()
 
         def work(make: Callable[[], envs.HostEnvironment]) -> np.ndarray | None:
             with as_precise(), contextlib.closing(make()) as environment:
-                return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, stopped)
+                return _play_episodes(environment, limit, functools.partial(act, params, key=act_key), carry, ends)
 
         make = functools.partial(task.make_evaluation or task.make, seeds, num_own, timeout_s)
         # Also in several processes: its programs run in this one alone, so nobody else waits for their order.
-        return hangs.watched(make, work, stopped)
+        return hangs.watched(make, work, stopped, left)
 
     def run(
         params: types.Params,

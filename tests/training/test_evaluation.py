@@ -1,6 +1,7 @@
 """Evaluation in environments on the CPU: what each process plays and draws, and what ends it early."""
 
 import threading
+import time
 from typing import Any
 
 import conftest
@@ -94,3 +95,23 @@ def test_environments_that_hang_are_a_fault_in_any_number_of_processes(
         evaluated(host.task(hang, made), timeout_s=0.5)
     over.set()
     assert [walk.total_steps for walk in made] == [3]
+
+
+def test_an_interrupt_ends_the_thread_that_evaluates() -> None:
+    playing, made = threading.Event(), list[host.Walk]()
+
+    def pause(walk: host.Walk) -> None:
+        if walk.total_steps == 3:
+            playing.set()
+            # The interrupt comes within this step.
+            time.sleep(0.5)
+
+    def stopped() -> bool:
+        if playing.is_set() and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(host.task(pause, made), stopped=stopped)
+    assert not [thread for thread in threading.enumerate() if thread.name == "watched"]
+    assert [(walk.total_steps, walk.is_closed) for walk in made] == [(3, True)]

@@ -77,13 +77,17 @@ def watched(
     make: Callable[[], envs.HostEnvironment],
     work: Callable[[Callable[[], envs.HostEnvironment]], Any],
     stopped: Callable[[], bool] = lambda: False,
+    left: threading.Event | None = None,
 ) -> Any:
-    """Calls `work` in another thread, which is abandoned if an environment hangs.
+    """Calls `work` in another thread, which is abandoned if an environment hangs, at a stop, and by Ctrl-C.
+
+    The environments of a thread that is abandoned are closed, and so it ends as soon as it has another step made.
 
     Args:
         make: makes environments.
         work: (a function that makes environments) -> result.
         stopped: () -> whether to stop; work that waits for environments at a stop is abandoned, too.
+        left: is set here before environments are closed, so that work which reads it can end by itself.
 
     Returns:
         The result of `work`, or None if it was abandoned at a stop.
@@ -91,12 +95,16 @@ def watched(
     Raises:
         errors.EnvironmentFault: an environment hangs, or the work raises it.
     """
+    left = threading.Event() if left is None else left
     made: list[envs.HostEnvironment] = []
     results: list[Any] = []
     raised: list[BaseException] = []
 
     def remembering() -> envs.HostEnvironment:
         made.append(make())
+        if left.is_set():
+            made[-1].close()
+            raise errors.EnvironmentFault(f"{made[-1].spec.name}: these environments were closed")
         return made[-1]
 
     def run() -> None:
@@ -107,6 +115,29 @@ def watched(
 
     thread = threading.Thread(target=run, daemon=True, name="watched")
     thread.start()
+    has_ended = False
+    try:
+        has_ended = _ends(thread, made, stopped)
+    except KeyboardInterrupt:
+        left.set()
+        thread.join(_STOP_WITHIN_S)
+        raise
+    finally:
+        left.set()
+        if not has_ended:
+            for environment in made:
+                environment.close()
+    if raised and has_ended:
+        raise raised[0]
+    return results[0] if has_ended else None
+
+
+def _ends(thread: threading.Thread, made: list[envs.HostEnvironment], stopped: Callable[[], bool]) -> bool:
+    """Waits for a thread, and says whether it has ended; not if it still plays some time after a stop.
+
+    Raises:
+        errors.EnvironmentFault: an environment hangs.
+    """
     stop_s = 0.0
     while thread.is_alive():
         thread.join(_POLL_S)
@@ -115,12 +146,8 @@ def watched(
         if stopped():
             stop_s = stop_s or time.monotonic()
             if time.monotonic() - stop_s > _STOP_WITHIN_S:
-                for environment in made:
-                    environment.close()
-                return None
-    if raised:
-        raise raised[0]
-    return results[0]
+                return False
+    return True
 
 
 def overdue(spec: types.EnvironmentSpec, env_ids: np.ndarray, timeout_s: float) -> errors.EnvironmentFault:

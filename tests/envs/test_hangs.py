@@ -1,0 +1,119 @@
+"""The thread that plays while another watches: it ends, and its environments are closed, however the watch ends."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import conftest
+import numpy as np
+import pytest
+from fakes import host
+
+from jaxrl_dist import errors
+from jaxrl_dist.envs.host import hangs
+
+SEEDS, NO_ENVS = np.arange(2), np.zeros(2, np.int32)
+
+
+class Closable(host.Walk):
+    """Refuses a step once it is closed, as environments do."""
+
+    def raw_send(self, action: np.ndarray, env_ids: np.ndarray) -> None:
+        if self.is_closed:
+            raise errors.EnvironmentFault("closed")
+        super().raw_send(action, env_ids)
+
+
+def interrupt_at(moment: threading.Event) -> Callable[[], bool]:
+    """Returns a `stopped` that is Ctrl-C in the main thread, from that moment on."""
+
+    def stopped() -> bool:
+        if moment.is_set() and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return False
+
+    return stopped
+
+
+def assert_thread_ends() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "watched":
+            thread.join(conftest.SOON_S)
+            assert not thread.is_alive()
+
+
+def play_on(make: Callable[[], Any]) -> None:
+    environment = make()
+    environment.reset()
+    while True:
+        environment.step(NO_ENVS)
+
+
+def test_an_interrupt_closes_the_environments_and_ends_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hangs, "_STOP_WITHIN_S", 0.2)
+    plays, walk = threading.Event(), Closable(SEEDS, 60.0, lambda walk: plays.set())
+    with pytest.raises(KeyboardInterrupt):
+        hangs.watched(lambda: walk, play_on, interrupt_at(plays))
+    assert walk.is_closed
+    assert_thread_ends()
+
+
+def test_an_interrupt_tells_work_that_reads_it_before_it_closes_anything() -> None:
+    plays, left, closed = threading.Event(), threading.Event(), []
+    walk = Closable(SEEDS, 60.0, lambda walk: plays.set())
+
+    def work(make: Callable[[], Any]) -> None:
+        environment = make()
+        environment.reset()
+        while not left.is_set():
+            environment.step(NO_ENVS)
+        closed.append(environment.is_closed)
+
+    with pytest.raises(KeyboardInterrupt):
+        hangs.watched(lambda: walk, work, interrupt_at(plays), left)
+    assert closed == [False]
+
+
+def test_an_interrupt_leaves_an_environment_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hangs, "_STOP_WITHIN_S", 0.2)
+    hung, over = threading.Event(), threading.Event()
+
+    def hang(walk: host.Walk) -> None:
+        hung.set()
+        over.wait(conftest.SOON_S)
+
+    walk = Closable(SEEDS, 60.0, hang)
+    with pytest.raises(KeyboardInterrupt):
+        hangs.watched(lambda: walk, play_on, interrupt_at(hung))
+    assert walk.is_closed
+    over.set()
+    assert_thread_ends()
+    assert walk.total_steps == 1
+
+
+def test_environments_that_are_made_after_an_interrupt_are_closed_and_not_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hangs, "_STOP_WITHIN_S", 0.2)
+    begun, over, walk = threading.Event(), threading.Event(), Closable(SEEDS, 60.0, lambda walk: None)
+
+    def make() -> Any:
+        begun.set()
+        over.wait(conftest.SOON_S)
+        return walk
+
+    with pytest.raises(KeyboardInterrupt):
+        hangs.watched(make, play_on, interrupt_at(begun))
+    over.set()
+    assert_thread_ends()
+    assert walk.is_closed and walk.total_steps == 0
+
+
+def test_an_environment_that_hangs_is_closed() -> None:
+    over = threading.Event()
+    walk = Closable(SEEDS, 0.2, lambda walk: over.wait(conftest.SOON_S))
+    with pytest.raises(errors.EnvironmentFault, match=r"fake:walk gave nothing for 0\.2 s"):
+        hangs.watched(lambda: walk, play_on)
+    assert walk.is_closed
+    over.set()
+    assert_thread_ends()
