@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with lock:
             record = event_replay.replay_schedule(folder, commands.trusted(options.trust))
+    except FloatingPointError as error:
+        return commands.refuse(_NAME, error, 1)
     except (errors.LockError, errors.CheckpointError, OSError) as error:
         return commands.refuse(_NAME, error)
     commands.say(json.dumps(record))

@@ -28,6 +28,7 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
 
     Raises:
         UsageError: it has no event log, or its environments cannot be repeated.
+        FloatingPointError: one gradient after another is not finite in the repetition, where the run went on.
     """
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {}, trust=trust)
@@ -121,12 +122,26 @@ def _repeat(
 def _follow(
     layout: parallel.Layout, order: parallel.EventLog, state: Any, iteration: int, workers: list[int], total: int
 ) -> tuple[Any, int]:
-    """Runs from a snapshot until the events of these workers have come; returns a snapshot and its iteration."""
+    """Runs from a snapshot until the events of these workers have come; returns a snapshot and its iteration.
+
+    Args:
+        layout: of the run.
+        order: its event log.
+        state: snapshot.
+        iteration: number of iterations before it.
+        workers: of all events from the start of the run.
+        total: number of iterations of the run.
+    """
     order.follow(workers)
     try:
         layout.run(state, iteration, len(workers) + 1, total)
     except parallel.Interrupted as stop:
-        if not isinstance(stop.fault, schedules.EndOfLog):
+        is_broken, taken = isinstance(stop.fault, FloatingPointError), int(stop.state.events)
+        if is_broken and taken < len(workers):
+            what = f"event {taken - 1}: the repetition ends here, and the run went on"
+            raise FloatingPointError(f"{what}: {stop.fault}") from None
+        # With kept versions, gradients that are not finite end a run at the last of them, and so its repetition.
+        if not is_broken and not isinstance(stop.fault, schedules.EndOfLog):
             raise stop.fault or stop from None
         return layout.snapshot(stop.state), iteration + stop.iterations
     raise AssertionError("a log has an end")

@@ -11,6 +11,7 @@ import marks
 import pytest
 from fakes import written_runs
 
+from jaxrl_dist.parallel.async_gradient import server
 from jaxrl_dist.runs import events, folder
 from jaxrl_dist.training import event_replay
 
@@ -121,6 +122,48 @@ def test_a_run_that_was_rolled_back_goes_on_and_repeats(tmp_path: pathlib.Path, 
     assert [event.age for event in log if event.worker == events.ROLLBACK] == [0]
     record = event_replay.replay_schedule(tmp_path)
     assert record["match"] and record["events"] == len(log)
+
+
+APPLIED, NOT_FINITE = 0b11000, 0b100
+BROKEN = {
+    "learner.learning_rate": 1e38,
+    "learner.anneal": False,
+    "layout.num_workers": 2,
+    "layout.kept_versions": 2,
+    "layout.schedule": "round_robin",
+}
+
+
+@pytest.mark.slow
+def test_a_run_that_ended_with_broken_gradients_repeats_to_that_end(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], train: conftest.Train
+) -> None:
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="gradients in a row were not finite"):
+            train("ppo", steps=12_800, **BROKEN)
+    assert written_runs.script("scripts/replay_schedule.py")([str(tmp_path)]) == 0
+    record, log = json.loads(capsys.readouterr().out), events.read(tmp_path)
+    assert record["match"] and record["events"] == len(log)
+    # Two updates break the parameters. Ten broken gradients of each worker take the server back to the first one, ten
+    # more end the first session, and one ends the session that goes on from there.
+    assert [event.flags for event in log] == [APPLIED] * 2 + [NOT_FINITE] * 41
+
+
+@pytest.mark.slow
+def test_a_repetition_whose_gradients_break_before_the_log_ends_is_one_line(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    train: conftest.Train,
+) -> None:
+    with pytest.raises(FloatingPointError):
+        train("ppo", steps=12_800, **BROKEN)
+    monkeypatch.setattr(server, "_BROKEN_IN_A_ROW", 5)
+    assert written_runs.script("scripts/replay_schedule.py")([str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and not said.out
+    # Five of each worker, twice.
+    assert ": event 21: the repetition ends here" in said.err and "10 gradients in a row were not finite" in said.err
 
 
 @pytest.mark.parametrize(("arguments", "message"), [([], "RUN UPDATES"), (["here", "1"], "here")])
