@@ -26,6 +26,18 @@ KINDS = {
 }
 # Eight environments × 4 rows per round of unrolls, 32 windows per draw.
 DQN = {"replay.min_size": 64, "replay.samples_per_insert": 2.0, "agent.epsilon_end": 1.0}
+# An unroll of the slow actor makes three draws due, and there are two learners.
+OVERTAKEN = {
+    "layout.num_actors": 1,
+    "layout.num_workers": 2,
+    "layout.schedule": "virtual",
+    "layout.durations": "9,1,1",
+    "replay.samples_per_insert": 3.0,
+    # What it plays depends on its parameters.
+    "agent.epsilon_start": 0.1,
+    "agent.epsilon_end": 0.1,
+    "learner.learning_rate": 0.01,
+}
 
 
 def make(system: str = "dqn", **settings: Any) -> conftest.Small:
@@ -121,6 +133,20 @@ def test_who_waits_is_answered_in_the_same_order_in_a_resumed_run(tmp_path: path
         run.layout.close()
 
 
+@pytest.mark.slow
+def test_an_actor_that_is_held_back_is_held_back_in_a_resumed_run(tmp_path: pathlib.Path) -> None:
+    """When it was answered too many draws were due; the learners drew right after that, but nobody asked it again."""
+    whole = make(**OVERTAKEN).run(3)
+    assert list(stored(whole).status) == [dispatcher.HELD_BACK, dispatcher.AT_WORK, dispatcher.AT_WORK]
+    whole.run(5)
+    second = make(**OVERTAKEN).run(3).handed_to(make(**OVERTAKEN), tmp_path).run(5)
+    equal(whole, second)
+    np.testing.assert_array_equal(stored(whole).schedule, stored(second).schedule)
+    assert whole.metrics.updates == 15 and np.abs(whole.params[0]).max() > 0
+    for run in (whole, second):
+        run.layout.close()
+
+
 @pytest.mark.parametrize(
     ("durations", "samples_per_insert"),
     marks.some(
@@ -162,6 +188,18 @@ def test_a_free_run_repeats_by_its_log(kind: str, tmp_path: pathlib.Path, train:
     assert {event.worker for event in log} == set(range(members))
     record = event_replay.replay_schedule(tmp_path)
     assert record["match"] and record["events"] == len(log)
+
+
+@pytest.mark.slow
+def test_a_run_that_was_resumed_with_an_actor_held_back_repeats_by_its_log(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    settings = {**LAYOUT, **DQN, **OVERTAKEN, "agent.epsilon_wait": 0.0, "evaluation.episodes": 2}
+    for steps in (96, 192):
+        train("dqn", steps=steps, **settings)
+    log, record = events.read(tmp_path), event_replay.replay_schedule(tmp_path)
+    assert record["match"] and record["events"] == len(log) > 12
+    assert [event.worker for event in log].count(0) == 6
 
 
 @pytest.mark.slow
@@ -213,12 +251,137 @@ class Fake:
     def forget(self) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 def dispatched(sound: list[bool | None], kept: int, every: int = 1) -> tuple[dispatcher.Dispatcher, Scripted]:
     judge, made = Scripted(sound, kept, every), [Fake()]
     threads = dispatcher.Dispatcher(made, schedules.RoundRobin(1), judge, None, 0)  # type: ignore[arg-type]
     threads.answer(0, 0.0)
     return threads, judge
+
+
+class Counted(shared_replay.SharedReplay):
+    """A replay without rows: what is added and drawn is only counted."""
+
+    def __init__(self, counts: np.ndarray, per_unroll: int, learners: int) -> None:
+        self._rate, self.counts = shared_replay.Rate(2, fractions.Fraction(per_unroll), learners), counts
+
+    def draw(self, *turn: Any) -> Any:
+        self.counts[-1] += 1
+
+    def add(self, player: int, unroll: Any) -> None:
+        self.counts[player] += 1
+
+    def update(self, *sample: Any) -> None:
+        pass
+
+
+class Counting:
+    """A server without parameters: each gradient is an update."""
+
+    versions, answers_at_once = (), True
+
+    def __init__(self, updates: int) -> None:
+        none: Any = ()
+        self.learner = learner.LearnerState(types.Params(none, none), none, none, np.int32(updates))
+
+    def receive(self, work: Any, progress: Any) -> np.ndarray:
+        self.learner = self.learner._replace(updates=self.learner.updates + 1)
+        return np.zeros(())
+
+
+class Member(Fake):
+    """An actor, or a learner of a shared replay; it writes down what it is given at each turn."""
+
+    key = None
+
+    def __init__(self, rank: int, plays: bool, number: int, turns: dict[Any, Any]) -> None:
+        self.rank, self.plays, self.learns, self.number, self._turns = rank, plays, not plays, number, turns
+
+    def work(self, held: Any, sample: Any) -> programs.Work:
+        name = f"{'actor' if self.plays else 'learner'} {self.rank}, {self.number}"
+        self._turns[name] = int(held.updates), round(float(held.progress), 4)
+        self.number += 1
+        none: Any = ()
+        if self.plays:
+            return programs.Work(episodes=unroll.no_episodes(), unroll=none)
+        return programs.Work(none, held.updates, indices=none, priorities=none)
+
+
+class Crew:
+    """Actors and learners of a shared replay, and the updates and the progress that each was given at its turns."""
+
+    def __init__(self, actors: int, learners: int, draws: int, schedule: schedules.Schedule) -> None:
+        self.turns: dict[str, tuple[int, float]] = {}
+        self.actors, self.learners, self.draws, self.schedule = actors, learners, draws, schedule
+        members = actors + learners
+        self.status, self.sent = [dispatcher.FRESH] * members, [programs.Work()] * members
+        self._begin([0] * members, np.zeros(actors + 1, np.int64), 0, 0.0)
+
+    def _begin(self, numbers: list[int], counts: np.ndarray, updates: int, progress: float) -> None:
+        actors = [Member(rank, True, number, self.turns) for rank, number in enumerate(numbers[: self.actors])]
+        learners = [Member(rank, False, number, self.turns) for rank, number in enumerate(numbers[self.actors :])]
+        members: Any = [*actors, *learners]
+        judge: Any = Counting(updates)
+        self.threads = dispatcher.Dispatcher(
+            members, self.schedule, judge, Counted(counts, self.draws, self.learners), 0
+        )
+        self.threads.go_on(self.status, self.sent, progress)
+
+    def run(self, first: int, end: int) -> "Crew":
+        for i in range(first, end):
+            self.threads.iterate(i, 100, lambda: None)
+        self.sent, self.status = self.threads.rest()
+        return self
+
+    def resumed(self, iteration: int) -> "Crew":
+        """Puts other threads where the present ones rest."""
+        before: Any = self.threads
+        before.close()
+        numbers = [one.number for one in before.workers]
+        self._begin(numbers, before.replay.counts, before.server.learner.updates, iteration / 100)
+        return self
+
+
+@pytest.mark.parametrize("order", ["in turn", "slow actors"])
+@pytest.mark.parametrize(("actors", "learners", "draws"), [(1, 1, 2), (1, 2, 3), (2, 2, 3)])
+def test_wherever_a_run_is_cut_its_members_go_on_as_if_it_were_not(
+    actors: int, learners: int, draws: int, order: str
+) -> None:
+    def crew() -> Crew:
+        slow = schedules.VirtualClock([9.0] * actors + [1.0] * learners, 0.0, 0)
+        schedule = slow if order == "slow actors" else schedules.RoundRobin(actors + learners)
+        return Crew(actors, learners, draws, schedule)
+
+    whole, held_back = crew().run(0, 12), 0
+    for cut in range(1, 10):
+        part = crew().run(0, cut)
+        held_back += dispatcher.HELD_BACK in part.status[:actors]
+        assert part.resumed(cut).run(cut, 12).turns == whole.turns, cut
+        part.threads.close()
+    assert held_back > 0 and whole.threads.server.learner.updates > 10
+    whole.threads.close()
+
+
+def test_a_run_that_did_not_save_who_is_held_back_goes_on() -> None:
+    """In older checkpoints its status is 0, as that of a member that may start."""
+    crew = Crew(1, 1, 2, schedules.RoundRobin(2)).run(0, 2)
+    assert crew.status == [dispatcher.HELD_BACK, dispatcher.AT_WORK]
+    crew.status = [0, 1]
+    turns = crew.resumed(2).run(2, 4).turns
+    assert (turns["actor 0, 2"], turns["actor 0, 3"]) == ((0, 0.02), (2, 0.03))
+    crew.threads.close()
+
+
+def test_members_are_held_back_only_as_long_as_another_is_at_work() -> None:
+    """After a fault nobody may be."""
+    crew = Crew(1, 1, 2, schedules.RoundRobin(2)).run(0, 1)
+    crew.status = [dispatcher.HELD_BACK, dispatcher.HELD_BACK]
+    played = {"actor 0, 0": (0, 0.0), "actor 0, 1": (0, 0.01), "actor 0, 2": (0, 0.01)}
+    assert crew.resumed(1).run(1, 2).turns == {**played, "learner 0, 0": (0, 0.02)}
+    crew.threads.close()
 
 
 def test_gradients_that_go_on_being_broken_take_the_server_back() -> None:

@@ -19,8 +19,8 @@ _MOST_THREADS = 64
 _AHEAD = 3
 _CLOSE_WITHIN_S = 5.0
 # Tells a member how to go on when a run is resumed. WAITING and above are a queue: the first that waits has WAITING,
-# the second WAITING + 1, and so on.
-FRESH, AT_WORK, PLAYED, WAITING = range(4)
+# the second WAITING + 1, and so on. Saved runs have these numbers.
+HELD_BACK, FRESH, AT_WORK, PLAYED, WAITING = range(-1, 4)
 
 
 class Event(NamedTuple):
@@ -75,11 +75,15 @@ class Dispatcher:
     def go_on(self, status: Sequence[int], pending: Sequence[programs.Work], progress: float) -> None:
         """Lets every member go on as its status says, see `rest`."""
         self.waiting = [index for index in np.argsort(status).tolist() if status[index] >= WAITING]
+        self.held_back = {index for index, one in enumerate(status) if one == HELD_BACK}
         for index, (one, work) in enumerate(zip(status, pending, strict=True)):
             if one == FRESH:
                 self.answer(index, progress)
-            elif one < WAITING:
+            elif one in (AT_WORK, PLAYED):
                 self._at_work[index] = done(work._replace(indices=None, priorities=None) if one == PLAYED else work)
+        if not self._at_work:
+            # After a fault there may be no work whose event would let those held back go on.
+            self._answer([], progress)
 
     def answer(self, index: int, progress: float) -> None:
         """Gives a member the newest parameters and lets it work, at once or as soon as the shared replay permits."""
@@ -123,9 +127,7 @@ class Dispatcher:
             # An iteration ends with an unroll: what the member that played it does next belongs to the next iteration.
             is_played = work.episodes is not None
             answered = self._serve(index, work, np.float32(iteration) / np.float32(total))
-            held_back, self.held_back = sorted(self.held_back), set()
-            for each in (*answered, *held_back):
-                self.answer(each, (iteration + is_played) / total)
+            self._answer(answered, (iteration + is_played) / total)
 
     def take(self) -> tuple[list[Event], int, FloatingPointError | None]:
         """Returns the events since the last call, how often the server went back to an earlier version, and a fault.
@@ -159,7 +161,8 @@ class Dispatcher:
         Returns:
             Each member's work, empty if it has none, and its status, which says how it goes on: `AT_WORK` (its work is
             there), `PLAYED` (its work is there, but it had no sample to learn from), `FRESH` (it starts anew as soon as
-            it may), or `WAITING` and more (it waits for an update; members are answered in the order of the numbers).
+            it may), `HELD_BACK` (it may not start before the next event, even if it could by now), or `WAITING` and
+            more (it waits for an update; members are answered in the order of the numbers).
         """
         left = dict(self._at_work)
         while left := {i: future for i, future in left.items() if not future.done() and not self._hangs(i)}:
@@ -170,6 +173,8 @@ class Dispatcher:
                 work, learns = self._sent_by(index), self.workers[index].learns
                 is_without = self.replay is not None and learns and work.indices is None
                 sent[index], status[index] = work, PLAYED if is_without else AT_WORK
+        for index in self.held_back:
+            status[index] = HELD_BACK
         for place, index in enumerate(self.waiting):
             status[index] = WAITING + place
         return sent, status
@@ -189,6 +194,12 @@ class Dispatcher:
             self._look(check)
         # If several are done, take the member that was answered first.
         return next(index for future, index in members.items() if future in come)
+
+    def _answer(self, members: Sequence[int], progress: float) -> None:
+        """Answers these members, and after them those that were held back before."""
+        held_back, self.held_back = sorted(self.held_back), set()
+        for index in (*members, *held_back):
+            self.answer(index, progress)
 
     def _sent_by(self, index: int) -> programs.Work:
         """Returns the work of a member that is done; marks it as outdated if its parameters were rolled back."""
