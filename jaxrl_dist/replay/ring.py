@@ -136,7 +136,7 @@ def make(
         `Replay`, pure functions of a `RingState`.
 
     Raises:
-        UsageError: sizes do not divide each other, or a window is longer than the ring.
+        UsageError: sizes do not divide each other, a window is longer than the ring, or nothing reads a setting.
 
     Example:
         >>> import jax
@@ -402,6 +402,12 @@ def _check(config: UniformConfig, num_columns: int, num_devices: int, unroll_len
             " is larger than ",
             given("replay.capacity", config.capacity),
             f": learning would never start; nearest valid: {config.capacity}",
+        )
+    if config.storage == "device" and config.prefetch != UniformConfig.prefetch:
+        raise UsageError(
+            given("replay.prefetch", config.prefetch),
+            ": nothing reads it; leave it out, or give ",
+            given("replay.storage", "host"),
         )
 
 

@@ -90,6 +90,15 @@ def test_sizes_that_cannot_be_name_the_nearest_valid_ones(arguments, named):
         rings.make(**arguments)
 
 
+@pytest.mark.parametrize("priorities", [{}, {"priority_exponent": 0.6}])
+def test_prefetch_is_refused_where_nothing_is_drawn_ahead(priorities):
+    sizes = {"capacity": 40, "columns": 10, "length": 4, **priorities}
+    with conftest.refused("--replay.prefetch=0: ", "--replay.storage=host"):
+        rings.make(**sizes, prefetch=0)
+    assert rings.make(**sizes, prefetch=1).host is None
+    assert rings.make(**sizes, prefetch=0, storage="host").host.prefetch == 0
+
+
 def test_a_ring_may_wait_until_it_is_full():
     assert rings.make(capacity=40, columns=10, length=4, min_size=40).min_rows == 4
 
