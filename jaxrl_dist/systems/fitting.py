@@ -36,6 +36,10 @@ _NORMALISED = {
     "agent.clip_value": "agent.scale_rewards",
 }
 _WAIT, _FALL, _FIRST = "agent.epsilon_wait", "agent.epsilon_fraction", "replay.min_size"
+# Begins the origin of what was given.
+_GIVEN = (FLAG, "preset ")
+# Before the number of rows after which ε falls.
+_FALLS_AFTER = f"fitted to {_FIRST}="
 # Ends the origin of a value that took the place of one for rewards with bounds.
 _WITHOUT_BOUNDS = "fitted to rewards without known bounds"
 _TORSO = "network.torso"
@@ -68,7 +72,7 @@ def fit(found: Resolved) -> Resolved:
     """
     found = _of_memory(found)
     found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
-    found = _fitted(found, dict(_schedule(found)), f"fitted to {_FIRST}={found.settings.get(_FIRST)}")
+    found = _fitted(found, dict(_schedule(found)), f"{_FALLS_AFTER}{found.settings.get(_FIRST)}")
     for name, switch in _bounds(found):
         found = _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
     return found
@@ -160,7 +164,12 @@ def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
     Raises:
         UsageError: the contents are not those of a `config.json`.
     """
-    origins = [str(entry.get("origin")) for entry in entries(contents).values()]
+    saved = entries(contents)
+    origins = [str(entry.get("origin")) for entry in saved.values()]
+    waits = str(saved.get(_WAIT, {}).get("origin", FLAG)), found.origins.get(_WAIT, FLAG)
+    if any(_FALLS_AFTER in one for one in waits) and not any(one.startswith(_GIVEN) for one in waits):
+        # The same number of rows is another share of a run that was made longer.
+        found = found.replaced({_WAIT: saved[_WAIT]["value"]})
     for mark, fitted in ((_WITHOUT_BOUNDS, _without_ends), (_OF_PICTURES, _of_pictures)):
         found = fitted(found) if any(origin.endswith(mark) for origin in origins) else found
     agents = [number for origin in origins if (number := origin.partition(_OF_AGENTS)[2]).isdecimal()]
@@ -184,7 +193,7 @@ def _fitted(found: Resolved, values: Mapping[str, Any], reason: str) -> Resolved
 
 def _is_given(found: Resolved, name: str) -> bool:
     """Says whether a flag or a preset gave a setting, or there is none of this name."""
-    return found.origins.get(name, FLAG).startswith((FLAG, "preset "))
+    return found.origins.get(name, FLAG).startswith(_GIVEN)
 
 
 def _without_ends(found: Resolved) -> Resolved:

@@ -286,7 +286,24 @@ def test_the_same_flags_give_a_run_s_settings_again_before_its_rewards_are_known
     assert again.difference(held.as_json()).identity == again.difference(held.as_json()).tunable == ()
     changed = catalogue.resolved_as_in(held.as_json(), {**flags, "agent.num_atoms": 11}, asked)
     names = {change.name for change in changed.difference(held.as_json()).identity}
-    assert names == {"agent.num_atoms", *([setting] if fitted else [])}
+    clip = ["agent.error_clip"] if system == "rainbow" else []
+    assert names == {"agent.num_atoms", *([setting, *clip] if fitted else [])}
+
+
+@pytest.mark.parametrize(("steps", "longer"), [(2_000, 4_000), (2_000, 200_000), (200_000, 2_000)])
+def test_a_run_that_is_made_longer_or_shorter_is_the_same_though_epsilon_waits_another_share(
+    steps: int, longer: int
+) -> None:
+    flags = {"system": "dqn", "env": "toy:walk", "agent.epsilon_fraction": 0.1}
+    held = catalogue.resolved({**flags, "steps": steps}, "classic").as_json()
+    named = {**flags, "steps": longer}
+    asked = catalogue.resolved(named, "classic")
+    assert asked["agent.epsilon_wait"] != held["settings"]["agent.epsilon_wait"]["value"]
+    assert catalogue.resolved_as_in(held, named, asked).difference(held).identity == ()
+    named["agent.epsilon_wait"] = 0.3
+    assert [one.name for one in catalogue.resolved_as_in(held, named, asked).difference(held).identity] == [
+        "agent.epsilon_wait"
+    ]
 
 
 PIXELS, REALS = jax.ShapeDtypeStruct((96, 96, 3), jnp.uint8), types.BoxSpace((3,), -1.0, 1.0)
