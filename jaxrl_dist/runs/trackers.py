@@ -1,7 +1,7 @@
 """Sends the records of a run to Weights & Biases and to MLflow, in threads of their own, so that the run never waits.
 
 The tracker's id of the run is kept in the run folder, in `wandb_run.json` or `mlflow_run.json`: a resumed run goes on
-under this id, and repeated records are not sent twice.
+under this id, and repeated records are not sent twice. A run that begins anew in its folder gets another id.
 """
 
 import json
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jaxrl_dist import errors
-from jaxrl_dist.runs import files, folder, metrics
+from jaxrl_dist.runs import files, folder, metrics, software
 
 # Records that may wait for a tracker; a run has a few hundred.
 _LONGEST_QUEUE = 1000
@@ -91,7 +91,7 @@ class Tracker:
             self._error = error
 
     def _send_all(self, name: str, session: Session) -> None:
-        path = session.folder / f"{name}_run.json"
+        path = _file(session.folder, name)
         kept = _kept(path, session.destination)
         connection = _CONNECT[name](session, kept.get("id"))
         sent = dict(kept.get("sent", {}))
@@ -108,6 +108,18 @@ class Tracker:
                 contents = {"destination": session.destination, "id": connection.id, "sent": sent}
                 folder.write_text(path, json.dumps(contents) + "\n")
         connection.finish()
+
+
+def forget(directory: pathlib.Path) -> None:
+    """Removes the trackers' ids from a run folder, so that its next session is a new run there.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for name in software.TRACKERS:
+        path = _file(directory, name)
+        with folder.named(path):
+            path.unlink(missing_ok=True)
 
 
 class _Connection(NamedTuple):
@@ -169,6 +181,10 @@ def _mlflow(session: Session, known_id: str | None) -> _Connection:
 
 
 _CONNECT: Mapping[str, Callable[[Session, str | None], _Connection]] = {"wandb": _wandb, "mlflow": _mlflow}
+
+
+def _file(directory: pathlib.Path, name: str) -> pathlib.Path:
+    return directory / f"{name}_run.json"
 
 
 def _kept(path: pathlib.Path, destination: str) -> dict[str, Any]:

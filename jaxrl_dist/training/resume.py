@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl_dist import errors, processes, types
 from jaxrl_dist.parallel import memory_use
-from jaxrl_dist.runs import checkpoint, events, files, metrics, software
+from jaxrl_dist.runs import checkpoint, events, files, metrics, software, trackers
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs.checkpoint import Path
 from jaxrl_dist.settings import resolve
@@ -212,7 +212,8 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
 
 
 def _begin_anew(folder: pathlib.Path) -> None:
-    """Removes what a run left that was killed before its first checkpoint."""
+    """Removes what a run left that was killed before its first checkpoint, and which may have had other settings."""
+    trackers.forget(folder)
     checkpoint.begin(folder / "checkpoints")
     metrics.truncate_after(folder, -1)
     events.truncate(folder, 0)

@@ -14,14 +14,15 @@ import jaxrl_dist
 from jaxrl_dist.runs import loggers, software, trackers
 from jaxrl_dist.runs import metrics as run_metrics
 from jaxrl_dist.systems import training_flags
+from jaxrl_dist.training import resume
 
 Call = tuple[str, Any]
 EXTRAS = {"wandb": ("log.wandb", "shop"), "mlflow": ("log.mlflow", "shop")}
 
 
-def write(folder: pathlib.Path, *steps: int, **destinations: str) -> None:
+def write(folder: pathlib.Path, *steps: int, discount: float = 0.9, **destinations: str) -> None:
     settings = loggers.Config(tensorboard=False, progress=False, **destinations)
-    named = {"agent.discount": 0.9, "network.hidden_sizes": (16, 16)}
+    named = {"agent.discount": discount, "network.hidden_sizes": (16, 16)}
     with loggers.Logger(folder, settings, title="ppo on it", settings=named, display=False) as logger:
         for step in steps:
             logger.log({"kind": "train", "env_steps": step, "loss": step / 2, "per_seed": [1.0, None], "note": "text"})
@@ -113,6 +114,24 @@ def test_mlflow_gets_numbers_settings_and_an_end_and_is_resumed(tmp_path: pathli
     write(tmp_path, 10, 20, mlflow="shop")
     numbers = ("batch", ("run 7", ("train/loss", 10.0, 20), ("train/per_seed/0", 1.0, 20)))
     assert mlflow == [("RUNNING", "run 7"), numbers, ("finish", "run 7")]
+
+
+def test_a_run_that_begins_anew_in_its_folder_is_another_run_of_each_tracker(
+    tmp_path: pathlib.Path, wandb: Any, mlflow: list[Call]
+) -> None:
+    write(tmp_path, 0, wandb="shop", mlflow="shop")
+    resume._begin_anew(tmp_path)
+    write(tmp_path, 0, 10, discount=0.5, wandb="shop", mlflow="shop")
+    first, second = [values for name, values in wandb.calls if name == "init"]
+    assert first["id"] != second["id"] and second["config"]["agent.discount"] == 0.5
+    assert [values["env_steps"] for name, values in wandb.calls if name == "log"] == [0, 0, 10]
+    told = [values for name, values in mlflow if name == "batch"]
+    assert [name for name, _ in mlflow].count("create") == 2 and "RUNNING" not in dict(mlflow)
+    assert [values[1] for values in told if values[1][0] == "agent.discount"] == [
+        ("agent.discount", "0.9"),
+        ("agent.discount", "0.5"),
+    ]
+    assert [values[1][2] for values in told if values[1][0] == "train/loss"] == [0, 0, 10]
 
 
 def test_a_tracker_that_fails_warns_once_and_the_other_goes_on(
