@@ -146,6 +146,15 @@ def sync_entry(path: pathlib.Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: pathlib.Path) -> None:
+    """Waits until a file, if there is one, and its name are on disk."""
+    try:
+        sync_entry(path)
+    except FileNotFoundError:
+        return
+    sync_entry(path.parent)
+
+
 @contextlib.contextmanager
 def made(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Makes a folder if it is missing; removes the folders that it made if they are still empty at the end.

@@ -65,7 +65,7 @@ class Logger:
             stream: terminal, or output of a notebook's cell; standard output by default.
         """
         self.title, self.total_steps, self.members = title, total_steps, 1
-        path = pathlib.Path(folder)
+        self._folder = path = pathlib.Path(folder)
         # The order matters: TensorBoard's sink looks for the last record before this session.
         self._sinks: dict[str, _Sink] = {"TensorBoard events": _TensorBoard(path)} if config.tensorboard else {}
         self._sinks[metrics.FILE_NAME] = _JsonLines(path)
@@ -98,6 +98,13 @@ class Logger:
                     with contextlib.suppress(Exception):
                         self._sinks.pop(name).close()
         self.show(plain)
+
+    def sync(self) -> None:
+        """Waits until all records so far are on disk in `metrics.jsonl`; a failure only warns."""
+        try:
+            metrics.sync(self._folder)
+        except OSError as error:
+            self._give_up(metrics.FILE_NAME, error, _JsonLines.consequence)
 
     def show(self, record: Mapping[str, Any]) -> None:
         """Moves the live line without a record on disk.

@@ -70,6 +70,15 @@ def append(folder: pathlib.Path, record: Record) -> None:
             raise
 
 
+def sync(folder: pathlib.Path) -> None:
+    """Waits until the records of a run, if it has some, are on disk.
+
+    Raises:
+        OSError: they cannot be written there.
+    """
+    run_folder.sync_file(folder / FILE_NAME)
+
+
 def truncate_after(folder: str | os.PathLike[str], env_steps: int, evaluated: int | None = None) -> None:
     """Cuts the records past a step off `metrics.jsonl`, and a last line that was only half written.
 

@@ -27,19 +27,18 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
         whether they `match`, bit for bit.
 
     Raises:
-        UsageError: it has no event log, or its environments cannot be repeated.
+        UsageError: it has no event log, or not all of it; or its environments cannot be repeated.
         FloatingPointError: one gradient after another is not finite in the repetition, where the run went on.
     """
     folder = pathlib.Path(run)
     parts = policy.assemble_run(folder, {}, trust=trust)
     layout, keys = parts.layout, assemble.seed_keys(parts.settings)
-    if layout.events is None or not (folder / events.FILE_NAME).exists():
+    if layout.events is None:
         raise errors.UsageError(f"{run} has no event log: {parts.settings['layout']} keeps none")
     if isinstance(parts.environment, envs.HostTask):
         raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
     state, meta = _newest(folder, parts, keys)
-    # A killed run has events after its last checkpoint, for which there are no parameters to compare with.
-    log = events.read(folder)[: layout.events.count(state)]
+    log = _log_of(folder, layout.events.count(state))
     with session.matmul_precision(parts.settings):
         layout.events.follow([])
         repeated = _repeat(parts, layout.events, keys, log, records.from_meta(meta).sessions)
@@ -73,6 +72,7 @@ def roll_back(run: str | os.PathLike[str], updates: int, trust: Collection[str] 
     place = [_updates(one) for one in before.versions].index(updates)
     events.truncate(folder, layout.events.count(before))
     events.append(folder, events.encode(events.ROLLBACK, place, []))
+    events.sync(folder)
     state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
     _, latest_meta = resume.load_params(folder, "latest", layout.template(keys).learner.params)
     checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
@@ -86,6 +86,22 @@ def _newest(folder: pathlib.Path, parts: assemble.Assembly, keys: jax.Array) -> 
     if found is None:
         raise errors.UsageError(f"{folder} holds no checkpoint")
     return found
+
+
+def _log_of(folder: pathlib.Path, count: int) -> list[events.Event]:
+    """Reads the events before a checkpoint; a killed run has later ones, without parameters to compare with.
+
+    Raises:
+        UsageError: some are missing.
+    """
+    try:
+        log = events.read(folder)[:count]
+    except FileNotFoundError:
+        log = []
+    lost = count - sum(event.worker != events.LOST for event in log)
+    if lost:
+        raise errors.UsageError(events.missing(folder / events.FILE_NAME, lost, count))
+    return log
 
 
 def _repeat(

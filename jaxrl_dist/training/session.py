@@ -427,6 +427,13 @@ def _save(session: _Session, state: Any, progress: records.Progress) -> None:
     """Saves parameters and state, which the guard has already checked."""
     progress.run_until(time.perf_counter() - session.clock_s)
     meta = _steps_meta(session, progress)
+
+    def sync_logs(said: object) -> None:
+        # A checkpoint counts on all that was logged before it, and must not outlive that when power fails.
+        events.sync(session.folder)
+        session.logger.sync()
+
+    processes.exchange(None, sync_logs)
     # The state is saved last: a process that is killed before that resumes from the one before, with the same results.
     session.save("latest", state.learner.params, meta)
     with processes.alike():

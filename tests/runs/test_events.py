@@ -1,6 +1,7 @@
 """The event log: what is written is read, a resume cuts it, and a free run repeats by it bit for bit."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,10 +13,11 @@ import pytest
 from fakes import written_runs
 
 from jaxrl_dist.parallel.async_gradient import server
-from jaxrl_dist.runs import events, folder
+from jaxrl_dist.runs import checkpoint, events, folder, metrics
 from jaxrl_dist.training import event_replay
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+LOGS = (events.FILE_NAME, metrics.FILE_NAME)
 SETTINGS = {"layout": "async_gradient", "layout.num_workers": 4, "layout.schedule": "free", "evaluation.episodes": 2}
 
 
@@ -40,8 +42,84 @@ def test_what_is_written_is_read(tmp_path: pathlib.Path) -> None:
     assert len(events.read(tmp_path)) == 2
     events.truncate(tmp_path, 1)
     assert events.read(tmp_path) == [events.Event(3, 65_535, 0b10010)]
-    events.truncate(tmp_path, 5)
+    events.truncate(tmp_path, 1)
     assert len(events.read(tmp_path)) == 1
+
+
+def test_a_log_that_is_too_short_is_told_and_later_events_keep_their_place(tmp_path: pathlib.Path) -> None:
+    first, later = events.encode(3, 1, [True]), events.encode(2, 0, [True])
+    events.append(tmp_path, first + later[:2])
+    with pytest.warns(RuntimeWarning, match=r"events\.bin: 2 of the 3 events") as told:
+        events.truncate(tmp_path, 3)
+    assert len(told) == 1 and "\n" not in str(told[0].message)
+    events.append(tmp_path, later)
+    lost = events.Event(events.LOST, 0, 0)
+    assert events.read(tmp_path) == [events.Event(3, 1, 1), lost, lost, events.Event(2, 0, 1)]
+    # It is told once: the place of what was lost is taken.
+    events.truncate(tmp_path, 4)
+
+
+def test_a_log_that_is_gone_is_told_unless_nothing_was_in_it(tmp_path: pathlib.Path) -> None:
+    events.truncate(tmp_path, 0)
+    assert not list(tmp_path.iterdir())
+    with pytest.warns(RuntimeWarning, match="2 of the 2 events"):
+        events.truncate(tmp_path, 2)
+    assert events.read(tmp_path) == [events.Event(events.LOST, 0, 0)] * 2
+
+
+def test_events_and_records_are_on_disk_before_the_checkpoint_that_counts_on_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layout without a log is quicker; a callback adds an event to one with each record."""
+    fsync, save = os.fsync, checkpoint.save
+    on_disk, synced, saved = dict[str, int](), list[str](), list[int]()
+
+    def noted_sync(descriptor: int) -> None:
+        fsync(descriptor)
+        path = pathlib.Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(path.name)
+        on_disk[path.name] = path.stat().st_size
+
+    def checked_save(folder: Any, name: Any, *rest: Any) -> Any:
+        if isinstance(name, int):
+            saved.append(name)
+            for log in LOGS:
+                assert on_disk[log] == (tmp_path / log).stat().st_size > 0
+                # A new file lasts once its folder is on disk, too.
+                assert tmp_path.name in synced[synced.index(log) :]
+        return save(folder, name, *rest)
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(checkpoint, "save", checked_save)
+
+    def add_event(record: dict[str, Any]) -> None:
+        events.append(tmp_path, events.encode(0, 0, []))
+
+    conftest.train_in(tmp_path, steps=640, callbacks=[add_event], **{"checkpoint.interval_s": 0.0})
+    assert len(saved) > 1
+    assert [synced.count(log) for log in LOGS] == [len(saved)] * 2
+
+
+@pytest.mark.slow
+def test_a_run_whose_log_is_too_short_goes_on_and_is_not_repeated(
+    tmp_path: pathlib.Path, train: conftest.Train
+) -> None:
+    train("ppo", steps=128)
+    path = tmp_path / events.FILE_NAME
+    whole = path.stat().st_size // 5
+    os.truncate(path, path.stat().st_size - 7)
+    words = f"2 of the {whole} events"
+    with conftest.refused(words, events.FILE_NAME):
+        event_replay.replay_schedule(tmp_path)
+    with pytest.warns(RuntimeWarning, match=words):
+        assert train("ppo", steps=256).reason == "finished"
+    log = events.read(tmp_path)
+    assert [event.worker == events.LOST for event in log] == [False] * (whole - 2) + [True] * 2 + [False] * whole
+    with conftest.refused(f"2 of the {2 * whole} events", events.FILE_NAME):
+        event_replay.replay_schedule(tmp_path)
+    path.unlink()
+    with conftest.refused(f"{2 * whole} of the {2 * whole} events", events.FILE_NAME):
+        event_replay.replay_schedule(tmp_path)
 
 
 @pytest.mark.slow

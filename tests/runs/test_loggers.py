@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import pathlib
 import re
 import resource
@@ -122,6 +123,23 @@ def test_a_full_disk_warns_once_and_training_goes_on(tmp_path: pathlib.Path, sma
     assert "training goes on" in str(caught[0].message)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["env_steps"] for line in lines] == [0, 1, 2, 100]
+
+
+def test_records_that_the_disk_may_not_hold_are_told_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError("the disk is broken")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    told = pytest.warns(RuntimeWarning, match=r"^metrics\.jsonl failed \(OSError: the disk is broken\); training goes")
+    with loggers.Logger(tmp_path, QUIET, display=False) as logger:
+        logger.sync()
+        logger.log(train(1))
+        with told as caught:
+            logger.sync()
+            logger.sync()
+    assert len(caught) == 1 and metrics.read(tmp_path) == [train(1)]
 
 
 def test_a_half_written_line_is_taken_back(tmp_path: pathlib.Path, small_files: None) -> None:

@@ -158,6 +158,20 @@ def test_a_log_of_another_run_is_refused(event: tuple[int, int, int], run: pathl
     assert "another run" in refused(lambda: event_replay.replay_schedule(run))
 
 
+def test_a_log_that_is_too_short_stops_no_run_and_is_not_repeated(run: pathlib.Path) -> None:
+    settings, environment = assemble.resolve(SETTINGS)
+    parts = assemble.assemble(settings, environment, jax.devices()[:1])
+    words = f"{EVENTS - 1} of the {EVENTS} events"
+    assert words in refused(lambda: event_replay.replay_schedule(run))
+    with pytest.warns(RuntimeWarning, match=words):
+        assert resume.start(parts, run).resumed_from
+    parts.layout.close()
+    assert [event.worker for event in events.read(run)] == [0] + [events.LOST] * (EVENTS - 1)
+    assert words in refused(lambda: event_replay.replay_schedule(run))
+    (run / events.FILE_NAME).unlink()
+    assert f"{EVENTS} of the {EVENTS} events" in refused(lambda: event_replay.replay_schedule(run))
+
+
 def test_nothing_outside_of_the_folder_is_written_through_a_link(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious" * 9)
