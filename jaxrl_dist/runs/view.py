@@ -239,17 +239,22 @@ def _of_seeds(record: metrics.Record, seeds: slice) -> metrics.Record:
 
 def _state(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> str:
     """Returns the state of a run; a session after that of the summary may still be going."""
-    if any((folder / "failure").glob("*")):
+    if _has_failed(folder):
         return "failed"
     last = max((record["env_steps"] for record in records), default=0)
     is_open = not summary or (folder / run_folder.LOCK_NAME).exists() or last > summary.get("env_steps", 0)
     return "going" if is_open else str(summary.get("reason", "stopped"))
 
 
+def _has_failed(folder: pathlib.Path) -> bool:
+    """Says whether `checkpoint.find` finds a failure, which a kill may have left half-written."""
+    return any((folder / "failure" / name).is_dir() for name in ("state", ".old-state"))
+
+
 def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: dict[str, Any]) -> tuple[str, ...]:
     """Lists failures, warnings, and counts of dropped unrolls and gradients."""
     found = [f"a loss or gradient was not finite; the state before it is in {folder / 'failure'}"]
-    found = found if any((folder / "failure").glob("*")) else []
+    found = found if _has_failed(folder) else []
     try:
         found += dict.fromkeys(_complaints(folder / _LOG_NAME))
     except errors.UsageError as error:

@@ -1,5 +1,6 @@
 """Guards a run against numbers that are not finite: finds them, keeps the state before them, and names their source."""
 
+import contextlib
 import functools
 import pathlib
 import shutil
@@ -93,20 +94,18 @@ def stop_at_failure(
 def forget_failure(folder: pathlib.Path, iteration: int) -> None:
     """Removes the failure of an earlier session, once the newest checkpoint is of a later iteration.
 
+    One that is damaged, or was half-written by a kill, cannot be run again, and goes at once.
+
     Args:
         folder: run folder.
         iteration: iteration of the newest checkpoint.
     """
-    path = checkpoint.find(folder / "failure", "state")
-    if path is None:
-        return
-    try:
-        meta = checkpoint.read_meta(path)
-        checkpoint.check_meta(path, meta, FAILURE)
-        failed = meta["iteration"]
-    except errors.CheckpointError:
-        # A damaged failure cannot be run again.
-        failed = -1
+    path, failed = checkpoint.find(folder / "failure", "state"), -1
+    if path is not None:
+        with contextlib.suppress(errors.CheckpointError):
+            meta = checkpoint.read_meta(path)
+            checkpoint.check_meta(path, meta, FAILURE)
+            failed = meta["iteration"]
     if iteration > failed:
         shutil.rmtree(folder / "failure", ignore_errors=True)
 

@@ -191,7 +191,7 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
     clock_s = time.perf_counter()
     keys = assemble.seed_keys(parts.settings)
     with folders.named(folder / "checkpoints"):
-        processes.exchange(None, lambda said: checkpoint.clean(folder / "checkpoints"))
+        processes.exchange(None, lambda said: _clean(folder))
     template = parts.layout.template(keys)
     memory_use.check(parts.settings, template.replay, parts.environment.spec.num_agents)
     found = restore_latest(parts, folder / "checkpoints", keys, template, warnings.warn)
@@ -209,6 +209,12 @@ def start(parts: assemble.Assembly, folder: pathlib.Path) -> Started:
 
     processes.exchange(None, cut)
     return Started(found[0], progress, keys, steps or None, clock_s - progress.wall_s)
+
+
+def _clean(folder: pathlib.Path) -> None:
+    """Finishes or undoes what a kill left half-written."""
+    for name in ("checkpoints", "failure"):
+        checkpoint.clean(folder / name)
 
 
 def _begin_anew(folder: pathlib.Path) -> None:

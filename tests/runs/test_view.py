@@ -9,6 +9,7 @@ import pytest
 from fakes import written_runs
 
 from jaxrl_dist.analysis import curves, published
+from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.runs import view as run_view
 
 
@@ -34,6 +35,17 @@ def test_how_a_run_ended(tmp_path: pathlib.Path) -> None:
     failed = run_view.read(stopped)
     assert [*states, failed.state] == ["going", "stopped", "going", "failed"]
     assert failed.env_steps == 6000 and "not finite" in failed.troubles[0]
+
+
+@pytest.mark.parametrize(("name", "state"), [(".new-state", "stopped"), (".old-state", "failed"), ("state", "failed")])
+def test_a_failure_counts_once_it_is_whole(tmp_path: pathlib.Path, name: str, state: str) -> None:
+    run = written_runs.write(tmp_path / "run", written_runs.rising(1, num_points=3), reason="stopped", share=0.5)
+    (run / "failure" / name).mkdir(parents=True)
+    (run / "failure" / name / "x").touch()
+    view = run_view.read(run)
+    assert (view.state, len(view.troubles)) == (state, state == "failed")
+    # A reader of the failure finds it likewise.
+    assert (checkpoint.find(run / "failure", "state") is not None) == (state == "failed")
 
 
 def test_troubles_are_what_was_printed_and_counted(tmp_path: pathlib.Path) -> None:

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 import conftest
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from jaxrl_dist import commands, errors
 from jaxrl_dist.commands import train as train_command
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint, view
-from jaxrl_dist.training import guard, runner, session, stop
+from jaxrl_dist.training import assemble, guard, resume, runner, session, stop
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -56,6 +57,22 @@ def test_a_failure_is_forgotten_once_a_later_session_has_saved_past_it(
     assert view.read(tmp_path).state == "failed"
     train(steps=384)
     assert view.read(tmp_path).state == "finished" and not (tmp_path / "failure").exists()
+
+
+def test_a_failure_that_a_kill_left_half_written_is_removed(tmp_path: pathlib.Path, train: conftest.Train) -> None:
+    def leave_half() -> None:
+        (tmp_path / "failure" / ".new-state").mkdir(parents=True)
+        (tmp_path / "failure" / ".new-state" / "x").touch()
+
+    train(steps=256)
+    leave_half()
+    guard.forget_failure(tmp_path, 0)
+    assert not (tmp_path / "failure").exists()
+    leave_half()
+    settings, environment = assemble.resolve({**conftest.SMALL["ppo"], "system": "ppo", "env": CARTPOLE, "steps": 384})
+    parts = assemble.assemble(settings, environment, jax.devices()[:1])
+    assert resume.start(parts, tmp_path).resumed_from == 256
+    assert not list((tmp_path / "failure").iterdir())
 
 
 def test_what_is_too_large_is_said_in_one_line_and_can_be_made_smaller(
