@@ -3,6 +3,7 @@
 Example: launch.py --processes=2 -- train --system=ppo --env=gymnax:CartPole-v1 --out=runs/two
 """
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from jaxrl_dist import commands, errors
+from jaxrl_dist.envs.host import lifeline
 from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.systems import training_flags
 
@@ -61,32 +63,48 @@ def run(count: int, flags: Sequence[str]) -> int:
         0, or the exit code of the first process that failed.
     """
     address = f"{_LISTENS_AT}:{_free_port()}"
+    asked = collections.deque[int]()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: asked.append(number))
     started = list[subprocess.Popen[bytes]]()
+    with contextlib.ExitStack() as lines:
+        for index in range(count):
+            # Those that have started get the signal below; another one would only be told to end at once.
+            if not asked:
+                line = lines.enter_context(lifeline.pipe())
+                started.append(_start(index, count, flags, address, line))
+        # A signal must find this process awake, and not in one wait for ever.
+        while any(process.poll() is None for process in started):
+            _pass_on(asked, started)
+            time.sleep(_LOOK_S)
+    # Before the first process there may have been a signal alone.
+    codes = [process.returncode for process in started] or [-number for number in asked]
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
-    def pass_on(number: int, frame: object) -> None:
-        del frame
+
+def _start(index: int, count: int, flags: Sequence[str], address: str, line: int) -> subprocess.Popen[bytes]:
+    """Starts a process, which ends as by SIGTERM, saved, when the other end of the pipe `line` closes."""
+    own = [f"--processes={count}", f"--process_index={index}", f"--coordinator={address}"] if count > 1 else []
+    with _cores(index, count):
+        process = subprocess.Popen(
+            [*commands.command_of("train"), *flags, *own],
+            stdout=None if index == 0 else subprocess.DEVNULL,
+            # Signals of the terminal reach this process, which passes them on, once.
+            start_new_session=True,
+            env={**os.environ, **_accelerators(index, count)},
+            pass_fds=(line,),
+        )
+    lifeline.tie(line, process.pid, signal.SIGTERM)
+    return process
+
+
+def _pass_on(asked: collections.deque[int], started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Sends the processes the signals that have come."""
+    while asked:
+        number = asked.popleft()
         for process in started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, pass_on)
-    for index in range(count):
-        own = [f"--processes={count}", f"--process_index={index}", f"--coordinator={address}"] if count > 1 else []
-        with _cores(index, count):
-            process = subprocess.Popen(
-                [*commands.command_of("train"), *flags, *own],
-                stdout=None if index == 0 else subprocess.DEVNULL,
-                # Signals of the terminal reach this process, which passes them on, once.
-                start_new_session=True,
-                env={**os.environ, **_accelerators(index, count)},
-            )
-        started.append(process)
-    # A signal must find this process awake, and not in one wait for ever.
-    while any(process.poll() is None for process in started):
-        time.sleep(_LOOK_S)
-    codes = [process.returncode for process in started]
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
 
 
 def _free_port() -> int:

@@ -15,7 +15,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_dist import errors
@@ -271,7 +271,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
     """Runs one process to its end; returns why it failed, or ""."""
     cell.folder.mkdir(parents=True, exist_ok=True)
     log_path = cell.folder / _LOG_NAME
-    with log_path.open("ab") as log, _pipe() as line:
+    with log_path.open("ab") as log, lifeline.pipe() as line:
         process = subprocess.Popen(
             [*train_command, *cell.arguments],
             stdin=subprocess.DEVNULL,
@@ -298,17 +298,6 @@ def _last_line(path: pathlib.Path) -> str:
         log.seek(-min(log.seek(0, os.SEEK_END), _LAST_BYTES), os.SEEK_END)
         lines = log.read().decode(errors="replace").strip().splitlines()
     return errors.printable(lines[-1]) if lines else ""
-
-
-@contextlib.contextmanager
-def _pipe() -> Iterator[int]:
-    """Yields the reading end of a pipe, whose other end closes when this process ends."""
-    ends = os.pipe()
-    try:
-        yield ends[0]
-    finally:
-        for end in ends:
-            os.close(end)
 
 
 def _report(study: Study, planned: Sequence[Cell], failures: Mapping[pathlib.Path, str]) -> list[study_table.Row]:

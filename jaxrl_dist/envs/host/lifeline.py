@@ -1,7 +1,20 @@
 """Ends a child process when this process is gone, even if it was killed and no handler of its own could run."""
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def pipe() -> Iterator[int]:
+    """Yields the reading end of a pipe, whose other end closes when the context or this process ends."""
+    ends = os.pipe()
+    try:
+        yield ends[0]
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def tie(pipe: int, process: int, number: int) -> None:

@@ -1,0 +1,73 @@
+"""The launcher with stand-ins for its processes: a signal while they start reaches them all, and a kill ends them."""
+
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import conftest
+import pytest
+from fakes import lives
+
+from jaxrl_dist import commands
+from jaxrl_dist.commands import launch
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Launches two processes that sleep, and note their numbers; makes a file once both are watched.
+LAUNCHER = """
+import pathlib, sys, time
+from jaxrl_dist import commands
+from jaxrl_dist.commands import launch
+here, sleep = pathlib.Path(sys.argv[1]), time.sleep
+commands.command_of = lambda name: ["sh", "-c", f"echo $$ >> {here}/numbers; exec sleep 60"]
+time.sleep = lambda seconds: ((here / "watched").touch(), sleep(seconds))
+launch.run(2, [])
+"""
+
+
+@pytest.fixture
+def sleepers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The processes that the launcher starts, which sleep; SIGTERM comes as the second has begun."""
+    made = list[Any]()
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            made.append(self)
+            if len(made) == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+    before = [signal.getsignal(number) for number in SIGNALS]
+    monkeypatch.setattr(commands, "command_of", lambda name: ["sh", "-c", "exec sleep 20"])
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    yield made
+    for number, handler in zip(SIGNALS, before, strict=True):
+        signal.signal(number, handler)
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def test_a_signal_while_processes_start_reaches_all_of_them(sleepers: list[Any]) -> None:
+    assert launch.run(4, []) == 128 + signal.SIGTERM
+    # The others, which would only join them, are not started any more.
+    assert [process.returncode for process in sleepers] == [-signal.SIGTERM] * 2
+
+
+def test_processes_end_with_a_launcher_that_is_killed(tmp_path: pathlib.Path) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=conftest.PACKAGE.parent)
+    numbers, until_s = tmp_path / "numbers", time.monotonic() + 2 * conftest.SOON_S
+    while time.monotonic() < until_s and not (
+        (tmp_path / "watched").exists() and numbers.exists() and numbers.read_text().count("\n") == 2
+    ):
+        time.sleep(0.05)
+    launcher.kill()
+    launcher.wait()
+    started = [int(number) for number in numbers.read_text().split()]
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s and any(map(lives.is_alive, started)):
+        time.sleep(0.05)
+    assert [lives.is_alive(number) for number in started] == [False, False]
