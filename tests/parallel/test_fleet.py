@@ -4,12 +4,15 @@ import collections
 import contextlib
 import functools
 import importlib.util
+import math
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +25,7 @@ from fakes import host
 from test_sebulba_faults import check_ring
 
 from jaxrl_dist import envs, errors
-from jaxrl_dist.parallel.sebulba import fleet, tiers, wire
+from jaxrl_dist.parallel.sebulba import channels, fleet, tiers, wire
 from jaxrl_dist.parallel.sebulba import layout as layouts
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.training import assemble, policy
@@ -395,6 +398,88 @@ def test_without_ray_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fleet.software, "is_installed", lambda package: package != "ray")
     with conftest.refused("--layout.fleet=local", "needs the package ray", "pip install"):
         small("ppo", "toy:walk", 1, {**TWO, "layout.fleet": "local"})
+
+
+class Ray:
+    """Stands in for Ray, which would begin anew at any call after `shutdown`.
+
+    Attributes:
+        calls: names of what was called.
+        release: `kill` waits for it.
+    """
+
+    exceptions = types.SimpleNamespace(RayError=OSError, RayTaskError=OSError)
+
+    def __init__(self) -> None:
+        self.calls, self.release = list[str](), threading.Event()
+        self.release.set()
+
+    def kill(self, handle: Any) -> None:
+        self.calls.append("kill")
+        self.release.wait(conftest.SOON_S)
+        self.calls.append("killed")
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self.calls.append(name)
+
+
+@pytest.fixture
+def connected(monkeypatch: pytest.MonkeyPatch, small: type[conftest.Small]) -> tuple[Any, Ray]:
+    """A fleet that has begun the stand-in, and that stand-in."""
+    monkeypatch.setattr(fleet.software, "is_installed", lambda package: True)
+    of_fleet: Any = small("ppo", "toy:walk", 1, {**TWO, "layout.fleet": "local"}).layout._fleet  # type: ignore[attr-defined]
+    of_fleet._ray, of_fleet._is_open, of_fleet._is_ours = Ray(), True, True
+    of_fleet._next_look_s = math.inf
+    return of_fleet, of_fleet._ray
+
+
+def test_a_thread_that_outlives_its_fleet_begins_no_other_cluster(connected: tuple[Any, Ray]) -> None:
+    of_fleet, ray = connected
+    remote = fleet.Remote(of_fleet, fleet.Crew("player", None), None)  # type: ignore[arg-type]
+    of_fleet.close()
+    remote.close()
+    for ask in (lambda: of_fleet.wait(["answer"], 0.1), lambda: of_fleet.result("answer")):
+        with pytest.raises(channels.Closed):
+            ask()
+    assert ray.calls == ["shutdown"]
+
+
+def test_a_fleet_that_closes_while_a_thread_looks_for_its_head_asks_nothing(
+    connected: tuple[Any, Ray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_fleet, ray = connected
+    monkeypatch.setattr(of_fleet, "_check_head", of_fleet.close)
+    with pytest.raises(channels.Closed):
+        of_fleet.wait(["answer"], 0.1)
+    assert ray.calls == ["shutdown"]
+
+
+def test_a_player_of_another_s_cluster_is_still_ended_after_the_fleet(connected: tuple[Any, Ray]) -> None:
+    of_fleet, ray = connected
+    of_fleet._is_ours = False
+    of_fleet.close()
+    of_fleet.kill(fleet.Crew("player", None))
+    assert ray.calls == ["kill", "killed"]
+
+
+def test_a_fleet_closes_after_a_player_that_a_thread_ends_just_now(connected: tuple[Any, Ray]) -> None:
+    of_fleet, ray = connected
+    ray.release.clear()
+    threads = [threading.Thread(target=of_fleet.kill, args=(fleet.Crew("player", None),))]
+    threads[0].start()
+    until_s = time.monotonic() + conftest.SOON_S
+    while not ray.calls and time.monotonic() < until_s:
+        time.sleep(0.01)
+    threads.append(threading.Thread(target=of_fleet.close))
+    threads[1].start()
+    threads[1].join(0.2)
+    ray.release.set()
+    for thread in threads:
+        thread.join(conftest.SOON_S)
+    assert ray.calls == ["kill", "killed", "shutdown"]
 
 
 def test_versions_that_differ_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ class Fleet:
         self._counted = {"bytes_to_actors": 0, "bytes_from_players": 0}
         self._warm: list[Crew] = []
         self._is_open = self._is_ours = self._is_gone = False
+        self._ending = threading.Lock()
         self._head, self._seen_s, self._next_look_s = "", 0.0, 0.0
         self._ray: Any = None
         self._warming: Any = None
@@ -159,19 +160,23 @@ class Fleet:
             self._published.clear()
         for one in warm:
             self.kill(one)
-        if was_open and self._is_ours and not self._is_gone:
-            self._ray.shutdown()
+        with self._ending:
+            if was_open and self._is_ours and not self._is_gone:
+                self._ray.shutdown()
+                self._is_ours, self._is_gone = False, True
         self._warming = None
 
     def kill(self, crew: Crew) -> None:
-        """Ends a player's process, whatever it is doing; one without a head ends by itself."""
-        if self._is_gone:
-            return
-        try:
-            self._ray.kill(crew.handle)
-        except Exception as error:  # The cluster itself may be gone, and with it the player.
-            if not isinstance(error, self._ray.exceptions.RayError | ConnectionError | ValueError | RuntimeError):
-                raise
+        """Ends a player's process, whatever it is doing; one without a head or connection ends by itself."""
+        # A thread may outlive `close`, and Ray, once it is shut down, would begin anew at any call.
+        with self._ending:
+            if self._is_gone:
+                return
+            try:
+                self._ray.kill(crew.handle)
+            except Exception as error:  # The cluster itself may be gone, and with it the player.
+                if not isinstance(error, self._ray.exceptions.RayError | ConnectionError | ValueError | RuntimeError):
+                    raise
 
     def wait(self, references: list[Any], timeout_s: float) -> list[Any]:
         """Waits for the first of several answers; returns those that are there.
@@ -180,9 +185,10 @@ class Fleet:
             channels.Closed: the fleet was closed.
             NoneLeftError: the head of the cluster is gone.
         """
-        if not self._is_open:
-            raise channels.Closed
+        self._check_open()
         self._check_head()
+        # That may have taken longer than `close` waits for a thread.
+        self._check_open()
         found: list[Any] = self._ray.wait(references, num_returns=1, timeout=timeout_s)[0]
         return found
 
@@ -191,7 +197,9 @@ class Fleet:
 
         Raises:
             errors.EnvironmentFault: the player died, or raised an error; in one line.
+            channels.Closed: the fleet was closed.
         """
+        self._check_open()
         try:
             return self._ray.get(reference, timeout=self._config.timeout_s)
         except self._ray.exceptions.RayTaskError as error:
@@ -204,6 +212,11 @@ class Fleet:
                 last = str(error).strip().splitlines()[-1]
                 raise NoneLeftError(f"its player cannot be made: {errors.printable(last)}") from None
             raise _Lost(f"its player is lost: {_line(error)}") from None
+
+    def _check_open(self) -> None:
+        """Raises `channels.Closed` if the fleet was closed: Ray must not be called any more."""
+        if not self._is_open:
+            raise channels.Closed
 
     def _check_head(self) -> None:
         """Raises a NoneLeftError once the head of the cluster has been gone for a while.
@@ -237,9 +250,8 @@ class Fleet:
         import ray
 
         self._ray = ray
-        self._is_gone = False
         if ray.is_initialized():
-            self._head, self._seen_s = ray.get_runtime_context().gcs_address, time.monotonic()
+            self._note_connected()
             return
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         if address == "local":
@@ -265,7 +277,11 @@ class Fleet:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
         self._is_ours = True
-        self._head, self._seen_s = ray.get_runtime_context().gcs_address, time.monotonic()
+        self._note_connected()
+
+    def _note_connected(self) -> None:
+        self._head, self._seen_s = self._ray.get_runtime_context().gcs_address, time.monotonic()
+        self._is_gone = False
 
     def _start(self) -> Crew:
         """Starts a player, which makes itself warm; returns at once."""
@@ -290,8 +306,7 @@ class Fleet:
         until_s, reason = time.monotonic() + hangs.MAKE_S, "no machine has a free CPU"
         while time.monotonic() < until_s:
             with self._lock:
-                if not self._is_open:
-                    raise channels.Closed
+                self._check_open()
                 if not self._warm:
                     self._warm.append(self._start())
                 waiting = list(self._warm)
