@@ -45,12 +45,15 @@ def main(arguments: Sequence[str]) -> int:
     from absl import logging
 
     from jaxrl_dist import export
+    from jaxrl_dist.parallel import memory_use
     from jaxrl_dist.training import policy
 
     logging.set_verbosity(logging.WARNING)
     try:
-        loaded = policy.load(options.run, options.checkpoint, options.seed_index, trust=commands.trusted(options.trust))
-        described = export.write(loaded, options.format, out)
-    except (errors.CheckpointError, errors.EnvironmentFault) as error:
+        with memory_use.named(memory_use.MORE):
+            trust = commands.trusted(options.trust)
+            loaded = policy.load(options.run, options.checkpoint, options.seed_index, trust=trust)
+            described = export.write(loaded, options.format, out)
+    except (errors.CheckpointError, errors.EnvironmentFault, memory_use.OutOfMemoryError) as error:
         return commands.refuse(_NAME, " ".join(errors.as_typed(error).split()), 1)
     return commands.say(json.dumps({"file": str(out), "bytes": out.stat().st_size, **described}))

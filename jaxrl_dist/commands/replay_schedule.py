@@ -30,17 +30,18 @@ def main(arguments: Sequence[str]) -> int:
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 
+    from jaxrl_dist.parallel import memory_use
     from jaxrl_dist.training import event_replay
 
     logging.set_verbosity(logging.WARNING)
     # A folder that cannot be written to cannot be locked, and no trainer can use it.
     lock = run_folder.lock(folder) if os.access(folder, os.W_OK) else contextlib.nullcontext()
     try:
-        with lock:
+        with lock, memory_use.named(memory_use.MORE):
             record = event_replay.replay_schedule(folder, commands.trusted(options.trust))
     except FloatingPointError as error:
         return commands.refuse(_NAME, error, 1)
-    except (errors.LockError, errors.CheckpointError, OSError) as error:
+    except (errors.LockError, errors.CheckpointError, memory_use.OutOfMemoryError, OSError) as error:
         return commands.refuse(_NAME, error)
     commands.say(json.dumps(record))
     return 0 if record["match"] else 1

@@ -37,15 +37,16 @@ def main(arguments: Sequence[str]) -> int:
 
     from absl import logging
 
+    from jaxrl_dist.parallel import memory_use
     from jaxrl_dist.training import event_replay
 
     logging.set_verbosity(logging.WARNING)
     folder = pathlib.Path(run)
     try:
-        with run_folder.lock(folder):
+        with run_folder.lock(folder), memory_use.named(memory_use.MORE):
             commands.say(json.dumps(event_replay.roll_back(folder, count, commands.trusted(options.trust))))
     except errors.LockError as error:
         return commands.refuse(_NAME, error)
-    except (errors.CheckpointError, OSError) as error:
+    except (errors.CheckpointError, memory_use.OutOfMemoryError, OSError) as error:
         return commands.refuse(_NAME, error, 1)
     return 0

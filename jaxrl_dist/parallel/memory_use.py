@@ -19,7 +19,9 @@ _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 _LARGE, _ARENAS = 2**20, 2
-_SMALLER = "env.num_envs, num_seeds, layout.unroll_length or batches (a dry run lists what takes how much)"
+# Advice to who trains a run, and to who reads one, whose settings stay as they are.
+_SMALLER = "take smaller env.num_envs, num_seeds, layout.unroll_length or batches (a dry run lists what takes how much)"
+MORE = "free some, or run this where there is more"
 
 
 class OutOfMemoryError(MemoryError):
@@ -27,11 +29,11 @@ class OutOfMemoryError(MemoryError):
 
 
 @contextlib.contextmanager
-def named(smaller: str = _SMALLER) -> Iterator[None]:
+def named(advice: str = _SMALLER) -> Iterator[None]:
     """Turns errors of JAX and NumPy about missing memory, which are long, into one line.
 
     Args:
-        smaller: what may be taken smaller.
+        advice: end of the line.
 
     Raises:
         OutOfMemoryError: in their place.
@@ -45,7 +47,7 @@ def named(smaller: str = _SMALLER) -> Iterator[None]:
             raise
         wanted = re.search(r"allocat\w* (\d+) bytes", str(error))
         size = f": {readable(int(wanted[1]))} more were wanted" if wanted else ""
-        shortage = OutOfMemoryError(f"out of memory{size}; take smaller {smaller}")
+        shortage = OutOfMemoryError(f"out of memory{size}; {advice}")
         for note in getattr(error, "__notes__", ()):
             shortage.add_note(note)
         raise shortage from error

@@ -204,7 +204,7 @@ def evaluate(
     root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
     keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
     keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
-    with memory_use.named("episodes"), session.matmul_precision(parts.settings):
+    with memory_use.named("take smaller episodes"), session.matmul_precision(parts.settings):
         returns = parts.evaluate(trained, keys, 0)
     evaluation.check_finite(returns, parts.settings.settings)
     members = sweep.by_combination(parts.settings, list(returns))
