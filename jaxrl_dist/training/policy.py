@@ -194,7 +194,7 @@ def evaluate(
         >>> import jaxrl_dist
         >>> run = jaxrl_dist.train("ppo", "toy:walk", steps=1_024, out="runs/to_evaluate")
         >>> record = jaxrl_dist.evaluate(run.folder, episodes=8, settings={"agent.evaluation_action": "sample"})
-        >>> record["env"], record["checkpoint"], record["episodes"]
+        >>> record["env"], record["checkpoint"], record["eval_episodes"]
         ('toy:walk', 'latest', 8)
     """
     arguments.check_policy(run, checkpoint, 0, settings, None)

@@ -83,6 +83,13 @@ def record_video(
     Raises:
         errors.UsageError: there is no such policy, or its environment cannot be drawn.
         errors.EnvironmentFault: the environment hung, raised, or returned an invalid value.
+
+    Example:
+        >>> import jaxrl_dist
+        >>> run = jaxrl_dist.train("ppo", "gymnax:Catch-bsuite", steps=1_024, out="runs/to_film")
+        >>> (film,) = jaxrl_dist.record_video(run.folder, max_steps=3)
+        >>> film["length"], film["ended"], film["gif"].endswith(".gif")
+        (3, False, True)
     """
     policy = policies.load(run, checkpoint, settings=settings, trust=trust)
     films.check(policy.environment)

@@ -184,7 +184,7 @@ def test_a_loaded_policy_acts(run: jaxrl_dist.Run) -> None:
 def test_a_run_is_evaluated_with_values_as_python_has_them(run: jaxrl_dist.Run) -> None:
     settings = {"env.params.max_steps_in_episode": 5, "agent.evaluation_action": "sample"}
     record = jaxrl_dist.evaluate(run.folder, episodes=4, checkpoint="best", settings=settings)
-    assert (record["checkpoint"], record["episodes"], record["eval_return"]) == ("best", 4, 5.0)
+    assert (record["checkpoint"], record["eval_episodes"], record["eval_return"]) == ("best", 4, 5.0)
 
 
 def test_too_many_episodes_are_said_in_one_line(
