@@ -74,7 +74,9 @@ LIBRARIES: Mapping[str, tuple[Synonym, ...]] = {
         Synonym("end_e", ("agent.epsilon_end",)),
         Synonym("train_frequency", ("replay.samples_per_insert",), f"{_PER_ROW}: batch_size / train_frequency"),
         Synonym("target_network_frequency", ("learner.target_period",), "in updates"),
-        Synonym("policy_frequency", ("agent.policy_period",)),
+        Synonym(
+            "policy_frequency", ("agent.policy_period",), "of TD3; their SAC makes up for its delay, so leave it at 1"
+        ),
         Synonym("policy_lr", ("agent.policy_learning_rate",)),
         Synonym("q_lr", ("learner.learning_rate",)),
         Synonym("alpha", ("agent.temperature",)),
