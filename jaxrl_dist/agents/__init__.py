@@ -91,8 +91,8 @@ class Agent(NamedTuple):
             computed from stored extras; None leaves it to the replay.
         pace: (rate f32 [], metrics) -> rate; moves the step size before each gradient step, by the metrics of the
             minibatch's loss, means over all devices; None leaves it to the learner's schedule.
-        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; numbers that no
-            gradient moves keep what a setting or the seed gave.
+        adopt: (params, params of another run), leaves [S, ...] -> params that start from the other's; what a setting or
+            the seed alone decides stays that of this run.
         fresh_episodes: whether all environments begin anew where an unroll opens; for anakin.
         columns_per_item: columns that are one item of a batch together, the agents of an environment whose parameters
             are apart.

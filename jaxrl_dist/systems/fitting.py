@@ -100,8 +100,9 @@ def _bounds(found: Resolved) -> Iterator[tuple[str, str]]:
     """
     for name, switch in _NORMALISED.items():
         is_off = found.settings.get(switch) is False and _is_on_by_task(found, switch)
-        is_off = is_off and (found.family, name) != ("atari", "agent.clip_rewards")
-        if is_off and not _is_given(found, name) and (name != "agent.clip_value" or _has_large_values(found, switch)):
+        is_of_game = (found.family, name) == ("atari", "agent.clip_rewards")
+        is_kept = is_of_game or (name == "agent.clip_value" and not _has_large_values(found, switch))
+        if is_off and not is_kept and not _is_given(found, name):
             yield name, switch
 
 

@@ -66,13 +66,14 @@ def check_policy(run: Any, checkpoint: Any, seed_index: Any, settings: Any, syst
     _expect("system", system, is_row, "a jaxrl_dist.System, and only where no module has it")
 
 
-def check_evaluation(episodes: Any, seed: Any) -> None:
-    """Checks the numbers of an evaluation.
+def check_episodes(seed: Any, **counts: Any) -> None:
+    """Checks the seed of episodes, and how many of what there shall be.
 
     Raises:
-        UsageError: one has the wrong type or is too small.
+        UsageError: one has the wrong type, or is too small or too large.
     """
-    _expect("episodes", episodes, _is_whole(episodes) and episodes >= 1, "a whole number of at least 1")
+    for name, count in counts.items():
+        _expect(name, count, _is_whole(count) and count >= 1, "a whole number of at least 1")
     _expect("seed", seed, _is_whole(seed) and 0 <= seed <= _LAST_SEED, f"a whole number from 0 to {_LAST_SEED}")
 
 

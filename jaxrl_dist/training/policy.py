@@ -12,7 +12,8 @@ import numpy as np
 from jaxrl_dist import agents, envs, errors, systems, types
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use
-from jaxrl_dist.runs import checkpoint, files
+from jaxrl_dist.runs import checkpoint as checkpoints
+from jaxrl_dist.runs import files
 from jaxrl_dist.settings import fields, resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import (
@@ -198,14 +199,15 @@ def evaluate(
         ('toy:walk', 'latest', 8)
     """
     arguments.check_policy(run, checkpoint, 0, settings, None)
-    arguments.check_evaluation(episodes, seed)
-    parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, episodes, trust=trust)
-    # A training run with this seed splits the key into one for each of these fields; this is one more.
-    root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
-    keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
-    with memory_use.named("take smaller episodes"), session.matmul_precision(parts.settings):
-        returns = parts.evaluate(trained, keys, 0)
+    arguments.check_episodes(seed, episodes=episodes)
+    with memory_use.named("take smaller episodes"):
+        parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, episodes, trust=trust)
+        # A training run with this seed splits the key into one for each of these fields; this is one more.
+        root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
+        keys = jnp.tile(keys, len(sweep.combinations(parts.settings)))
+        with session.matmul_precision(parts.settings):
+            returns = parts.evaluate(trained, keys, 0)
     evaluation.check_finite(returns, parts.settings.settings)
     members = sweep.by_combination(parts.settings, list(returns))
     if parts.settings["population"]:
@@ -246,16 +248,16 @@ def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> 
         jaxrl_dist.errors.UsageError: runs/sound holds no failure
     """
     arguments.check_run(run)
-    path = checkpoint.find(pathlib.Path(run) / "failure", "state")
+    path = checkpoints.find(pathlib.Path(run) / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
     # Each device has its own key, so with another number of devices the iteration would be another.
-    meta = checkpoint.read_meta(path)
-    checkpoint.check_meta(path, meta, guard.FAILURE)
+    meta = checkpoints.read_meta(path)
+    checkpoints.check_meta(path, meta, guard.FAILURE)
     parts = assemble_run(pathlib.Path(run), {}, meta["num_devices"], trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
     try:
-        saved, _ = checkpoint.restore(path, template)
+        saved, _ = checkpoints.restore(path, template)
     except ValueError as error:
         raise errors.UsageError(resume.does_not_fit("the failure", pathlib.Path(run), error)) from error
     with session.matmul_precision(parts.settings):

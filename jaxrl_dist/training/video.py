@@ -21,7 +21,7 @@ from jaxrl_dist.envs.host import episodes as host_episodes
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import sweep
-from jaxrl_dist.training import evaluation, session
+from jaxrl_dist.training import arguments, evaluation, session
 from jaxrl_dist.training import policy as policies
 
 FOLDER = "videos"
@@ -91,6 +91,7 @@ def record_video(
         >>> film["length"], film["ended"], film["gif"].endswith(".gif")
         (3, False, True)
     """
+    arguments.check_episodes(seed, episodes=episodes, max_steps=max_steps)
     policy = policies.load(run, checkpoint, settings=settings, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)

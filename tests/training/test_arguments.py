@@ -73,9 +73,16 @@ def test_settings_of_training_stay_as_the_run_had_them(call: Any, tmp_path: path
 
 
 @pytest.mark.parametrize(("name", "value"), [("episodes", 0), ("episodes", 2.0), ("seed", -1), ("seed", 2**31)])
-def test_an_evaluation_is_of_whole_numbers(name: str, value: Any, tmp_path: pathlib.Path) -> None:
-    with conftest.refused(f"{name}={value}", "whole number"):
-        jaxrl_dist.evaluate(tmp_path, **{name: value})
+def test_episodes_are_whole_numbers(name: str, value: Any, tmp_path: pathlib.Path) -> None:
+    for call in (jaxrl_dist.evaluate, jaxrl_dist.record_video):
+        with conftest.refused(f"{name}={value}", "whole number"):
+            call(tmp_path, **{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 1.5, "10"])
+def test_a_film_is_of_whole_steps(value: Any, tmp_path: pathlib.Path) -> None:
+    with conftest.refused(f"max_steps={value!r}", "whole number"):
+        jaxrl_dist.record_video(tmp_path, max_steps=value)
 
 
 def test_what_is_right_passes() -> None:
