@@ -12,30 +12,35 @@ _MINATAR_DQN = "Young & Tian 2019, MinAtar examples/dqn.py"
 _APE_X = "Horgan et al. 2018, appendix C"
 _DQN_PAPER = "Mnih et al. 2015, extended table 1"
 _R2D2 = "Kapturowski et al. 2019, table 2"
+_SEED_R2D2 = "SEED RL's released code, atari/r2d2_main.py and agents/r2d2/learner.py"
 
 # With a constant step size two of five seeds lost CartPole again in the last tenth of a million steps.
-_R2D2_CLASSIC = cited(
-    OURS,
-    {
-        "env.num_envs": 32,
-        "layout.unroll_length": 10,
-        "replay.capacity": 96_000,
-        "replay.min_size": 3_200,
-        "replay.batch_size": 32,
-        "replay.samples_per_insert": 8.0,
-        "learner.learning_rate": 1e-3,
-        "learner.anneal": True,
-        "learner.target_period": 100,
-        "agent.discount": 0.99,
-        "agent.burn_in": 10,
-        "agent.taught": 20,
-        "network.torso": "mlp",
-        "network.hidden_sizes": (64,),
-        "network.activation": "relu",
-        "network.core_size": 64,
-        "network.head_size": 0,
-    },
-)
+_R2D2_CLASSIC = {
+    **cited(
+        OURS,
+        {
+            "env.num_envs": 32,
+            "layout.unroll_length": 10,
+            "replay.capacity": 96_000,
+            "replay.min_size": 3_200,
+            "replay.batch_size": 32,
+            "replay.samples_per_insert": 8.0,
+            "learner.learning_rate": 1e-3,
+            "learner.anneal": True,
+            "learner.target_period": 100,
+            "agent.discount": 0.99,
+            "agent.burn_in": 10,
+            "agent.taught": 20,
+            "network.torso": "mlp",
+            "network.hidden_sizes": (64,),
+            "network.activation": "relu",
+            "network.core_size": 64,
+            "network.head_size": 0,
+        },
+    ),
+    "learner.epsilon": Cited(5e-5, f"{_SEED_R2D2}: 1e-3 for sums, here for means of 20 rows"),
+    "learner.max_grad_norm": Cited(2.0, f"{_SEED_R2D2}: 40 for sums, here for means of 20 rows"),
+}
 
 _R2D2_MINATAR = {
     **_R2D2_CLASSIC,
@@ -55,7 +60,6 @@ R2D2 = {
             "replay.importance_exponent_end": 0.6,
             "learner.optimizer": "adam",
             "learner.learning_rate": 1e-4,
-            "learner.epsilon": 1e-3,
             "learner.anneal": False,
             "learner.target_period": 2_500,
             "network.core": "lstm",
@@ -67,7 +71,9 @@ R2D2 = {
     "replay.capacity": Cited(4_096_000, f"{_R2D2} (4M observations), a multiple of 256 × 40"),
     "replay.min_size": Cited(50_000, f"{_APE_X} (R2D2 gives none)"),
     "replay.samples_per_insert": Cited(0.8, "Kapturowski et al. 2019, section 2.3 (each replayed 0.8 times)"),
-    "learner.max_grad_norm": Cited(40.0, _APE_X),
+    # The published losses are summed over the 80 taught rows of a sequence, ours is a mean over them.
+    "learner.epsilon": Cited(1.25e-5, f"{_SEED_R2D2}: 1e-3 for sums, here for means of 80 rows"),
+    "learner.max_grad_norm": Cited(0.5, f"{_SEED_R2D2}: 40 for sums, here for means of 80 rows"),
 }
 
 
@@ -80,9 +86,6 @@ R2D2_FAMILIES: Families = {
             "Kapturowski et al. 2019, section 2.3 (stacks of 4 frames)",
             {"network.core": "frame_stack_lstm", "network.num_frames": 4},
         ),
-        # The published losses are summed over the 80 taught rows of a sequence, ours is a mean over them.
-        "learner.epsilon": Cited(1.25e-5, "SEED RL's released code, atari/r2d2_main.py: 1e-3 for sums of 80 rows"),
-        "learner.max_grad_norm": Cited(0.5, "SEED RL's released code, agents/r2d2/learner.py: 40 for sums of 80 rows"),
         "agent.evaluation_epsilon": Cited(0.001, "SEED RL's released code, agents/r2d2/learner.py (eval_epsilon)"),
     },
 }
