@@ -99,9 +99,8 @@ def _rows() -> Iterator[tuple[str, Row]]:
 def train(row: Row, folder: pathlib.Path) -> dict[str, Any]:
     """Trains all seeds of a row in a folder, and returns what `held` says of their evaluations."""
     every = f"--evaluation.interval_steps={row.steps // EVALUATIONS}"
-    evaluated, wall_s, commit = programs.train((*row.flags, every), row.seeds, folder, metrics.read)
-    found = curves.curve(evaluated)
-    return {**held(found, row.task), "steps": row.steps, "wall_s": round(wall_s), "commit": commit}
+    trained = programs.train((*row.flags, every), row.seeds, folder, metrics.read)
+    return {**held(curves.curve(trained.runs), row.task), "steps": row.steps, **trained.facts()}
 
 
 def held(curve: curves.Curve, task: Task) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
             short = "" if solved >= WANTED * seeds else ", **short**"
             system, _, task = name.partition("/")
             cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", f"{100 * below:.1f} %")
-            ends = (f"{min(found['returns']):.4g}", f"{found['wall_s'] / 60:.1f}", jsonl.short(found["commit"]))
+            ends = (f"{min(found['returns']):.4g}", programs.minutes(found), jsonl.short(found["commit"]))
             lines.append("| " + " | ".join((*cells, *ends)) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 

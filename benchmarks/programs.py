@@ -4,8 +4,8 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jaxrl_dist.runs import view
 
@@ -15,17 +15,24 @@ TRAIN = pathlib.Path(__file__).resolve().parent.parent / "scripts" / "train.py"
 
 
 class Trained(NamedTuple, Generic[T]):
-    """Runs of a row, their seconds, and the commits that trained them.
+    """Runs of a row, their seconds, the commits that trained them, and on what.
 
     Attributes:
         runs: what was read of each program's run.
         wall_s: seconds that they trained, with those of earlier calls.
         commit: of the checkout that trained them; with commas between, if a call went on from another commit.
+        device: the kind that they trained on, such as "cpu" or "NVIDIA H200", as JAX names it.
     """
 
     runs: list[T]
     wall_s: float
     commit: str
+    device: str
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a table keeps of them: rounded seconds, commits, and the device unless it is a CPU."""
+        found = {"wall_s": round(self.wall_s), "commit": self.commit}
+        return found if self.device == "cpu" else {**found, "device": self.device}
 
 
 def train(
@@ -42,19 +49,33 @@ def train(
     Raises:
         subprocess.CalledProcessError: if a program fails; the message of train.py is on standard error.
     """
-    found, wall_s, commits = [], 0.0, dict[str, str]()
+    found, wall_s, commits, devices = [], 0.0, dict[str, str](), set[str]()
     for first, number in seeds:
         run = folder / f"seed{first}"
         own = (f"--seed={first}", f"--num_seeds={number}", f"--out={run}")
         # The call on a run that has finished trains nothing, and is recorded as one of its sessions.
         trained_before = _commits(run)
         subprocess.run([sys.executable, TRAIN, *flags, *own], check=True, stdout=subprocess.DEVNULL)
-        wall_s += json.loads((run / "summary.json").read_text(encoding="utf-8"))["wall_s"]
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        wall_s += summary["wall_s"]
+        devices.add(summary["device"])
         for commit in trained_before or _commits(run):
             # The table itself, which changes with each row, makes a checkout dirty.
             commits.setdefault(commit.removesuffix("-dirty"), commit)
         found.append(read(run))
-    return Trained(found, wall_s, ", ".join(commits.values()))
+    return Trained(found, wall_s, ", ".join(commits.values()), ", ".join(sorted(devices)))
+
+
+def minutes(row: Mapping[str, Any]) -> str:
+    """Returns the minutes of a table's row, with the device that they are of unless it is a CPU.
+
+    Example:
+        >>> import programs
+        >>> programs.minutes({"wall_s": 90, "device": "NVIDIA H200"})
+        '1.5 (NVIDIA H200)'
+    """
+    text = f"{row['wall_s'] / 60:.1f}"
+    return f"{text} ({row['device']})" if "device" in row else text
 
 
 def _commits(run: pathlib.Path) -> list[str]:

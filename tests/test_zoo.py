@@ -34,8 +34,10 @@ def test_what_was_measured_stands_everywhere(zoo: Any) -> None:
     assert zoo.table() in zoo.RESULTS.read_text(encoding="utf-8")
     references = {one.name: one for one in reference.read_all(ROOT / "benchmarks" / "reference")}
     for name, row in table.items():
-        curve = references[zoo.reference_name(name)]
-        np.testing.assert_allclose(curve.returns[-1], row["returns"], rtol=1e-4, atol=1e-4)
+        curve = references.get(zoo.reference_name(name))
+        assert (curve is None) == (len(row["returns"]) < reference.SMALLEST_SEEDS)
+        if curve is not None:
+            np.testing.assert_allclose(curve.returns[-1], row["returns"], rtol=1e-4, atol=1e-4)
         assert f"# Result: {zoo.scored(row)}, " in (catalogue.PRESETS / f"{name}.flags").read_text(encoding="utf-8")
 
 
@@ -100,13 +102,15 @@ def test_a_row_that_was_stopped_goes_on(zoo: Any, tmp_path: pathlib.Path) -> Non
 
         return zoo.programs.train(flags, [(seed, 1) for seed in seeds], tmp_path, read)
 
-    (first,), wall_s, commit = train(0)
+    (first,), wall_s, commit, device = train(0)
     config = json.loads((tmp_path / "seed0" / "config.json").read_text())
     (session,) = config["software"]
     assert session["commit"] == commit
     session["commit"] = "fedcba9876543210"
     (tmp_path / "seed0" / "config.json").write_text(json.dumps(config))
-    (again, other), both_s, commits = train(0, 1)
+    both = train(0, 1)
+    (again, other), both_s, commits, _ = both
+    assert device == "cpu" and "device" not in both.facts() and both._replace(device="A").facts()["device"] == "A"
     assert commits == f"fedcba9876543210, {commit}"
     assert first["wall_s"] == wall_s and both_s == wall_s + other["wall_s"] > wall_s > 0
     assert (

@@ -188,9 +188,10 @@ def _loss(static: _Static, params: types.Params, inputs: types.LossInputs) -> ty
     bootstrap = _lowest(static, ahead)
     predicted = bounded_actions.evaluate_critics(static.critic, network["critic"], batch.inputs, batch.action)
     critic_loss, value, priority = _critic_loss(static, predicted, batch, bootstrap)
-    fixed = jax.lax.stop_gradient(network["critic"])
+    # Of several critics the policy follows the first (Fujimoto et al. 2018, algorithm 1).
+    first = jax.tree.map(lambda x: jax.lax.stop_gradient(x[:1]), network["critic"])
     done = _policy(static, network, batch.inputs)
-    policy_loss = -_mean(static, bounded_actions.evaluate_critics(static.critic, fixed, batch.inputs, done)[0])
+    policy_loss = -_mean(static, bounded_actions.evaluate_critics(static.critic, first, batch.inputs, done)[0])
     metrics = {"critic_loss": critic_loss, "policy_loss": policy_loss, "q_value": value, "td_error": priority}
     parts = critic_loss, policy_loss, priority, metrics
     loss, unweighted, priority, metrics = jax.tree.map(lambda x: jnp.where(batch.taught > 0, x, 0.0), parts)
