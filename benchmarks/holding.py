@@ -50,12 +50,14 @@ TASKS = {
     "catch": Task("gymnax:Catch-bsuite", 0.95, -0.6, 100_000),
     "pendulum": Task("gymnax:Pendulum-v1", -200.0, -1200.0, 15_000),
 }
-# Longer results than those of the task.
-LONGER = {
+# Results after other steps than those of the task.
+OTHER_STEPS = {
     ("r2d2", "cartpole"): 1_000_000,
     ("r2d2", "catch"): 500_000,
     ("seed_r2d2", "cartpole"): 1_000_000,
     ("es", "cartpole"): 2_000_000,
+    ("muzero", "cartpole"): 200_000,
+    ("alphazero", "cartpole"): 100_000,
     ("mpo", "pendulum"): 60_000,
 }
 _ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
@@ -88,7 +90,7 @@ def rows() -> dict[str, Row]:
 def _rows() -> Iterator[tuple[str, Row]]:
     for name, task in TASKS.items():
         for system in (*TOGETHER[name], *APART.get(name, ())):
-            steps = 2 * LONGER.get((system, name), task.steps)
+            steps = 2 * OTHER_STEPS.get((system, name), task.steps)
             is_apart = system in APART.get(name, ())
             flags = (f"--system={system}", f"--env={task.env}", f"--steps={steps}")
             flags += () if is_apart else ("--layout=anakin",)
