@@ -223,8 +223,8 @@ def results(name: str) -> str:
 
 _SCORED = """\
 Interquartile means over seeds at the end of training, on two CPU cores unless the minutes name another device.
-`benchmarks/learn.sh NAME` repeats all studies whose names begin so, and `python benchmarks/zoo.py` those called `zoo`; for `games` train the preset, and then run
-`benchmarks/games.py`.
+`benchmarks/learn.sh NAME` repeats all studies whose names begin so, and `python benchmarks/zoo.py` those called `zoo`;
+for `games` train the preset, and then run `benchmarks/games.py`.
 [The results](../results.md) say at which commit, and what else ran on the cores."""
 
 
