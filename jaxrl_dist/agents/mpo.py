@@ -49,7 +49,12 @@ class Config:
     num_samples: int = setting(20, "Actions that are drawn at each state (K).", low=2, source=_ACME)
     temperature: float = duals.temperature(10.0, source=_ACME)
     temperature_bound: float = duals.temperature_bound(0.1, source=_ACME)
-    multiplier: float = duals.multiplier(10.0, source=f"{_ACME} (of means; 1,000 of deviations)")
+    multiplier: float = setting(
+        10.0, "First multiplier of the divergence by the policy's means (α_μ).", above=0.0, source=_ACME
+    )
+    deviation_multiplier: float = setting(
+        1_000.0, "First multiplier of the divergence by the policy's deviations (α_Σ).", above=0.0, source=_ACME
+    )
     mean_bound: float = duals.mean_bound(2.5e-3, source=_ACME)
     deviation_bound: float = duals.deviation_bound(1e-6, source=_ACME)
     policy_learning_rate: float = shared.policy_learning_rate(0.0)
@@ -119,7 +124,9 @@ def _init(static: _Static, key: Array) -> types.Params:
     network = {
         "policy": static.policy.init(policy_key),
         "critic": static.critic.init(critic_key),
-        "duals": duals.init(config.temperature, config.multiplier, duals.kinds_of(is_real=True)),
+        "duals": duals.init(
+            config.temperature, {duals.MEAN: config.multiplier, duals.DEVIATION: config.deviation_multiplier}
+        ),
     }
     return types.Params(network, ())
 

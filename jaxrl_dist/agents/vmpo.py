@@ -120,7 +120,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
 
     def init(key: Array) -> types.Params:
         params = agent.init(key)
-        own = duals.init(config.temperature, config.multiplier, duals.kinds_of(is_real))
+        own = duals.init(config.temperature, dict.fromkeys(duals.kinds_of(is_real), config.multiplier))
         return params._replace(network={"model": params.network, "duals": own})
 
     def adapt(params: types.Params, *rest: Any) -> types.Params:

@@ -49,8 +49,8 @@ APE_X: Families = {
     "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
 }
 DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
-# A batch of 256 at 32 taught rows per row.
-MPO: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 8})}}
+# A batch of 256 at 64 taught rows per row.
+MPO: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 4})}}
 APE_X_DPG: Families = {
     ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})}
 }

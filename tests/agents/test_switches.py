@@ -263,6 +263,7 @@ ALTERED = {
         "agent.temperature": 0.1,
         "agent.temperature_bound": 1.0,
         "agent.multiplier": 0.1,
+        "agent.deviation_multiplier": 0.1,
         "agent.mean_bound": 1.0,
         "agent.deviation_bound": 1.0,
         "agent.policy_learning_rate": 0.1,

@@ -47,23 +47,22 @@ TEMPERATURE = "temperature"
 POLICY, MEAN, DEVIATION = "policy", "mean", "deviation"
 
 
-def init(temperature: float, multiplier: float, kinds: tuple[str, ...]) -> dict[str, Array]:
+def init(temperature: float, multipliers: Mapping[str, float]) -> dict[str, Array]:
     """Returns parameters whose `value` are the dual variables.
 
     Args:
         temperature: first η.
-        multiplier: first α of each kind.
-        kinds: of divergences, from `kinds_of`.
+        multipliers: first α of each kind of divergence, as `kinds_of` names them.
 
     Returns:
         Name -> f32 [].
 
     Example:
         >>> from jaxrl_dist.agents.shared import duals
-        >>> sorted(duals.init(1.0, 5.0, duals.kinds_of(is_real=True)))
+        >>> sorted(duals.init(1.0, {"mean": 10.0, "deviation": 1000.0}))
         ['deviation', 'mean', 'temperature']
     """
-    values = {TEMPERATURE: temperature, **dict.fromkeys(kinds, multiplier)}
+    values = {TEMPERATURE: temperature, **multipliers}
     # The inverse of softplus, in a form that large values leave finite.
     return {name: first + jnp.log(-jnp.expm1(jnp.float32(-first))) for name, first in values.items()}
 
@@ -79,7 +78,7 @@ def value(parameter: Array) -> Array:
 
     Example:
         >>> from jaxrl_dist.agents.shared import duals
-        >>> print(duals.value(duals.init(3.0, 5.0, ())["temperature"]).round(4))
+        >>> print(duals.value(duals.init(3.0, {})["temperature"]).round(4))
         3.0
     """
     return jax.nn.softplus(parameter) + _SMALLEST
@@ -141,7 +140,7 @@ def penalty(duals: ArrayTree, bounds: Mapping[str, float], found: Mapping[str, A
         >>> import jax
         >>> import jax.numpy as jnp
         >>> from jaxrl_dist.agents.shared import duals
-        >>> state, found = duals.init(1.0, 5.0, ("policy",)), {"policy": jnp.array([0.5])}
+        >>> state, found = duals.init(1.0, {"policy": 5.0}), {"policy": jnp.array([0.5])}
         >>> print(duals.penalty(state, {"policy": 0.1}, found).round(3))  # 5 (.1 − .5) + 5 · .5
         [0.5]
     """
