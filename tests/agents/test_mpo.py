@@ -1,4 +1,4 @@
-"""MPO: loss and gradient against a loop in float64, and the range of its actions."""
+"""MPO: loss and gradient against a loop in float64, the range of its actions, and its first multipliers."""
 
 from typing import Any
 
@@ -10,7 +10,9 @@ from fakes import calls
 from oracles import call, differences
 from oracles import mpo as oracle
 
-from jaxrl_dist import types
+from jaxrl_dist import envs, networks, types
+from jaxrl_dist.agents import mpo
+from jaxrl_dist.agents.shared import duals
 
 
 @pytest.mark.parametrize("changes", [{"n_step": 1}, {"n_step": 3, "clip_rewards": 0.5, "reward_scale": 0.3}])
@@ -62,3 +64,12 @@ def test_actions_are_within_bounds_and_explored_by_the_policy_s_deviation() -> N
     np.testing.assert_allclose(np.quantile(scaled, [0.1587, 0.5, 0.8413], axis=0)[:, 0], [-0.5, 0, 0.5], atol=0.05)
     best = np.asarray(calls.evaluate(agent, params, (), timestep, jax.random.key(1)).action)
     assert len(np.unique(best, axis=0)) == 1
+
+
+def test_each_multiplier_begins_where_its_setting_says() -> None:
+    config = mpo.Config(temperature=2.0, multiplier=3.0, deviation_multiplier=500.0)
+    agent = mpo.make(config, envs.make("toy:reach").spec, networks.Config(torso="mlp"))
+    first = agent.init(jax.random.key(0)).network["duals"]
+    assert {name: float(duals.value(x)) for name, x in first.items()} == pytest.approx(
+        {"temperature": 2.0, "mean": 3.0, "deviation": 500.0}
+    )
