@@ -17,6 +17,7 @@ from jaxrl_dist import commands, errors
 from jaxrl_dist.envs.host import lifeline
 from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.systems import training_flags
+from jaxrl_dist.training import stop
 
 _NAME = "launch"
 _LISTENS_AT, _VISIBLE = "127.0.0.1", "CUDA_VISIBLE_DEVICES"
@@ -64,7 +65,7 @@ def run(count: int, flags: Sequence[str]) -> int:
     """
     address = f"{_LISTENS_AT}:{_free_port()}"
     asked = collections.deque[int]()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in stop.heeded():
         signal.signal(number, lambda number, frame: asked.append(number))
     started = list[subprocess.Popen[bytes]]()
     with contextlib.ExitStack() as lines:

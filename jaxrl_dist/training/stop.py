@@ -20,7 +20,7 @@ def leave_on_signals() -> None:
     Python's own handler of SIGINT raises wherever the process happens to be: within a library's import, which turns it
     into another error, or in a callback from native code, which drops it, so that the process goes on.
     """
-    for number in _heeded():
+    for number in heeded():
         signal.signal(number, lambda number, frame: os._exit(128 + number))
 
 
@@ -82,7 +82,7 @@ class StopToken:
         sender.setblocking(False)
         listener = threading.Thread(target=self._listen, args=(receiver,), name="signals", daemon=True)
         listener.start()
-        handlers = {number: signal.signal(number, self._handle) for number in _heeded()}
+        handlers = {number: signal.signal(number, self._handle) for number in heeded()}
         wakeup = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         active = [True]
 
@@ -121,8 +121,15 @@ class StopToken:
                 os._exit(128 + signal.SIGINT)
 
 
-def _heeded() -> list[signal.Signals]:
-    """Lists the signals that ask to stop: without SIGHUP if the process ignores it, as under `nohup`."""
+def heeded() -> list[signal.Signals]:
+    """Lists the signals that ask to stop: without SIGHUP if the process ignores it, as under `nohup`.
+
+    Example:
+        >>> import signal
+        >>> from jaxrl_dist.training import stop
+        >>> signal.SIGTERM in stop.heeded()
+        True
+    """
     return [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 

@@ -57,6 +57,12 @@ def test_a_signal_while_processes_start_reaches_all_of_them(sleepers: list[Any])
     assert [process.returncode for process in sleepers] == [-signal.SIGTERM] * 2
 
 
+def test_a_hangup_that_nohup_ignores_stays_ignored(sleepers: list[Any]) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    launch.run(2, [])
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
 def test_processes_end_with_a_launcher_that_is_killed(tmp_path: pathlib.Path) -> None:
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, str(tmp_path)], cwd=conftest.PACKAGE.parent)
     numbers, until_s = tmp_path / "numbers", time.monotonic() + 2 * conftest.SOON_S
