@@ -58,7 +58,6 @@ OTHER_STEPS = {
     ("es", "cartpole"): 2_000_000,
     ("muzero", "cartpole"): 200_000,
     ("alphazero", "cartpole"): 100_000,
-    ("mpo", "pendulum"): 60_000,
 }
 _ON_POLICY = ("ppo", "dppo", "gpu_sim", "a2c", "impala", "impala_replay", "pqn")
 _BY_REPLAY = ("dqn", "apex_dqn", "r2d2", "rainbow")

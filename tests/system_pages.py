@@ -218,11 +218,13 @@ def results(name: str) -> str:
     for one in found:
         cells = one.task, one.steps, one.seeds, one.scored, one.lowest, one.study, one.minutes, one.remark
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_held(name)])
 
 
+_HELD_TASKS = {"cartpole": "CartPole-v1", "catch": "Catch", "pendulum": "Pendulum-v1"}
 _SCORED = """\
-Interquartile means over seeds at the end of training, on two CPU cores unless the minutes name another device.
+Interquartile means over seeds at the end of training, on two CPU cores unless the minutes name another device; of two
+or three seeds the plain mean, with the lowest and the highest in brackets.
 `benchmarks/learn.sh NAME` repeats all studies whose names begin so, and `python benchmarks/zoo.py` those called `zoo`;
 for `games` train the preset, and then run `benchmarks/games.py`.
 [The results](../results.md) say at which commit, and what else ran on the cores."""
@@ -296,9 +298,23 @@ def _zoo(name: str) -> Iterator[Result]:
     section = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition("\n### A zoo\n")[2]
     if "| preset |" not in section.partition("\n### ")[0]:
         return
-    for preset, task, steps, scored, lowest, seeds, minutes, *_ in rows("A zoo"):
+    for preset, task, steps, scored, lowest, seeds, minutes, published, _ in rows("A zoo"):
         if preset.strip("`").partition("/")[0] == name:
-            yield Result("`zoo`", task, seeds, steps, scored, lowest, f"preset {preset}", minutes)
+            remark = f"preset {preset}" if published == "–" else f"preset {preset}; published: {published}"
+            yield Result("`zoo`", task, seeds, steps, scored, lowest, remark, minutes)
+
+
+def _held(name: str) -> list[str]:
+    """Returns a paragraph about the system's rows of the table of 20 seeds for twice a result's steps, if any."""
+    told = [
+        f"after {steps} steps of {_HELD_TASKS[task]} {solved.partition(',')[0]} seeds end with it solved, and of "
+        f"evaluations after a seed's first solved one {below} are below the floor (at {commit})"
+        for system, task, steps, solved, below, _, _, commit in rows("Who keeps what it has learned")
+        if system == name
+    ]
+    if not told:
+        return []
+    return ["", f"[Who keeps what it has learned](../results.md#who-keeps-what-it-has-learned): {'; '.join(told)}."]
 
 
 def drawing() -> Any:

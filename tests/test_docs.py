@@ -255,9 +255,16 @@ def test_each_row_of_the_canon_and_of_the_zoo_is_on_a_page() -> None:
     told = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     for _, layout, scored, lowest, _, _, minutes in system_pages.rows("The canon on one task"):
         assert f"| CartPole-v1, {layout} | 500k | 5 | {scored} | {lowest} | `canon_cartpole` | {minutes} |" in told
-    for preset, task, steps, scored, lowest, seeds, minutes, *_ in system_pages.rows("A zoo"):
-        row = f"| {task} | {steps} | {seeds} | {scored} | {lowest} | `zoo` | {minutes} | preset {preset} |"
-        assert row in told
+    for preset, task, steps, scored, lowest, seeds, minutes, published, _ in system_pages.rows("A zoo"):
+        remark = f"preset {preset}" if published == "–" else f"preset {preset}; published: {published}"
+        assert f"| {task} | {steps} | {seeds} | {scored} | {lowest} | `zoo` | {minutes} | {remark} |" in told
+
+
+def test_a_page_says_how_many_seeds_kept_what_they_learned() -> None:
+    rainbow = system_pages.results("rainbow").partition("#who-keeps-what-it-has-learned")[2]
+    for system, _, _, solved, below, *_ in system_pages.rows("Who keeps what it has learned"):
+        assert system != "rainbow" or (solved.partition(",")[0] in rainbow and below in rainbow)
+    assert "CartPole-v1" in rainbow and "Catch" in rainbow and "Pendulum" not in rainbow
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

@@ -49,8 +49,11 @@ APE_X: Families = {
     "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
 }
 DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
-# A batch of 256 at 64 taught rows per row.
-MPO: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 4})}}
+# Batches of 256 at 64 taught rows per row, and of 64 in the family of small tasks.
+MPO: Families = {
+    ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 4})},
+    "continuous": cited(_PACE, {"layout.unroll_length": 1}),
+}
 APE_X_DPG: Families = {
     ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})}
 }
