@@ -76,7 +76,10 @@ _SB3_OFF_POLICY = (
 )
 # Arm -> the system, and flags in the place of its defaults.
 ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    **{name: (name, ()) for name in ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "sac", "td3", "d4pg")},
+    **{
+        name: (name, ())
+        for name in ("ppo", "a2c", "impala", "pqn", "dqn", "rainbow", "r2d2", "sac", "td3", "d4pg", "mpo")
+    },
     "ppo_sb3": (  # Stable-Baselines3 ppo.py
         "ppo",
         (
@@ -144,7 +147,7 @@ _DISCRETE = (
 )
 # Those that update once a step take an hour and a half for a seed of 300k steps: they play one body, for 100k.
 _BODIES = ("ppo", "a2c", "ppo_sb3", "a2c_sb3")
-_REAL = (*_BODIES, "sac", "td3", "d4pg", "sac_sb3", "td3_sb3")
+_REAL = (*_BODIES, "sac", "td3", "d4pg", "mpo", "sac_sb3", "td3_sb3")
 
 
 def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
