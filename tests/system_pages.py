@@ -211,7 +211,7 @@ def results(name: str) -> str:
     """Returns the rows of docs/results.md about a system."""
     found = [*_studies(name), *_canon(name), *_real_actions(name), *_zoo(name)]
     if not found:
-        return "Nothing was measured yet."
+        return "\n".join(_held(name)).strip() or "Nothing was measured yet."
     lines = [_SCORED, ""]
     names = ["task", "steps", "seeds", "return, IQM [95 %]", "lowest seed", "study", "minutes", "remarks"]
     lines += [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
@@ -221,12 +221,14 @@ def results(name: str) -> str:
     return "\n".join([*lines, *_held(name)])
 
 
+_HELD = "[Who keeps what it has learned](../results.md#who-keeps-what-it-has-learned), after more steps:"
 _HELD_TASKS = {"cartpole": "CartPole-v1", "catch": "Catch", "pendulum": "Pendulum-v1"}
 _SCORED = """\
 Interquartile means over seeds at the end of training, on two CPU cores unless the minutes name another device; of two
 or three seeds the plain mean, with the lowest and the highest in brackets.
 `benchmarks/learn.sh NAME` repeats all studies whose names begin so, and `python benchmarks/zoo.py` those called `zoo`;
-for `games` train the preset, and then run `benchmarks/games.py`.
+for `games` train the preset, and then run `benchmarks/games.py`. Published results are those that [the
+zoo](../results.md#a-zoo) names.
 [The results](../results.md) say at which commit, and what else ran on the cores."""
 
 
@@ -305,16 +307,11 @@ def _zoo(name: str) -> Iterator[Result]:
 
 
 def _held(name: str) -> list[str]:
-    """Returns a paragraph about the system's rows of the table of 20 seeds for twice a result's steps, if any."""
-    told = [
-        f"after {steps} steps of {_HELD_TASKS[task]} {solved.partition(',')[0]} seeds end with it solved, and of "
-        f"evaluations after a seed's first solved one {below} are below the floor (at {commit})"
-        for system, task, steps, solved, below, _, _, commit in rows("Who keeps what it has learned")
-        if system == name
-    ]
-    if not told:
-        return []
-    return ["", f"[Who keeps what it has learned](../results.md#who-keeps-what-it-has-learned): {'; '.join(told)}."]
+    """Returns a table of the system's rows of 20 seeds for twice a result's steps, if there are any."""
+    names = ["task", "steps", "solved at the end", "later evaluations below", "lowest seed", "minutes", "commit"]
+    found = [cells[1:] for cells in rows("Who keeps what it has learned") if cells[0] == name]
+    lines = [f"| {' | '.join([_HELD_TASKS[task], *cells])} |" for task, *cells in found]
+    return ["", _HELD, "", f"| {' | '.join(names)} |", "|" + "---|" * len(names), *lines] if lines else []
 
 
 def drawing() -> Any:

@@ -42,7 +42,7 @@ _FIRST_STD, _SMALLEST_STD = 0.5, 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of MPO; defaults are Acme's."""
+    """Settings of MPO; defaults are those of Acme's `MPOConfig`, some of which the system replaces."""
 
     discount: float = shared.discount(0.99, source=_ACME)
     n_step: int = shared.n_step(5, source=_ACME)

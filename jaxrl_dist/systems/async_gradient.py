@@ -49,7 +49,7 @@ APE_X: Families = {
     "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
 }
 DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
-# Batches of 256 at 64 taught rows per row, and of 64 in the family of small tasks.
+# Batches of 256 at 64 taught rows per row, and of 64 in the family `continuous`.
 MPO: Families = {
     ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 4})},
     "continuous": cited(_PACE, {"layout.unroll_length": 1}),

@@ -119,7 +119,7 @@ APE_X_DPG = {
 # Tasks with real actions are of these families; the papers' settings serve both.
 REAL_FAMILIES: Families = {"continuous": {}, "physics": {}}
 
-# Within 30k steps of Pendulum a quarter of the seeds never learn by the paper's 1e-4, and HalfCheetah hardly moves
+# Within 30k steps of Pendulum a fifth of the seeds never learn by the paper's 1e-4, and HalfCheetah hardly moves
 # (docs/results.md).
 D4PG_FAMILIES: Families = {
     "continuous": cited(f"{OURS}, a critic's step as {_DDPG} (D4PG: 1e-4)", {"learner.learning_rate": 1e-3}),

@@ -1,4 +1,4 @@
-"""The system MPO, with its published settings."""
+"""The system MPO, with its published settings, and with its own in the family `continuous`."""
 
 from jaxrl_dist.agents import mpo
 from jaxrl_dist.parallel import anakin, sebulba

@@ -122,7 +122,7 @@ class StopToken:
 
 
 def heeded() -> list[signal.Signals]:
-    """Lists the signals that ask to stop: without SIGHUP if the process ignores it, as under `nohup`.
+    """Lists the signals that ask to stop, without those that the process ignores: SIGHUP under `nohup`, for one.
 
     Example:
         >>> import signal

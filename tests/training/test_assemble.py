@@ -115,6 +115,14 @@ def test_a_system_s_own_settings_fit_together(system, layout, family):
         layout.close()
 
 
+@pytest.mark.parametrize("preset", [name for name in catalogue.preset_names() if name.endswith("/paper")])
+def test_a_paper_s_values_fit_where_a_family_has_others(preset):
+    system = preset.partition("/")[0]
+    family = next(family for family in TASKS if family in systems.SYSTEMS[system].families)
+    settings, environment = assemble.resolve({"preset": preset, "env": TASKS[family]})
+    assemble.assemble(settings, environment, assemble.choose_devices(settings, jax.devices())).layout.close()
+
+
 @pytest.mark.parametrize(
     "system", [one.name for one in systems.SYSTEMS.values() if "async_gradient" in one.layout_names]
 )
