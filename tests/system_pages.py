@@ -221,7 +221,9 @@ def results(name: str) -> str:
     return "\n".join([*lines, *_held(name)])
 
 
-_HELD = "[Who keeps what it has learned](../results.md#who-keeps-what-it-has-learned), after more steps:"
+_HELD = """\
+[Who keeps what it has learned](../results.md#who-keeps-what-it-has-learned), by the defaults of a commit, after twice
+the steps of a result or more:"""
 _HELD_TASKS = {"cartpole": "CartPole-v1", "catch": "Catch", "pendulum": "Pendulum-v1"}
 _SCORED = """\
 Interquartile means over seeds at the end of training, on two CPU cores unless the minutes name another device; of two
@@ -307,7 +309,7 @@ def _zoo(name: str) -> Iterator[Result]:
 
 
 def _held(name: str) -> list[str]:
-    """Returns a table of the system's rows of 20 seeds for twice a result's steps, if there are any."""
+    """Returns a table of the system's rows of `make holding`, if there are any."""
     names = ["task", "steps", "solved at the end", "later evaluations below", "lowest seed", "minutes", "commit"]
     found = [cells[1:] for cells in rows("Who keeps what it has learned") if cells[0] == name]
     lines = [f"| {' | '.join([_HELD_TASKS[task], *cells])} |" for task, *cells in found]

@@ -52,7 +52,7 @@ DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}
 # Batches of 256 at 64 taught rows per row, and of 64 in the family `continuous`.
 MPO: Families = {
     ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 4})},
-    "continuous": cited(_PACE, {"layout.unroll_length": 1}),
+    "continuous": DPG[ANY],
 }
 APE_X_DPG: Families = {
     ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})}
