@@ -1,10 +1,17 @@
 """Transformations of values and their errors: rescalings, C51's projection, two-hot targets, errors of quantiles."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
 
 from jaxrl_dist.types import Array
+
+# Rows that are added without a loop in the program.
+_UNROLLED = 256
 
 
 def signed_hyperbolic(x: Array, eps: float = 1e-3) -> Array:
@@ -279,9 +286,25 @@ def categorical_projection(target_atoms: Array, probabilities: Array, atoms: Arr
     chex.assert_equal_shape([target_atoms, probabilities])
     chex.assert_type([target_atoms, probabilities, atoms], jnp.float32)
     spacing = (atoms[-1] - atoms[0]) / (atoms.shape[0] - 1)
-    distance = jnp.abs(jnp.clip(target_atoms, atoms[0], atoms[-1])[:, None] - atoms) / spacing
-    # Summed over the first axis, as a sum along a row is not vectorised on CPUs.
-    return (jnp.maximum(1 - distance, 0.0) * probabilities[:, None]).sum(0)
+
+    def share(target: Array, mass: Array) -> Array:
+        return jnp.maximum(1 - jnp.abs(target - atoms) / spacing, 0.0) * mass
+
+    return _added(share, jnp.clip(target_atoms, atoms[0], atoms[-1]), probabilities)
+
+
+def _added(function: Callable[..., Any], *rows: Array) -> Any:
+    """Returns the sum of a function of each row [N, ...], which is computed row by row without an array of all.
+
+    XLA's CPU compiler makes one loop of vectors of it. A sum along an axis of all pairs takes 6 times as long with 51
+    atoms, and 36 times with 200.
+    """
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *(row[0] for row in rows)))
+
+    def add(total: Any, row: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, function(*row)), None
+
+    return jax.lax.scan(add, zero, rows, unroll=min(len(rows[0]), _UNROLLED))[0]
 
 
 def quantile_levels(count: int) -> Array:
@@ -314,7 +337,7 @@ def quantile_loss(predicted: Array, levels: Array, target: Array, clip: float) -
 
     Returns:
         f32 [], the sum over predictions of the mean over samples of |τ − 1{u < 0}| L(u) / κ, u the error and L Huber's
-        function; with κ = 0 of |τ − 1{u < 0}| |u|, which is the limit.
+        function; with κ = 0 of |τ − 1{u < 0}| |u|, which is the limit. Its gradient passes through `predicted` alone.
 
     Source: Dabney et al. 2018, "Distributional reinforcement learning with quantile regression", equations 9 and 10;
         divided by κ as in Dabney et al. 2018, "Implicit quantile networks", equation 3.
@@ -328,7 +351,30 @@ def quantile_loss(predicted: Array, levels: Array, target: Array, clip: float) -
     chex.assert_rank([predicted, levels, target], 1)
     chex.assert_equal_shape([predicted, levels])
     chex.assert_type([predicted, levels, target], jnp.float32)
-    error = target[None, :] - predicted[:, None]
-    size = jnp.abs(error)
-    huber = jnp.where(size <= clip, 0.5 * jnp.square(error) / clip, size - 0.5 * clip) if clip else size
-    return (jnp.abs(levels[:, None] - (error < 0)) * huber).mean(1).sum()
+    return _quantile_loss(predicted, levels, target, clip)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _quantile_loss(predicted: Array, levels: Array, target: Array, clip: float) -> Array:
+    return _quantile_losses(predicted, levels, target, clip)[0].sum()
+
+
+@_quantile_loss.defjvp
+def _quantile_loss_jvp(clip: float, primals: Any, tangents: Any) -> tuple[Array, Array]:
+    predicted, levels, target = primals
+    losses, slopes = _quantile_losses(predicted, levels, target, clip)
+    return losses.sum(), (slopes * tangents[0]).sum()
+
+
+def _quantile_losses(predicted: Array, levels: Array, target: Array, clip: float) -> tuple[Array, Array]:
+    """Returns the loss f32 [K] of each prediction, and its slope f32 [K]."""
+
+    def of_sample(sample: Array) -> tuple[Array, Array]:
+        error = sample - predicted
+        # L(u) / κ is u s − κ s² / 2, with its slope s: u / κ between ±κ, and ±1 beyond.
+        slope = jnp.clip(error / clip, -1.0, 1.0) if clip else jnp.sign(error)
+        weight = jnp.abs(levels - (error < 0)) * slope
+        return weight * (error - 0.5 * clip * slope), -weight
+
+    losses, slopes = _added(of_sample, target)
+    return losses / len(target), slopes / len(target)

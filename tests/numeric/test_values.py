@@ -119,6 +119,33 @@ def test_quantile_loss_is_that_of_rlax_and_of_a_slow_loop(clip):
     np.testing.assert_allclose(found, theirs / (clip or 1.0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("count", [7, 300])
+def test_the_slope_of_a_quantile_loss_is_that_of_rlax_and_passes_through_predictions_alone(clip, count):
+    rng = np.random.default_rng(count)
+    predicted, target = rng.normal(size=5).astype(np.float32), 2 * rng.normal(size=count).astype(np.float32)
+    levels = rng.random(5).astype(np.float32)
+    found = jax.grad(values.quantile_loss, argnums=(0, 1, 2))(predicted, levels, jnp.asarray(target), clip)
+    theirs = jax.grad(rlax.quantile_regression_loss)(predicted, levels, target, clip) / (clip or 1.0)
+    np.testing.assert_allclose(found[0], theirs, rtol=2e-5, atol=1e-6)
+    assert not found[1].any()
+    assert not found[2].any()
+    error = target[None].astype(np.float64) - predicted[:, None]
+    slope = -(np.abs(levels[:, None] - (error < 0)) * (np.clip(error / clip, -1, 1) if clip else np.sign(error))).mean(
+        1
+    )
+    np.testing.assert_allclose(found[0], slope, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 601])
+def test_many_atoms_are_projected_as_few_are(count):
+    rng = np.random.default_rng(count)
+    probabilities, atoms = rng.dirichlet(np.ones(count)).astype(np.float32), values.support(-4.0, 9.0, 21)
+    target_atoms = (6 * rng.normal(size=count)).astype(np.float32)
+    out = values.categorical_projection(target_atoms, probabilities, atoms)
+    np.testing.assert_allclose(out, slow_projection(target_atoms, probabilities, -4.0, 9.0, 21), atol=5e-6)
+
+
 def test_quantile_regression_finds_the_quantiles_of_its_samples():
     samples = jnp.asarray(np.random.default_rng(0).exponential(size=999), jnp.float32)
     levels = values.quantile_levels(4)
