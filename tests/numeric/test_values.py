@@ -146,6 +146,21 @@ def test_many_atoms_are_projected_as_few_are(count):
     np.testing.assert_allclose(out, slow_projection(target_atoms, probabilities, -4.0, 9.0, 21), atol=5e-6)
 
 
+@pytest.mark.parametrize("count", [1, 51, 300])
+def test_both_ways_to_add_have_the_same_sums(count):
+    rng = np.random.default_rng(count)
+    rows, other = rng.normal(size=(2, count)).astype(np.float32)
+    places = jnp.linspace(-1.0, 1.0, 5)
+
+    def function(row, by):
+        return jnp.abs(row - places), by * places
+
+    wanted = np.abs(rows[:, None] - places).sum(0), (other[:, None] * places).sum(0)
+    for way in (values._add_one_by_one, values._add_at_once):
+        for found, sums in zip(way(function, jnp.asarray(rows), jnp.asarray(other)), wanted, strict=True):
+            np.testing.assert_allclose(found, sums, rtol=1e-5, atol=1e-5)
+
+
 def test_quantile_regression_finds_the_quantiles_of_its_samples():
     samples = jnp.asarray(np.random.default_rng(0).exponential(size=999), jnp.float32)
     levels = values.quantile_levels(4)
