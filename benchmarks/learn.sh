@@ -170,12 +170,13 @@ study minatar_breakout_impala 5 -- --system=impala --layout=anakin --env=gymnax:
 study canon_pendulum 5 --setting="DDPG: --system=ddpg" --setting="TD3: --system=td3" --setting="D4PG: --system=d4pg" \
   --setting="SAC: --system=sac" --setting="Ape-X DPG: --system=apex_dpg" -- --layout=anakin --env=gymnax:Pendulum-v1 --steps=15_000
 # Barth-Maron et al. 2018, figure 2 in small: DDPG with D4PG's settings, and its parts one after the other; an update of
-# 64 rows for each step, on Hopper by networks of 128 × 128.
-small="--replay.batch_size=64 --replay.samples_per_insert=64"
+# 64 rows for each step with the paper's step sizes, on Hopper by networks of 128 × 128.
+small="--replay.batch_size=64 --replay.samples_per_insert=64 --learner.learning_rate=1e-4 --network.layer_norm=false"
 ddpg="--agent.n_step=1 --agent.num_atoms=1 --replay.priority_exponent=0"
 parts=(--setting="DDPG: $ddpg" --setting="with n-step: $ddpg --agent.n_step=5" \
   --setting="with n-step and distribution: --replay.priority_exponent=0" --setting="D4PG:")
-study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=15_000 $small
+study d4pg_parts_pendulum 5 "${parts[@]}" -- --system=d4pg --layout=anakin --env=gymnax:Pendulum-v1 --steps=15_000 $small \
+  --network.hidden_sizes=256,256
 study d4pg_parts_hopper 5 "${parts[@]}" -- --system=d4pg --layout=sebulba --env=envpool:Hopper-v4 --steps=100_000 $small \
   --network.hidden_sizes=128,128 --agent.value_low=0 --agent.value_high=500
 # Every system of the canon on one task for as many steps.

@@ -296,9 +296,9 @@ def categorical_projection(target_atoms: Array, probabilities: Array, atoms: Arr
 def _added(function: Callable[..., Any], *rows: Array) -> Any:
     """Returns the sum of a function's results for each row [N, ...], by what the platform is fast at.
 
-    XLA's CPU compiler makes one loop of vectors of rows that are added one by one. A sum along an axis of all pairs
-    takes 6 times as long there with 51 atoms, and 36 times with 200. XLA's GPU compiler is fast at such a sum, and
-    takes minutes to compile the other.
+    Where rows are added one by one, XLA's CPU compiler makes a single loop over vectors. A sum along an axis writes all
+    pairs to memory there, and takes 6 to 140 times as long (docs/results.md, pairs of atoms). XLA's GPU compiler is
+    fast at such a sum, and takes minutes to compile rows that are added one by one.
     """
     one_by_one, at_once = (functools.partial(way, function) for way in (_add_one_by_one, _add_at_once))
     return jax.lax.platform_dependent(*rows, cpu=one_by_one, default=at_once)
@@ -347,7 +347,8 @@ def quantile_loss(predicted: Array, levels: Array, target: Array, clip: float) -
 
     Returns:
         f32 [], the sum over predictions of the mean over samples of |τ − 1{u < 0}| L(u) / κ, u the error and L Huber's
-        function; with κ = 0 of |τ − 1{u < 0}| |u|, which is the limit. Its gradient passes through `predicted` alone.
+        function; with κ = 0 of |τ − 1{u < 0}| |u|, which is the limit. The gradient passes through `predicted`
+        alone: `levels` and `target` count as fixed.
 
     Source: Dabney et al. 2018, "Distributional reinforcement learning with quantile regression", equations 9 and 10;
         divided by κ as in Dabney et al. 2018, "Implicit quantile networks", equation 3.
@@ -381,7 +382,8 @@ def _quantile_losses(predicted: Array, levels: Array, target: Array, clip: float
 
     def of_sample(sample: Array) -> tuple[Array, Array]:
         error = sample - predicted
-        # L(u) / κ is u s − κ s² / 2, with its slope s: u / κ between ±κ, and ±1 beyond.
+        # L(u) / κ is u s − κ s² / 2, with its slope s: u / κ between ±κ, and ±1 beyond. With κ = 0 it is 0 at 0,
+        # between its limits.
         slope = jnp.clip(error / clip, -1.0, 1.0) if clip else jnp.sign(error)
         weight = jnp.abs(levels - (error < 0)) * slope
         return weight * (error - 0.5 * clip * slope), -weight

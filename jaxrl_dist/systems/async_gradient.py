@@ -48,6 +48,7 @@ APE_X: Families = {
     "classic": cited(_PACE, {"layout.unroll_length": 2}),
     "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
 }
+# Batches have as many rows as are taught per row: 256, and 64 of D4PG in the family `continuous`.
 DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
 # Batches of 256 at 64 taught rows per row, and of 64 in the family `continuous`.
 MPO: Families = {

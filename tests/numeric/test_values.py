@@ -1,5 +1,7 @@
 """Value rescaling, Huber loss and C51's projection against numbers worked by hand, float64, optax and rlax."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,19 +103,24 @@ def test_the_mean_of_atoms_is_that_of_float64_and_no_product_of_matrices():
     assert "dot_general" not in str(jax.make_jaxpr(values.mean_of_atoms)(logits, atoms))
 
 
+def slow_quantile_loss(predicted, levels, target, clip):
+    """Equation 3 of Dabney et al. 2018 (IQN), one pair at a time in float64."""
+    total = 0.0
+    for level, place in zip(levels, predicted, strict=True):
+        for y in target:
+            size = abs(y - place)
+            huber = size if not clip else 0.5 * size**2 / clip if size <= clip else size - 0.5 * clip
+            total += abs(level - (y < place)) * huber / len(target)
+    return total
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
 def test_quantile_loss_is_that_of_rlax_and_of_a_slow_loop(clip):
     rng = np.random.default_rng(int(10 * clip))
     predicted, target = rng.normal(size=5).astype(np.float32), 2 * rng.normal(size=7).astype(np.float32)
     levels = rng.random(5).astype(np.float32)
-    wanted = 0.0
-    for level, place in zip(levels.astype(np.float64), predicted.astype(np.float64), strict=True):
-        for y in target.astype(np.float64):
-            size = abs(y - place)
-            huber = size if not clip else 0.5 * size**2 / clip if size <= clip else size - 0.5 * clip
-            wanted += abs(level - (y < place)) * huber / len(target)
     found = values.quantile_loss(jnp.asarray(predicted), jnp.asarray(levels), jnp.asarray(target), clip)
-    assert float(found) == pytest.approx(wanted, rel=1e-5)
+    assert float(found) == pytest.approx(slow_quantile_loss(predicted, levels, target, clip), rel=1e-5)
     theirs = rlax.quantile_regression_loss(predicted, levels, target, clip)
     # rlax does not divide by κ.
     np.testing.assert_allclose(found, theirs / (clip or 1.0), rtol=1e-5)
@@ -121,20 +128,40 @@ def test_quantile_loss_is_that_of_rlax_and_of_a_slow_loop(clip):
 
 @pytest.mark.parametrize("clip", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("count", [7, 300])
-def test_the_slope_of_a_quantile_loss_is_that_of_rlax_and_passes_through_predictions_alone(clip, count):
+def test_the_slope_of_a_quantile_loss_passes_through_predictions_alone(clip, count):
     rng = np.random.default_rng(count)
     predicted, target = rng.normal(size=5).astype(np.float32), 2 * rng.normal(size=count).astype(np.float32)
     levels = rng.random(5).astype(np.float32)
-    found = jax.grad(values.quantile_loss, argnums=(0, 1, 2))(predicted, levels, jnp.asarray(target), clip)
-    theirs = jax.grad(rlax.quantile_regression_loss)(predicted, levels, target, clip) / (clip or 1.0)
-    np.testing.assert_allclose(found[0], theirs, rtol=2e-5, atol=1e-6)
-    assert not found[1].any()
-    assert not found[2].any()
-    error = target[None].astype(np.float64) - predicted[:, None]
-    slope = -(np.abs(levels[:, None] - (error < 0)) * (np.clip(error / clip, -1, 1) if clip else np.sign(error))).mean(
-        1
+    of_rows = jax.vmap(functools.partial(values.quantile_loss, clip=clip), (0, None, 0))
+    loss_and_slopes = jax.value_and_grad(lambda *rows: of_rows(*rows).sum(), (0, 1, 2))
+    loss, slopes = loss_and_slopes(
+        jnp.stack([predicted, -predicted]), jnp.asarray(levels), jnp.stack([target, 3 * target])
     )
-    np.testing.assert_allclose(found[0], slope, rtol=2e-5, atol=1e-6)
+    rows = (predicted, target), (-predicted, 3 * target)
+    assert float(loss) == pytest.approx(sum(slow_quantile_loss(p, levels, y, clip) for p, y in rows), rel=1e-5)
+    for found, (places, samples) in zip(slopes[0], rows, strict=True):
+        by = [np.eye(5)[i] * 1e-6 for i in range(5)]
+        higher, lower = ([slow_quantile_loss(places + s * e, levels, samples, clip) for e in by] for s in (1, -1))
+        np.testing.assert_allclose(found, (np.array(higher) - lower) / 2e-6, rtol=1e-4, atol=1e-5)
+        theirs = jax.grad(rlax.quantile_regression_loss)(places, levels, samples, clip) / (clip or 1.0)
+        np.testing.assert_allclose(found, theirs, rtol=2e-5, atol=1e-6)
+    assert not slopes[1].any()
+    assert not slopes[2].any()
+
+
+@pytest.mark.parametrize(
+    ("clip", "wanted"),
+    [
+        (0.0, [0.75, 0.75, 0.0, -0.25, -0.25]),
+        (1.0, [0.75, 0.75, 0.0, -0.25, -0.25]),
+        (2.0, [0.75, 0.375, 0.0, -0.125, -0.25]),
+    ],
+)
+def test_slopes_of_a_quantile_loss_by_hand(clip, wanted):
+    # Errors of −2, −1, 0, 1 and 2 at a level of a quarter: (1 − τ) u / κ above the sample, −τ u / κ below, at most 1.
+    predicted = jnp.array([2.0, 1.0, 0.0, -1.0, -2.0])
+    slope = jax.grad(values.quantile_loss)(predicted, jnp.full(5, 0.25), jnp.zeros(1), clip)
+    np.testing.assert_allclose(slope, wanted, atol=1e-7)
 
 
 @pytest.mark.parametrize("count", [255, 256, 257, 601])
@@ -150,7 +177,7 @@ def test_many_atoms_are_projected_as_few_are(count):
 def test_both_ways_to_add_have_the_same_sums(count):
     rng = np.random.default_rng(count)
     rows, other = rng.normal(size=(2, count)).astype(np.float32)
-    places = jnp.linspace(-1.0, 1.0, 5)
+    places = np.linspace(-1.0, 1.0, 5)
 
     def function(row, by):
         return jnp.abs(row - places), by * places
@@ -159,6 +186,17 @@ def test_both_ways_to_add_have_the_same_sums(count):
     for way in (values._add_one_by_one, values._add_at_once):
         for found, sums in zip(way(function, jnp.asarray(rows), jnp.asarray(other)), wanted, strict=True):
             np.testing.assert_allclose(found, sums, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("platform", "adds_at_once"), [("cpu", False), ("cuda", True), ("tpu", True)])
+def test_cpus_alone_add_pairs_row_by_row(platform, adds_at_once):
+    x = jnp.ones(5)
+    losses = jax.value_and_grad(functools.partial(values.quantile_loss, clip=1.0))
+    for function in (values.categorical_projection, losses):
+        text = jax.jit(function).trace(x, x, x).lower(lowering_platforms=(platform,)).as_text()
+        # The loss of all predictions is a sum of 5 on each platform.
+        sums_of_pairs = [line for line in text.splitlines() if "stablehlo.reduce" in line and "tensor<5x5xf32>" in line]
+        assert bool(sums_of_pairs) == adds_at_once
 
 
 def test_quantile_regression_finds_the_quantiles_of_its_samples():
