@@ -259,6 +259,11 @@ class Layout(abc.ABC):
             Interrupted: at a stop, and at a fault.
         """
 
+    def copies_state(self, num_seeds: int) -> bool:
+        """Says whether each call of `run` copies the states of so many seeds, so that few long calls are faster."""
+        del num_seeds
+        return False
+
     def run_again(self, saved: Any, iteration: int, total: int) -> tuple[learners.LearnerState, Metrics]:
         """Runs an iteration that went wrong again, from a saved state; see `Diagnosis.run`."""
         state, metrics = self.run(saved, iteration, 1, total)

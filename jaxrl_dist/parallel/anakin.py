@@ -124,6 +124,11 @@ class Anakin(parallel.Layout):
         learner_state, actors, replay_state = carried
         return State(learner_state, state.key, actors, replay_state, state.replay_began), metrics
 
+    def copies_state(self, num_seeds: int) -> bool:
+        # Seeds that run in turn are cut out of the state and put back; a replay is most of it.
+        in_turn = num_seeds > self.mesh.shape["seeds"] and not meshes.vectorises_seeds(self.mesh)
+        return in_turn and self._parts.replay.keeps_rows
+
     def run_arguments(self, state: State, iteration: int, count: int, total: int) -> tuple[Any, ...]:
         began = int(state.replay_began)
         bounds = (np.int32(iteration), np.int32(iteration + count))

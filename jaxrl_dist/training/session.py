@@ -25,6 +25,8 @@ from jaxrl_dist.training import assemble, evaluation, guard, population, records
 from jaxrl_dist.training import stop as stopping
 
 _CHUNK_S = 1.0
+# Of the chunks of a layout that copies its state in each.
+_TIMES_LONGER = 6
 FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
 # Gets a copy of each record; a true result ends the run, and may be a text with the reason.
 Callback = Callable[[dict[str, Any]], object]
@@ -270,6 +272,8 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
         for owner, share in (("log", 100), ("evaluation", 20))
     )
+    copies = parts.layout.copies_state(sweep.num_members(settings))
+    chunk_s = _CHUNK_S * (_TIMES_LONGER if copies else 1)
     length, chunks, learned, saved_s, called = 1, 0, 0, time.perf_counter(), ""
     while True:
         is_last = progress.iteration >= progress.total
@@ -296,7 +300,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             session.logger.say("something is not finite: training again from the last checkpoint to find it")
             del state
             guard.stop_at_failure(parts, session.folder, session.keys, progress, count, session.check_lock)
-        length = max(1, round(min(count * _CHUNK_S / seconds, 4 * count)))
+        length = max(1, round(min(count * chunk_s / seconds, 4 * count)))
         records.add_chunk(progress, records.by_path(metrics), seconds, count)
         learned += progress.learner_steps > 0
         if parts.layout.events is not None:

@@ -124,6 +124,17 @@ def test_seeds_on_several_devices_are_the_seeds_alone(small):
         np.testing.assert_allclose(a[3], b[0], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("system", "num_devices", "num_seeds", "copies"),
+    [("dqn", 1, 1, False), ("dqn", 1, 2, True), ("dqn", 2, 2, False), ("dqn", 2, 4, True), ("ppo", 1, 2, False)],
+)
+def test_seeds_in_turn_copy_their_replays(small, monkeypatch, system, num_devices, num_seeds, copies):
+    made = small(system, CARTPOLE, num_devices, {"num_seeds": num_seeds})
+    assert made.layout.copies_state(num_seeds) == copies
+    monkeypatch.setattr(meshes, "vectorises_seeds", lambda mesh: True)
+    assert not made.layout.copies_state(num_seeds)
+
+
 @pytest.mark.slow
 def test_vectorised_seeds_agree_with_seeds_one_after_the_other(small, monkeypatch):
     for system in ("ppo", "rainbow"):

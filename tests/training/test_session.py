@@ -219,6 +219,26 @@ def test_precision_reaches_every_program(
     assert len(seen) == 1 and "HIGHEST" not in seen.pop()
 
 
+@pytest.mark.parametrize(("num_seeds", "lengths"), [(1, {1}), (2, {1, 4, 5})])
+def test_chunks_that_copy_replays_are_longer(
+    num_seeds: int, lengths: set[int], monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    counts: list[int] = []
+    run = anakin.Anakin.run
+
+    def noted(layout: anakin.Anakin, state: Any, iteration: int, count: int, *rest: Any, **more: Any) -> Any:
+        counts.append(count)
+        return run(layout, state, iteration, count, *rest, **more)
+
+    monkeypatch.setattr(anakin.Anakin, "run", noted)
+    # No chunk is as short as the one, nor as long as the other.
+    monkeypatch.setattr(session, "_CHUNK_S", 1e-9)
+    monkeypatch.setattr(session, "_TIMES_LONGER", 1e15)
+    train("dqn", num_seeds=num_seeds, **{"log.interval_steps": 10_000, "evaluation.interval_steps": 10_000})
+    assert set(counts) - {0} == lengths
+    assert sum(counts) == 10
+
+
 def test_a_profile_is_of_learning(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
