@@ -382,8 +382,8 @@ def _quantile_losses(predicted: Array, levels: Array, target: Array, clip: float
 
     def of_sample(sample: Array) -> tuple[Array, Array]:
         error = sample - predicted
-        # L(u) / κ is u s − κ s² / 2, with its slope s: u / κ between ±κ, and ±1 beyond. With κ = 0 it is 0 at 0,
-        # between its limits.
+        # L(u) / κ is u s − κ s² / 2, with its slope s: u / κ between ±κ, and ±1 beyond. With κ = 0 an error of 0 has
+        # a slope of 0, between those on its two sides.
         slope = jnp.clip(error / clip, -1.0, 1.0) if clip else jnp.sign(error)
         weight = jnp.abs(levels - (error < 0)) * slope
         return weight * (error - 0.5 * clip * slope), -weight

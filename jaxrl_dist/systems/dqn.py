@@ -209,7 +209,7 @@ QR_DQN = {
 # DQN's family squares errors. With errors that are clipped at 1, values of up to 100 grow without bound on CartPole.
 SMALL_VALUES = cited(f"{OURS}: values of 10, of which errors of 1 are a part", {"agent.reward_scale": 0.1})
 
-# Of K quantiles each update compares K² pairs: with the paper's 200 a CPU trains several times slower.
+# Of K quantiles each update compares K² pairs: with the paper's 200 a CPU needs several times as long.
 _FEW = {
     "agent.num_atoms": Cited(32, f"{OURS} (Dabney et al. 2018: 200)"),
     "agent.error_clip": Cited(1.0, _QR_DQN),

@@ -25,7 +25,7 @@ from jaxrl_dist.training import assemble, evaluation, guard, population, records
 from jaxrl_dist.training import stop as stopping
 
 _CHUNK_S = 1.0
-# Of the chunks of a layout that copies its state in each.
+# Chunks take so many times as long where each copies the state of seeds.
 _TIMES_LONGER = 6
 FINISHED, RETURN_REACHED, STOPPED = "finished", "return reached", "stopped"
 # Gets a copy of each record; a true result ends the run, and may be a text with the reason.

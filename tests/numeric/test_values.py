@@ -105,6 +105,7 @@ def test_the_mean_of_atoms_is_that_of_float64_and_no_product_of_matrices():
 
 def slow_quantile_loss(predicted, levels, target, clip):
     """Equation 3 of Dabney et al. 2018 (IQN), one pair at a time in float64."""
+    predicted, levels, target = (np.asarray(rows, np.float64) for rows in (predicted, levels, target))
     total = 0.0
     for level, place in zip(levels, predicted, strict=True):
         for y in target:
