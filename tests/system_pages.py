@@ -172,7 +172,7 @@ def _elsewhere(row: systems.System) -> list[Value]:
         found += [Value(family, *_shown(flag, one)) for flag, one in both.items()]
     for layout in row.layout_names[1:]:
         for family, values in row.by_layout.get(layout, {}).items():
-            place = f"{layout}, {family}" if family else layout
+            place = f"{family} in {layout}" if family else layout
             found += [Value(place, *_shown(flag, one)) for flag, one in values.items()]
     found = [one for one in found if own.get(one.flag) != one.value]
     for name in catalogue.preset_names():

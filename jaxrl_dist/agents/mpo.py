@@ -14,7 +14,7 @@ values of the target critic Q⁻ and dual variables η, α that learn (`shared/d
 π_μ has the new means and π⁻'s deviations, π_σ the other way round.
 
 Source: Abdolmaleki et al. 2018, "Maximum a posteriori policy optimisation", equations 6 to 9; the decoupled policies as
-in Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2.2; the target of the critic as
+in Abdolmaleki et al. 2018, "Relative entropy regularized policy iteration", section 4.2; the target of the critic as
 in Acme's `jax/mpo` (Hoffman et al. 2020), where the first paper has Retrace. Acme's policy learns at s and s', its
 divergences are bounded in each dimension of the action, and actions beyond ±1 cost; here they are bounded as a sum, as
 in the second paper.

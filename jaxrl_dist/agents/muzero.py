@@ -4,7 +4,7 @@ A representation makes a hidden state of the observation, dynamics step it by ac
 
 .. math:: s^0 = h_\theta(o_t), \qquad r^k, s^k = g_\theta(s^{k-1}, a_{t+k-1}), \qquad p^k, v^k = f_\theta(s^k)
 
-With π the search's policy, u the rewards, ν the search's value, CE the cross-entropy, φ the two atoms next to h(x), and
+With π the search's policy, u the rewards, ν the search's value, CE the cross-entropy, φ the two atoms next to ψ(x), and
 w = 1 at k = 0 and 1 / K after it, the loss of a window is
 
 .. math:: L = \sum_{k=0}^K w_k \left(CE(\pi_{t+k}, p^k) + c \, CE(\phi(z_{t+k}), v^k)\right)

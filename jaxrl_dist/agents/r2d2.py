@@ -1,6 +1,7 @@
 r"""Recurrent replay distributed DQN: sequences with stored state and burn-in, rescaled values, n-step double targets.
 
-The loss of a sequence is summed over its taught rows, with h of `values.signed_hyperbolic`:
+The loss of a sequence is summed over its taught rows, and the learner divides it by their number, where the paper has
+the sum. With h of `values.signed_hyperbolic`:
 
 .. math:: L = \frac{1}{2} \sum_t (y_t - Q(s_t, a_t; \theta))^2
 

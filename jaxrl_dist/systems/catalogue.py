@@ -50,8 +50,9 @@ class RunConfig:
     env: str = setting("gymnax:CartPole-v1", "Environment as suite:name.")
     layout: str = setting(
         "",
-        "How data moves between environments and learners; empty takes the system's first one for where the "
-        "environment runs; auto measures which layout is fastest, among those with equal results.",
+        "How data moves between environments and learners; empty takes anakin for an environment in JAX and sebulba "
+        "for one on the CPU, or else the system's first one that can play it; auto measures which layout is fastest, "
+        "among those with equal results.",
     )
     preset: str = setting(
         "",
