@@ -56,6 +56,6 @@ MPO: Families = {
     "continuous": DPG[ANY],
 }
 APE_X_DPG: Families = {
-    **DPG,
-    "physics": cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0}),
+    ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})},
+    "continuous": cited(f"{OURS}: an update per step, as without workers", {"replay.samples_per_insert": 64.0}),
 }
