@@ -16,6 +16,7 @@ by running moments in the policy's loss. Batch renormalisation corrects the form
 Source: Bhatt et al. 2024, "CrossQ: batch normalization in deep reinforcement learning for greater sample efficiency and
 simplicity", section 3 and figure 3, and their code; Ioffe 2017, "Batch renormalization", algorithm 1. Rows that teach
 nothing are in no moment. Each device normalises by the moments of its own rows, and running moments follow their mean.
+In their code the policy is normalised, too; here it is not.
 """
 
 import dataclasses

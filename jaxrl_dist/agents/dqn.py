@@ -197,13 +197,7 @@ def _exploration(config: Config) -> Callable[..., Array]:
     """Returns the function of ε: a linear schedule, the same for every environment, or a ladder over them."""
     if config.exploration == "ladder":
         return functools.partial(action_values.epsilon_ladder, base=config.ladder_base, exponent=config.ladder_exponent)
-    return functools.partial(
-        action_values.epsilon_schedule,
-        start=config.epsilon_start,
-        end=config.epsilon_end,
-        fraction=config.epsilon_fraction,
-        wait=config.epsilon_wait,
-    )
+    return action_values.scheduled(config)
 
 
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:

@@ -25,6 +25,7 @@ from jax.flatten_util import ravel_pytree
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import shared
 from jaxrl_dist.agents.shared import actor_critic, normalisation
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import encoders
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
@@ -234,6 +235,8 @@ def _gradient(config: Config, params: types.Params, inputs: types.LossInputs) ->
     batch: Batch = inputs.batch
     member, fitness = inputs.axis.gather((batch.member, batch.fitness))
     count, pairs = len(fitness), (len(fitness) + 1) // 2
+    if count == 1:
+        raise UsageError(given("env.num_envs", 1), ": one member has no rank among others; valid: 2 and more")
     signed = centred_ranks(fitness) * (1.0 - 2.0 * (member % 2))
     weights = jnp.zeros(pairs).at[member // 2].add(signed)
     mean, unravel = ravel_pytree(params.network)
@@ -265,7 +268,7 @@ def centred_ranks(fitness: Array) -> Array:
     """
     ordered = jnp.sort(fitness)
     below, up_to = (jnp.searchsorted(ordered, fitness, side) for side in ("left", "right"))
-    return 0.5 * (below + up_to - 1) / max(len(fitness) - 1, 1) - 0.5
+    return 0.5 * (below + up_to - len(fitness)) / max(len(fitness) - 1, 1)
 
 
 def _adapt(

@@ -122,13 +122,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
         context=net.context,
         taught=1,
         lookahead=config.n_step,
-        exploration=functools.partial(
-            action_values.epsilon_schedule,
-            start=config.epsilon_start,
-            end=config.epsilon_end,
-            fraction=config.epsilon_fraction,
-            wait=config.epsilon_wait,
-        ),
+        exploration=action_values.scheduled(config),
         target=agents.copy_target,
     )
 

@@ -5,8 +5,8 @@ you need in the StarCraft multi-agent challenge?"). In MAPPO the critic also see
 training alone; the policy does not (Yu et al. 2022, "The surprising effectiveness of PPO in cooperative multi-agent
 games", section 3). Agents that share parameters tell themselves apart by a leaf with their index.
 
-Theirs has more that ours has not: a running normalisation of values, a Huber loss of them, and a separate step size of
-the critic.
+Theirs has more that ours has not: a running normalisation of values, a Huber loss of them, a separate step size of the
+critic, layer norms of inputs and of each layer, and, in the script whose settings are cited, a recurrent policy.
 """
 
 import dataclasses
@@ -60,6 +60,8 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     if config.central_critic and spec.privileged and not network.value_inputs:
         leaves = tuple(name for name in types.named_leaves(spec.observation) if name != spec.mask)
         network = dataclasses.replace(network, value_inputs=leaves)
+    if not config.central_critic and not network.value_inputs:
+        network = dataclasses.replace(network, value_inputs=network.policy_inputs)
     agent = ppo.make(config, spec, network)
     if config.share_parameters:
         return agent

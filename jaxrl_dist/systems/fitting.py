@@ -20,7 +20,10 @@ _CORE = "network.core"
 # Rows through which a memory is taught: those of Stable-Baselines3 Contrib's RecurrentPPO (n_steps).
 _MEMORY_ROWS = 128
 # Settings whose sum is at least the rows of a window beside its last one.
-_WINDOW = ("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step", "network.num_frames")
+_WINDOW = (
+    *("agent.burn_in", "agent.taught", "agent.unroll_steps", "agent.n_step", "agent.length"),
+    "network.num_frames",
+)
 # Parts of an iteration's environments, each with as many as the others.
 _PLAYERS = ("layout.num_actors", "layout.num_workers")
 _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"

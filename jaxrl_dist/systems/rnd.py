@@ -24,6 +24,7 @@ _ATARI = {
     **_OWN,
     **cited(_PAPER, {"env.num_envs": 128, "learner.learning_rate": 1e-4}),
     **cited(_CODE, {"learner.max_grad_norm": 0.0}),
+    "learner.epsilon": Cited(1e-8, f"{_CODE} (TensorFlow's own)"),
 }
 
 RND = {**PPO, **_OWN}

@@ -338,6 +338,12 @@ def make_replay(
     epochs, minibatches = learner_config.epochs, learner_config.minibatches
     once = errors.given("learner.epochs", epochs), " ", errors.given("learner.minibatches", minibatches)
     more_than_once = epochs * minibatches > 1
+    if settings.settings.get("agent.actor_errors") and "replay.priority_exponent" not in settings.settings:
+        raise errors.UsageError(
+            errors.given("agent.actor_errors", "true"),
+            f": the replay of {system.name} has no priorities, nothing reads them; valid: ",
+            errors.given("agent.actor_errors", "false"),
+        )
     if not system.replay.keeps_rows:
         if apart and more_than_once:
             raise errors.UsageError(*once, f": {settings['layout']} takes one gradient per unroll; valid: 1 and 1")

@@ -1,5 +1,6 @@
 """Evolution strategies: noise, ranks, returns and gradient against the paper in float64, and what crosses devices."""
 
+import pathlib
 from typing import Any
 
 import conftest
@@ -48,6 +49,12 @@ def test_ranks_are_centred_and_equal_returns_share_theirs(fitness: list[float]) 
     found = es.centred_ranks(jnp.asarray(fitness, jnp.float32))
     np.testing.assert_allclose(found, _ranks(np.array(fitness)), atol=1e-7)
     assert abs(float(found.sum())) < 1e-6
+
+
+def test_one_member_has_no_rank_and_is_refused(tmp_path: pathlib.Path) -> None:
+    np.testing.assert_array_equal(es.centred_ranks(jnp.array([3.0])), [0.0])
+    with conftest.refused("--env.num_envs=1"):
+        conftest.train_in(tmp_path, "es", CARTPOLE, **{"env.num_envs": 1})
 
 
 def test_pairs_have_opposite_noise_of_deviation_sigma_which_is_new_in_each_generation() -> None:

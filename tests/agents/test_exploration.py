@@ -6,6 +6,7 @@ import math
 import pathlib
 from typing import Any
 
+import conftest
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +47,14 @@ def test_epsilon_is_that_of_the_papers(progress: float) -> None:
             np.testing.assert_allclose(call.explore(made, progress, count), wanted, rtol=1e-6)
     made = call.make("sac", real=True, random_share=0.2)
     np.testing.assert_array_equal(call.explore(made, progress, 2), [float(progress < 0.2)] * 2)
+
+
+@pytest.mark.parametrize("name", ["dqn", "iqn"])
+def test_epsilon_reaches_its_end_within_training(name: str) -> None:
+    given = {"epsilon_start": 1.0, "epsilon_end": 0.1, "epsilon_fraction": 0.5}
+    with conftest.refused("--agent.epsilon_wait=0.8", "0.5"):
+        call.make(name, **given, epsilon_wait=0.8)
+    np.testing.assert_allclose(call.explore(call.make(name, **given, epsilon_wait=0.5), 1.0, 2), [0.1] * 2, rtol=1e-6)
 
 
 SAMPLED = ("a2c", "impala", "ppo", "mappo", "rnd", "vmpo", "sac", "crossq", "discrete_sac", "mpo")

@@ -1,5 +1,6 @@
 """Several agents that learn: whose parameters are whose, what policy and critic see, and evaluation of a team."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -140,6 +141,18 @@ def test_only_the_critic_sees_what_is_privileged() -> None:
         assert np.array_equal(first.value, second.value) != central
         outputs = [agent.loss(params, inputs(one)).metrics["entropy"] for one in (first, second)]
         assert np.array_equal(*outputs)
+
+
+def test_a_critic_that_is_not_central_sees_what_its_policy_sees() -> None:
+    both = {"policy_inputs": ("agent",), "value_inputs": ("agent", "goal")}
+    for named, sees in (({}, True), ({"policy_inputs": ("agent",)}, False), (both, True)):
+        agent = mappo.make(mappo.Config(central_critic=False), team().spec, dataclasses.replace(NETWORK, **named))
+        params = agent.init(jax.random.key(0))
+        rows = played(agent, params)
+        changed = {**rows.steps.timestep.observation, "goal": rows.steps.timestep.observation["goal"] + 1}
+        other = rows._replace(steps=rows.steps._replace(timestep=rows.steps.timestep._replace(observation=changed)))
+        first, second = (agent.prepare(params, inputs(one)) for one in (rows, other))
+        assert np.array_equal(first.value, second.value) != sees
 
 
 def test_evaluation_counts_an_episode_of_a_team_once(small: Any) -> None:

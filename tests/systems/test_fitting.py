@@ -130,6 +130,13 @@ CASES = {
     "capacity of a multiple": ("dqn", "anakin", {"env.num_envs": 50}, {"replay.capacity": 10_000}),
     # A window of one step, the row after it, and the frames of a stack, for each of 8,192 columns of one step.
     "a window each": ("dqn", "anakin", {"env.num_envs": 8192, "agent.n_step": 3}, {"replay.capacity": 8 * 8192}),
+    # A window of 65 rows in unrolls of 8.
+    "a long sequence": (
+        "dreamer",
+        "anakin",
+        {"env.num_envs": 2048, "agent.length": 64},
+        {"replay.capacity": 72 * 2048},
+    ),
     "given": ("dqn", "anakin", {"env.num_envs": 7, "replay.capacity": 700}, {"replay.capacity": 700}),
     "learning starts": ("dqn", "anakin", {"env.num_envs": 7, "replay.capacity": 700}, {"replay.min_size": 700}),
     "as it was": ("dqn", "anakin", {"env.num_envs": 7}, {"replay.min_size": 1_000}),
@@ -172,6 +179,15 @@ def test_the_table_says_which_agents_learn_from_columns(name: str) -> None:
     found, task = assemble.resolve({"system": name})
     agent = assemble.make_agent(found, task.spec)
     assert systems.SYSTEMS[name].sequences == agent.keeps_sequences
+
+
+@pytest.mark.parametrize("name", [name for name, row in systems.SYSTEMS.items() if row.replay.keeps_rows])
+def test_a_window_that_is_made_is_none_longer_than_is_fitted(name: str) -> None:
+    env = "gymnax:CartPole-v1" if "discrete" in systems.SYSTEMS[name].actions else "gymnax:Pendulum-v1"
+    found, task = assemble.resolve({"system": name, "env": env})
+    agent = assemble.make_agent(found, task.spec, getattr(task, "step", None))
+    window = agent.context + agent.taught + agent.lookahead
+    assert window <= 1 + sum(found.settings.get(flag, 0) for flag in fitting._WINDOW)
 
 
 @pytest.mark.parametrize("num_envs", [3, 11, 48, 256])

@@ -1,5 +1,6 @@
 """The choice of devices: accelerators all, CPU devices as many as the work keeps busy; every system's settings fit."""
 
+import contextlib
 import functools
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import marks
 import pytest
 
 from jaxrl_dist import envs, errors, systems
+from jaxrl_dist.learning import learner
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import assemble
 
@@ -154,3 +156,12 @@ def test_the_outermost_values_of_a_setting_are_taken_or_refused_in_one_line(name
             except Exception as error:
                 error.add_note(f"--{flag}={value}")
                 raise
+
+
+@pytest.mark.parametrize(("name", "has_priorities"), [("dqn", False), ("td3", False), ("apex_dqn", True)])
+def test_errors_of_actors_need_priorities(name: str, has_priorities: bool) -> None:
+    env = "gymnax:Pendulum-v1" if name == "td3" else "toy:walk"
+    found, task = assemble.resolve({"system": name, "env": env, "layout": "anakin", "agent.actor_errors": True})
+    made = assemble.make_agent(found, task.spec)
+    with contextlib.nullcontext() if has_priorities else conftest.refused("--agent.actor_errors=true", name):
+        assemble.make_replay(found, made, found.group("learner", learner.Config))

@@ -2,15 +2,20 @@
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import errors, networks, types
+from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import encoders
 from jaxrl_dist.numeric import distributions, values
 from jaxrl_dist.types import Array
+
+# By which shares of training may miss 1.
+_ROUNDING = 1e-6
 
 
 class Seen(NamedTuple):
@@ -248,6 +253,36 @@ def epsilon_schedule(
     del params, num_envs
     share = jnp.clip((progress - wait) / fraction, 0.0, 1.0)
     return jnp.broadcast_to(start + share * (end - start), env_index.shape).astype(jnp.float32)
+
+
+def scheduled(config: Any) -> Callable[..., Array]:
+    """Returns the schedule of ε of a config's `epsilon_start`, `epsilon_end`, `epsilon_fraction` and `epsilon_wait`.
+
+    Args:
+        config: settings of an agent.
+
+    Raises:
+        UsageError: ε would not have reached its end when training ends.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.agents import dqn
+        >>> from jaxrl_dist.agents.shared import action_values
+        >>> schedule = action_values.scheduled(dqn.Config(epsilon_end=0.1, epsilon_fraction=0.5, epsilon_wait=0.5))
+        >>> print(schedule((), jnp.arange(1), 1, 0.75))
+        [0.55]
+    """
+    wait, fraction = config.epsilon_wait, config.epsilon_fraction
+    # Those that a sweep varies are arrays.
+    if all(isinstance(share, float | int) for share in (wait, fraction)) and wait + fraction > 1 + _ROUNDING:
+        raise UsageError(
+            given("agent.epsilon_wait", wait),
+            f": ε falls for a share of {fraction:g} of training from there on, and would not have ended; valid: at "
+            f"most {1 - fraction:g}",
+        )
+    return functools.partial(
+        epsilon_schedule, start=config.epsilon_start, end=config.epsilon_end, fraction=fraction, wait=wait
+    )
 
 
 def epsilon_ladder(

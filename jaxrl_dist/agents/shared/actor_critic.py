@@ -60,7 +60,7 @@ class Batch(NamedTuple):
         carry: tree of [N, ...] of sequences, the memory before row 0; () of rows.
         sample: [N, ...], the actions as the policy drew them.
         log_prob: f32 [N], by the policy that acted; () where it was not stored.
-        value: f32 [N], predicted by that policy.
+        value: f32 [N], predicted by the parameters with which the update begins.
         advantage: f32 [N].
         target: f32 [N], of the value.
         taught: f32 [N], 1 where the row teaches.
@@ -201,7 +201,7 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
 
     Args:
         parts: parts of the agent.
-        params: parameters of the policy that acted.
+        params: parameters with which the update begins: those that acted, or newer ones if there is a lag.
         sequences: [T + 1, B].
 
     Returns:
