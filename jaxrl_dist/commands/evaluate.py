@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 def _replacing(arguments: Sequence[str]) -> dict[str, setting_fields.Field]:
     """Declares, as text, flags in place of the run's: of the environment's parameters, and of evaluation."""
     names = command_line.names(arguments)
-    found = {name: setting_fields.Field(name, "str", "", "") for name in names if name.startswith(resolve.EVALUATION)}
+    found = {name: setting_fields.Field(name, "str", "", "") for name in resolve.named_under(resolve.EVALUATION, names)}
     return found | resolve.declared_params(names)
 
 

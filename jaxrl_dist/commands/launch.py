@@ -7,6 +7,7 @@ import collections
 import contextlib
 import dataclasses
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -15,12 +16,15 @@ from collections.abc import Iterator, Sequence
 
 from jaxrl_dist import commands, errors
 from jaxrl_dist.envs.host import lifeline
+from jaxrl_dist.processes import service
 from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import stop
 
 _NAME = "launch"
 _LISTENS_AT, _VISIBLE = "127.0.0.1", "CUDA_VISIBLE_DEVICES"
+# Files of the GPUs that this machine or container has; CUDA counts them from 0.
+_DEVICES, _GPUS = pathlib.Path("/dev"), "nvidia[0-9]*"
 _LOOK_S = 0.1
 
 
@@ -92,7 +96,7 @@ def _start(index: int, count: int, flags: Sequence[str], address: str, line: int
             stdout=None if index == 0 else subprocess.DEVNULL,
             # Signals of the terminal reach this process, which passes them on, once.
             start_new_session=True,
-            env={**os.environ, **_accelerators(index, count)},
+            env={**service.environ(), **_accelerators(index, count)},
             pass_fds=(line,),
         )
     lifeline.tie(line, process.pid, signal.SIGTERM)
@@ -128,6 +132,7 @@ def _cores(index: int, count: int) -> Iterator[None]:
 
 
 def _accelerators(index: int, count: int) -> dict[str, str]:
-    """Returns the GPUs of a process, if the environment names enough for all."""
-    named = os.environ.get(_VISIBLE, "").split(",")
-    return {_VISIBLE: ",".join(named[index::count])} if len(named) >= count > 1 else {}
+    """Returns the GPUs of a process: of those that the environment names or the machine has, where all get one."""
+    named = os.environ.get(_VISIBLE)
+    gpus = [str(i) for i, _ in enumerate(_DEVICES.glob(_GPUS))] if named is None else named.split(",")
+    return {_VISIBLE: ",".join(gpus[index::count])} if len(gpus) >= count > 1 else {}

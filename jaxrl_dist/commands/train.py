@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxrl_dist import commands, processes
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import resume
 
@@ -49,6 +50,9 @@ def train(flags: Mapping[str, Any], in_processes: processes.Group = processes.Gr
     if not is_first:
         return stop.exit_code if run.reason == session.STOPPED else 0
     if run.reason == session.STOPPED:
+        if not run_folder.left(run.folder):
+            commands.say("stopped before the run began; nothing was saved")
+            return stop.exit_code
         commands.say(f"stopped and saved; the same command goes on from {run.summary['env_steps']:,} steps")
         return stop.exit_code
     return commands.say(summary.describe(run.folder, run.summary))

@@ -1,6 +1,5 @@
 """A policy for programs without this package: one step as StableHLO or ONNX, with normalisation and memory inside."""
 
-import importlib.metadata
 import pathlib
 from typing import Any
 
@@ -12,7 +11,7 @@ from jax.extend import core
 from jaxrl_dist import errors
 from jaxrl_dist.export import onnx_graph
 from jaxrl_dist.export import step as steps
-from jaxrl_dist.runs import files
+from jaxrl_dist.runs import files, software
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.training import policy as policies
 from jaxrl_dist.training import predicting, session
@@ -95,7 +94,7 @@ def describe(policy: policies.Policy, step: steps.Step, form: str) -> dict[str, 
         "system": settings["system"],
         "env": settings["env"],
         "env_steps": policy.env_steps,
-        "jaxrl_dist": importlib.metadata.version("jaxrl_dist"),
+        "jaxrl_dist": software.version(),
         "jax": jax.__version__,
         **({"opset": onnx_graph.OPSET} if form == "onnx" else {"platforms": list(PLATFORMS)}),
         "inputs": listed(step.inputs),

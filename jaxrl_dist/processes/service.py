@@ -43,10 +43,15 @@ def started(address: str, num_processes: int, heartbeat_s: float) -> Iterator[No
         _end(_services.pop())
 
 
+def environ() -> dict[str, str]:
+    """Returns the environment of a child that imports this package, also where it is not installed."""
+    roots = [str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))}
+
+
 def _start(address: str, num_processes: int, heartbeat_s: float) -> "subprocess.Popen[str]":
     # Without the current folder, a file of which could shadow a module; the package may lie in no other known folder.
     command = [sys.executable, "-P", "-m", str(__package__), address, str(num_processes), str(heartbeat_s)]
-    roots = [str(pathlib.Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     # In a session of its own, as a terminal sends Ctrl-C to all processes of one.
     service = subprocess.Popen(
         command,
@@ -55,7 +60,7 @@ def _start(address: str, num_processes: int, heartbeat_s: float) -> "subprocess.
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, roots))},
+        env=environ(),
     )
     assert service.stdout is not None
     said = service.stdout.readline().strip()

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 from jaxrl_dist import errors
 
 # Limits in bytes of a record, of settings or a summary, and of all records; a run writes far less.
-LONGEST_LINE, _LARGEST_OBJECT, _LARGEST_FILE = 1 << 24, 1 << 24, 1 << 30
+LONGEST_LINE, _LARGEST_OBJECT, LARGEST_FILE = 1 << 24, 1 << 24, 1 << 30
 # Limits of numbers: sums and products of many such numbers are finite, too; a run's measurements fit into a float32.
 _LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 2**63
 _SHOWN = 60
@@ -111,7 +111,7 @@ def opened(path: pathlib.Path, folder: pathlib.Path | None = None) -> BinaryIO:
         raise errors.UsageError(f"{path} cannot be read: {reason}") from None
 
 
-def read_bytes(path: pathlib.Path, most: int = _LARGEST_FILE) -> bytes:
+def read_bytes(path: pathlib.Path, most: int = LARGEST_FILE) -> bytes:
     """Reads a plain file of a folder, as `opened`, of at most so many bytes.
 
     Raises:
@@ -158,11 +158,15 @@ def parsed(text: bytes) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def lines(path: pathlib.Path) -> Iterator[bytes]:
+def lines(path: pathlib.Path, most: int | None = None) -> Iterator[bytes]:
     """Yields the lines of a file with their ends; a line that is far too long comes in pieces without an end.
 
+    Args:
+        path: of the file.
+        most: its largest size in bytes; None takes any, as of a run of one's own.
+
     Raises:
-        UsageError: it is no plain file, or far larger than a run's own.
+        UsageError: it is no plain file, or larger.
     """
     try:
         file = opened(path)
@@ -170,7 +174,7 @@ def lines(path: pathlib.Path) -> Iterator[bytes]:
         return
     with file:
         size = os.fstat(file.fileno()).st_size
-        if size > _LARGEST_FILE:
-            raise errors.UsageError(f"{path} is not what a run writes: it has {size:,} bytes, over {_LARGEST_FILE:,}")
+        if most is not None and size > most:
+            raise errors.UsageError(f"{path} has {size:,} bytes; at most {most:,} are read")
         while line := file.readline(LONGEST_LINE):
             yield line

@@ -23,7 +23,7 @@ _FAMILY = files.Kind("text or null", lambda x: isinstance(x, str | None))
 def of(settings: Resolved) -> pathlib.Path:
     """Returns the folder of a run: `--out`, or one named after system, environment and seed under `runs`."""
     task = f"{settings['system']}-{settings['env']}".replace(":", "-").replace("/", "-")
-    return pathlib.Path(settings["out"] or f"runs/{task}-seed{settings['seed']}")
+    return pathlib.Path(settings["out"] or f"runs/{task}-seed{settings['seed']}").expanduser()
 
 
 def left(folder: pathlib.Path) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TextIO
 
 from jaxrl_dist.runs import display as displays
 from jaxrl_dist.runs import metrics, software, trackers
-from jaxrl_dist.settings import setting
+from jaxrl_dist.settings import fields, setting
 
 _EVENTS = "events.out.tfevents."
 
@@ -30,7 +30,11 @@ class Config:
     """Settings of a run's records and display."""
 
     interval_steps: int = setting(
-        0, "Environment steps between two log lines; 0 is a hundredth of the run.", low=0, tag="tunable"
+        0,
+        "Environment steps between two log lines; 0 is a hundredth of the run.",
+        low=0,
+        high=fields.MANY,
+        tag="tunable",
     )
     tensorboard: bool = setting(True, "Write TensorBoard events into the run folder.", tag="tunable")
     progress: bool = setting(True, "Show the progress of the run in the terminal.", tag="tunable")

@@ -105,24 +105,30 @@ def truncate_after(folder: str | os.PathLike[str], env_steps: int, evaluated: in
             os.truncate(path, end)
 
 
-def read(folder: str | os.PathLike[str], members: int = 0, warn: Callable[[str], object] | None = None) -> list[Record]:
+def read(
+    folder: str | os.PathLike[str],
+    members: int = 0,
+    warn: Callable[[str], object] | None = None,
+    most: int | None = None,
+) -> list[Record]:
     """Reads the records of a run, also of one that is being written: a last line that is not whole is left out.
 
     Args:
         folder: run folder.
         members: number of returns of an evaluation; 0 takes any.
         warn: called with one line if lines were left out that are no records; a warning by default.
+        most: largest size of the file in bytes; None takes any, as of a run of one's own.
 
     Returns:
         The records in order, with NaN for null in the file; empty if the run has recorded nothing yet.
 
     Raises:
-        UsageError: the file holds no records.
+        UsageError: the file holds no records, or is larger.
     """
     path = pathlib.Path(folder) / FILE_NAME
     found: list[Record] = []
     broken = list[str]()
-    for number, (_, record) in enumerate(_lines(path, members)):
+    for number, (_, record) in enumerate(_lines(path, members, most)):
         if isinstance(record, str):
             broken.append(f"line {number + 1}: {record}")
         else:
@@ -178,10 +184,10 @@ def _restored(value: Any) -> Any:
     return math.nan if value is None else value
 
 
-def _lines(path: pathlib.Path, members: int = 0) -> Iterator[tuple[int, Record | str]]:
+def _lines(path: pathlib.Path, members: int = 0, most: int | None = None) -> Iterator[tuple[int, Record | str]]:
     """Yields for each line the position of its end, and its record or its fault; leaves out an unfinished last line."""
     position, broken = 0, 0
-    for line in files.lines(path):
+    for line in files.lines(path, most):
         position += len(line)
         if not line.endswith(b"\n") and len(line) < files.LONGEST_LINE:
             return

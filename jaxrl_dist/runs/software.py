@@ -35,14 +35,22 @@ _SESSIONS = files.list_of(
 )
 
 
+def version() -> str:
+    """Returns the version of this package, "from a checkout" where it is not installed."""
+    try:
+        return importlib.metadata.version(_DISTRIBUTIONS[0])
+    except importlib.metadata.PackageNotFoundError:
+        return "from a checkout"
+
+
 def versions() -> list[str]:
     """Lists the versions that a result depends on, such as "jax 0.10.2"."""
-    lines = [f"python {platform.python_version()}"]
-    for name in _DISTRIBUTIONS:
+    lines = [f"python {platform.python_version()}", f"{_DISTRIBUTIONS[0]} {version()}"]
+    for name in _DISTRIBUTIONS[1:]:
         try:
             lines.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            lines.append(f"{name} {'from a checkout' if name == _DISTRIBUTIONS[0] else 'not installed'}")
+            lines.append(f"{name} not installed")
     return lines
 
 

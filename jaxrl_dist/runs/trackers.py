@@ -21,7 +21,8 @@ from jaxrl_dist.runs import files, folder, metrics, software
 _LONGEST_QUEUE = 1000
 _CLOSE_TIMEOUT_S = 30.0
 # MLflow takes at most so many settings in one call, and texts of so many characters.
-_MLFLOW_BATCH, _MLFLOW_LONGEST = 100, 500
+# Limits of one of its calls: settings, characters of one of their values, and numbers.
+_MLFLOW_BATCH, _MLFLOW_LONGEST, _MLFLOW_MOST_NUMBERS = 100, 500, 1_000
 
 
 class Session(NamedTuple):
@@ -175,7 +176,8 @@ def _mlflow(session: Session, known_id: str | None) -> _Connection:
     def send(record: metrics.Record) -> None:
         now_ms, step = time.time_ns() // 10**6, record["env_steps"]
         numbers = [entities.Metric(name, value, now_ms, step) for name, value in metrics.scalars(record)]
-        client.log_batch(run_id, metrics=numbers)
+        for start in range(0, len(numbers), _MLFLOW_MOST_NUMBERS):
+            client.log_batch(run_id, metrics=numbers[start : start + _MLFLOW_MOST_NUMBERS])
 
     return _Connection(run_id, send, lambda: client.set_terminated(run_id))
 

@@ -111,7 +111,7 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     except ValueError as error:
         raise errors.UsageError(f"{folder / 'config.json'} is not what a run writes; settings: {error}") from None
     told: list[str] = []
-    records, summary = metrics.read(folder, members, told.append), read_summary(folder)
+    records, summary = metrics.read(folder, members, told.append, files.LARGEST_FILE), read_summary(folder)
     for line in told:
         warnings.warn(line, RuntimeWarning, stacklevel=2)
     return View(
@@ -267,6 +267,6 @@ def _troubles(folder: pathlib.Path, records: Sequence[metrics.Record], summary: 
 
 def _complaints(path: pathlib.Path) -> Iterator[str]:
     """Yields the trainer's own warnings and errors in its log."""
-    for line in files.lines(path):
+    for line in files.lines(path, files.LARGEST_FILE):
         if line.startswith(_COMPLAINT.encode()):
             yield line.decode(errors="replace").strip().removeprefix(_COMPLAINT)

@@ -1,5 +1,6 @@
 """Reads command lines in one grammar: absl's flags, made from the fields of dataclasses, and other arguments."""
 
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,12 @@ class _Parser(absl_flags.ArgumentParser):
         self.field = field
 
     def parse(self, argument: Any) -> Any:
-        """Returns the value of a flag's text; absl itself collects the texts of a flag that may repeat."""
+        """Returns the value of a flag's text; absl itself collects the texts of a flag that may repeat.
+
+        Shells leave the ~ of --out=~/runs as it is.
+        """
+        if self.field.kind == "str" and isinstance(argument, str) and argument.startswith("~/"):
+            argument = os.path.expanduser(argument)
         return argument if self.field.repeats else fields.parse(self.field, argument)
 
 

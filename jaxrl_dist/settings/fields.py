@@ -14,6 +14,10 @@ from typing import Any, Literal, NamedTuple
 from jaxrl_dist import errors
 
 CUSTOM, OPTAX = "module:Class", "optax:NAME"
+# Largest whole number of a setting that names no other: programs count in 32 bits.
+LARGEST = 2**31 - 1
+# Upper bound of settings that no program counts, such as steps: what a flag may say in 18 digits.
+MANY = 10**18 - 1
 # Source of a value that was not published.
 OURS = "this project"
 # Choices that stand for many values, with the form of these.
@@ -42,7 +46,7 @@ class Field(NamedTuple):
         help: one sentence.
         source: of the default; "" where it was not published.
         low: smallest valid value, None where there is none; so are the next three.
-        high: largest valid value.
+        high: largest valid value; without one, whole numbers are at most `LARGEST`.
         above: exclusive lower bound.
         below: exclusive upper bound.
         choices: valid values, None where they are not listed.
@@ -114,7 +118,7 @@ def setting(
         help: one sentence for `--help`.
         source: publication of the default; empty for a default of this project.
         low: smallest valid value, inclusive.
-        high: largest valid value, inclusive.
+        high: largest valid value, inclusive; without one, whole numbers are at most `LARGEST`.
         above: exclusive lower bound.
         below: exclusive upper bound.
         choices: valid values, if they are few; "module:Class" among them admits any class of the user, "optax:NAME"
@@ -213,6 +217,8 @@ def parse(field: Field, value: Any) -> Any:
         wrong = [item for item in items if not _is_valid(field, item)]
     except (ValueError, TypeError, ArithmeticError):
         wrong = [value]
+    if wrong and isinstance(wrong[0], int) and field.high is None and wrong[0] > LARGEST:
+        raise ValueError(f"expected {_KINDS['int']} <= {LARGEST}")
     if wrong:
         hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))
         raise ValueError(f"expected {valid_values(field)}{hint}")
@@ -300,6 +306,8 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {"int": _whole, "float": _real, "boo
 def _is_valid(field: Field, item: Any) -> bool:
     """Says whether one value is in the range and among the choices; infinity is valid where it is the default."""
     if isinstance(item, float) and math.isinf(item) and item != field.default:
+        return False
+    if field.kind == "int" and field.high is None and item > LARGEST:
         return False
     if field.choices is not None and item not in field.choices:
         return any(one in field.choices and form.fullmatch(str(item)) for one, form in _OPEN.items())

@@ -128,7 +128,12 @@ def env_params(values: Mapping[str, Any]) -> dict[str, str]:
 def declared_params(names: Iterable[str]) -> dict[str, setting_fields.Field]:
     """Declares, as text, the environment's own parameters among the flags that a command line names."""
     about = "Value of a parameter of the environment."
-    return {name: setting_fields.Field(name, "str", "", about) for name in names if name.startswith(PARAMS)}
+    return {name: setting_fields.Field(name, "str", "", about) for name in named_under(PARAMS, names)}
+
+
+def named_under(prefix: str, names: Iterable[str]) -> list[str]:
+    """Returns the names that a prefix and an identifier make up; text with a space is no flag."""
+    return [name for name in names if name.startswith(prefix) and name.removeprefix(prefix).isidentifier()]
 
 
 def layered(

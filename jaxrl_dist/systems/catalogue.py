@@ -61,7 +61,11 @@ class RunConfig:
         tag="tunable",
     )
     steps: int = setting(
-        1_000_000, "Environment steps per seed; a larger number extends a finished run.", low=1, tag="tunable"
+        1_000_000,
+        "Environment steps per seed; a larger number extends a finished run.",
+        low=1,
+        high=fields.MANY,
+        tag="tunable",
     )
     seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
     num_seeds: int = setting(1, "Independent runs in one program.", low=1, high=1_000_000)
@@ -96,7 +100,11 @@ class EvaluationConfig:
 
     episodes: int = setting(32, "Whole episodes per evaluation and seed, one environment each.", low=1, tag="tunable")
     interval_steps: int = setting(
-        0, "Environment steps between evaluations; 0 is a twentieth of the run.", low=0, tag="tunable"
+        0,
+        "Environment steps between evaluations; 0 is a twentieth of the run.",
+        low=0,
+        high=fields.MANY,
+        tag="tunable",
     )
     max_steps: int = setting(
         27_000,

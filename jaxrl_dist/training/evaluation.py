@@ -263,18 +263,20 @@ def _play_episodes(
     """Plays one whole episode in each environment; returns f64 [episodes], None at a stop."""
     timestep = environment.reset()
     returns, done = np.zeros(environment.num_envs), np.zeros(environment.num_envs, bool)
-    for t in range(limit):
+    played, t = np.zeros(environment.num_envs, int), 0
+    while not (done | (played >= limit)).all():
+        if t and stopped():
+            return None
         action, carry = act(carry, timestep._replace(info=()), t=np.int32(t))
-        timestep = environment.step(np.asarray(action))
+        timestep, t = environment.step(np.asarray(action)), t + 1
         info = timestep.info
         ended, so_far, length = envs.outcomes(
             environment.spec.num_agents, timestep.step_type, info.episode_return, info.episode_length
         )
-        returns = np.where(done, returns, so_far)
-        # An episode that a fault has cut short has length 0; the next one counts instead.
-        done = done | (ended & (length > 0))
-        if done.all():
-            break
-        if stopped():
-            return None
+        counts = ~done & (played < limit)
+        returns = np.where(counts, so_far, returns)
+        # An episode that a fault has cut short has length 0; the next one counts instead, as a whole.
+        is_first = (timestep.step_type == types.FIRST).reshape(environment.num_envs, -1).all(-1)
+        played = np.where(counts, np.where(is_first | (ended & (length == 0)), 0, played + 1), played)
+        done = done | (counts & ended & (length > 0))
     return returns

@@ -1,5 +1,6 @@
 """Repeats an asynchronous run by its event log, and takes it back to an earlier version."""
 
+import contextlib
 import os
 import pathlib
 import warnings
@@ -39,10 +40,10 @@ def replay_schedule(run: str | os.PathLike[str], trust: Collection[str] = ()) ->
         raise errors.UsageError(f"{run}: environments of {parts.settings['env']} cannot be repeated")
     state, meta = _newest(folder, parts, keys)
     log = _log_of(folder, layout.events.count(state))
-    with session.matmul_precision(parts.settings):
+    # Also after an error: threads must not run in JAX where Python ends.
+    with contextlib.closing(layout), session.matmul_precision(parts.settings):
         layout.events.follow([])
         repeated = _repeat(parts, layout.events, keys, log, records.from_meta(meta).sessions)
-    layout.close()
     digests = [checkpoint.params_sha256(jax.tree.map(np.asarray, tree)) for tree in (state.learner.params, repeated)]
     return {"events": len(log), "run": digests[0], "repeated": digests[1], "match": digests[0] == digests[1]}
 
@@ -74,8 +75,7 @@ def roll_back(run: str | os.PathLike[str], updates: int, trust: Collection[str] 
     events.append(folder, events.encode(events.ROLLBACK, place, []))
     events.sync(folder)
     state, steps = state._replace(events=np.asarray(before.events) + 1), records.env_steps(parts, meta["iteration"])
-    _, latest_meta = resume.load_params(folder, "latest", layout.template(keys).learner.params)
-    checkpoint.save(folder / "checkpoints", "latest", state.learner.params, latest_meta)
+    checkpoint.save(folder / "checkpoints", "latest", state.learner.params, {"env_steps": steps})
     checkpoint.save(folder / "checkpoints", steps, resume.snapshot(parts, state), meta)
     return {"run": str(run), "env_steps": steps, "updates_before": _updates(before.learner), "updates": updates}
 

@@ -16,6 +16,7 @@ from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.runs import checkpoint, files
 from jaxrl_dist.settings import sweep
+from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.training import assemble, records, resume
 
 # Of the meta of a failure that is kept.
@@ -74,8 +75,8 @@ def stop_at_failure(
     failure = parts.layout.diagnosis.kept() or _search(parts, folder, keys, progress, count)
     if failure is None:
         raise NonFiniteError(
-            f"not finite between iterations {first} and {first + count}, but finite when these run again: suspect the "
-            f"hardware; the same command goes on from the last checkpoint in {folder}"
+            f"not finite between iterations {first} and {first + count}, but finite when these run again: "
+            f"{_why_not_again(parts.settings)}; the same command goes on from the last checkpoint in {folder}"
         )
     source = _describe(parts, failure)
     meta = {
@@ -132,6 +133,15 @@ def _state_at(parts: assemble.Assembly, folder: pathlib.Path, keys: jax.Array, t
     found = resume.restore_latest(parts, folder / "checkpoints", keys, parts.layout.template(keys), warnings.warn)
     state, start = (found[0], found[1]["iteration"]) if found else (resume.initial_state(parts, keys), 0)
     return parts.layout.run(state, start, iteration - start, total)[0]
+
+
+def _why_not_again(settings: Resolved) -> str:
+    """Says why iterations that went wrong may be finite when they run again."""
+    if settings.row.replay.keeps_rows and not settings["checkpoint.replay"]:
+        return "they began with an empty replay, --checkpoint.replay=true repeats them exactly"
+    if settings.settings.get("layout.schedule") == "free":
+        return "gradients came in another order, --layout.schedule=round_robin repeats them exactly"
+    return "suspect the hardware"
 
 
 def _describe(parts: assemble.Assembly, failure: parallel.Failure) -> str:

@@ -19,14 +19,16 @@ _SUMS = files.Kind("an object of lists", lambda x: isinstance(x, dict) and all(i
 _PENDING = {"sums": _SUMS, "seconds": files.AMOUNT, "iterations": _ITERATIONS}
 # Of a `Progress` in the meta of a checkpoint.
 META: Mapping[str, files.Kind] = {
-    **dict.fromkeys(("iteration", "total"), _ITERATIONS),
+    "iteration": _ITERATIONS,
+    # Runs that are to go on until somebody stops them have more iterations ahead than they can count.
+    "total": files.COUNT,
     "evaluated": files.Kind("a whole number from -1", lambda x: x == -1 or _ITERATIONS.holds(x)),
     **dict.fromkeys(("wall_s", "running_s", "train_s", "compile_s"), files.AMOUNT),
     **dict.fromkeys(("valid_steps", "learner_steps"), files.COUNT),
     **dict.fromkeys(("best_return", "seconds_to_best", "last_return"), files.NUMBER),
     "sessions": files.Kind(
         "pairs of whole numbers, the first from 0",
-        lambda x: files.list_of(files.list_of(_ITERATIONS, 2)).holds(x) and [pair[0] for pair in x[:1]] == [0],
+        lambda x: files.list_of(files.list_of(files.COUNT, 2)).holds(x) and [pair[0] for pair in x[:1]] == [0],
     ),
     "layout_sums": _SUMS,
     "pending": files.Kind(

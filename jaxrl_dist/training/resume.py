@@ -21,7 +21,7 @@ from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs.checkpoint import Path
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.settings.resolve import Resolved
-from jaxrl_dist.systems import catalogue
+from jaxrl_dist.systems import catalogue, fitting
 from jaxrl_dist.training import assemble, records
 
 # A network's file system may show a new file only after some seconds.
@@ -89,7 +89,7 @@ def _check_same_run(settings: Resolved, folder: pathlib.Path, meta: Mapping[str,
             "train into another ",
             errors.given("out"),
         )
-    found = settings.difference(meta["config"])
+    found = fitting.fit_as_in(settings, meta["config"]).difference(meta["config"])
     _check_same(folder.parent, found._replace(identity=tuple(x for x in found.identity if x.name not in PLACES)))
     checkpoint.check_meta(folder, meta, records.META)
     wrote = meta.get("num_processes", 1)

@@ -22,6 +22,7 @@ from jaxrl_dist import errors
 from jaxrl_dist.analysis import curves, plots, published, study_table
 from jaxrl_dist.analysis.report import studies
 from jaxrl_dist.envs.host import lifeline
+from jaxrl_dist.processes import service
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
@@ -277,6 +278,7 @@ def _train(cell: Cell, train_command: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            env=service.environ(),
             pass_fds=(line,),
         )
         try:

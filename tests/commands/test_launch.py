@@ -14,6 +14,7 @@ from fakes import lives
 
 from jaxrl_dist import commands
 from jaxrl_dist.commands import launch
+from jaxrl_dist.processes import service
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Launches two processes that sleep, and note their numbers; makes a file once both are watched.
@@ -77,3 +78,33 @@ def test_processes_end_with_a_launcher_that_is_killed(tmp_path: pathlib.Path) ->
     while time.monotonic() < until_s and any(map(lives.is_alive, started)):
         time.sleep(0.05)
     assert [lives.is_alive(number) for number in started] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("named", "files", "expected"),
+    [
+        (None, 4, ["0,2", "1,3"]),
+        (None, 1, [None, None]),
+        (None, 0, [None, None]),
+        ("5,6,7", 4, ["5,7", "6"]),
+        ("", 4, [None, None]),
+    ],
+)
+def test_processes_share_the_gpus_that_are_named_or_there(
+    named: str | None, files: int, expected: list[str | None], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{i}" for i in range(files))):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(launch, "_DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert [launch._accelerators(index, 2).get("CUDA_VISIBLE_DEVICES") for index in range(2)] == expected
+
+
+def test_a_child_finds_the_package_where_it_is_not_installed(tmp_path: pathlib.Path) -> None:
+    # Without the folder of installed packages, from elsewhere: only what the environment names.
+    command = [sys.executable, "-S", "-c", "import jaxrl_dist.errors; print(jaxrl_dist.errors.__file__)"]
+    for environ, code in ((service.environ(), 0), ({**service.environ(), "PYTHONPATH": ""}, 1)):
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == code

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
+from jaxrl_dist import errors
 from jaxrl_dist.runs import metrics
 
 PLAIN = strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats(-1e100, 1e100)
@@ -98,6 +99,14 @@ def test_a_resume_cuts_an_evaluation_that_it_makes_again(tmp_path: pathlib.Path)
     assert metrics.read(tmp_path) == records[:3]
     metrics.truncate_after(tmp_path, 10, -5)
     assert metrics.read(tmp_path) == records[:1]
+
+
+def test_records_of_any_size_are_a_run_s_own_and_a_stranger_s_up_to_a_limit(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, train(10), train(20))
+    size = (tmp_path / "metrics.jsonl").stat().st_size
+    assert len(metrics.read(tmp_path)) == len(metrics.read(tmp_path, most=size)) == 2
+    with pytest.raises(errors.UsageError, match=f"has {size:,} bytes"):
+        metrics.read(tmp_path, most=size - 1)
 
 
 def test_importing_is_light() -> None:

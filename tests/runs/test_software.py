@@ -1,5 +1,6 @@
 """Commit and versions: read, and recorded once for each session that ran with others."""
 
+import importlib.metadata
 import pathlib
 import re
 import shutil
@@ -61,3 +62,13 @@ def test_a_commit_is_of_the_package_s_own_repository(tmp_path: pathlib.Path, mon
     assert software.commit() == git("rev-parse", "HEAD")
     (package / "__init__.py").write_text("changed = True\n")
     assert software.commit() == git("rev-parse", "HEAD") + "-dirty"
+
+
+def test_a_checkout_that_is_not_installed_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    assert software.version() == importlib.metadata.version("jaxrl_dist")
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert software.version() == "from a checkout"
+    assert software.versions()[1:3] == ["jaxrl_dist from a checkout", "jax not installed"]

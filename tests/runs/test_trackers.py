@@ -66,6 +66,8 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
             return types.SimpleNamespace(info=types.SimpleNamespace(run_id="run 7"))
 
         def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
+            # As the service: https://mlflow.org/docs/latest/rest-api.html (log-batch).
+            assert len(metrics) <= 1_000 and len(params) <= 100
             calls.append(("batch", (run_id, *[item[:2] + item[3:] for item in metrics], *params)))
 
         def update_run(self, run_id: str, status: str) -> None:
@@ -114,6 +116,15 @@ def test_mlflow_gets_numbers_settings_and_an_end_and_is_resumed(tmp_path: pathli
     write(tmp_path, 10, 20, mlflow="shop")
     numbers = ("batch", ("run 7", ("train/loss", 10.0, 20), ("train/per_seed/0", 1.0, 20)))
     assert mlflow == [("RUNNING", "run 7"), numbers, ("finish", "run 7")]
+
+
+def test_mlflow_gets_as_many_numbers_at_once_as_it_takes(tmp_path: pathlib.Path, mlflow: list[Call]) -> None:
+    settings = loggers.Config(tensorboard=False, progress=False, mlflow="shop")
+    with loggers.Logger(tmp_path, settings, title="it", settings={}, display=False) as logger:
+        logger.log({"kind": "train", "env_steps": 10, "per_seed": [1.0] * 1_500})
+    sent = [values[1:] for name, values in mlflow if name == "batch"]
+    assert [len(numbers) for numbers in sent if numbers] == [1_000, 500]
+    assert {name for numbers in sent for name, *_ in numbers} == {f"train/per_seed/{i}" for i in range(1_500)}
 
 
 def test_a_run_that_begins_anew_in_its_folder_is_another_run_of_each_tracker(

@@ -1,10 +1,15 @@
 """Wrong arguments of every command: one line on standard error and exit code 2, from the script itself."""
 
+import pathlib
 import subprocess
 import sys
+from typing import Any
 
 import conftest
 import pytest
+
+from jaxrl_dist.runs import folder as run_folder
+from jaxrl_dist.systems import catalogue, training_flags
 
 
 @pytest.mark.parametrize(
@@ -17,6 +22,9 @@ import pytest
         ("rollback", ["here", "few"]),
         ("replay_schedule", ["here"]),
         ("study", ["--out=a", "--sampler=optna"]),
+        # Quoted, with a space in the place of "=".
+        ("train", ["--env=toy:walk", "--env.params.length 5"]),
+        ("evaluate", ["--run=a", "--agent.evaluation_action sample"]),
     ],
 )
 def test_other_scripts_answer_in_one_line_too(script: str, arguments: list[str]) -> None:
@@ -24,3 +32,29 @@ def test_other_scripts_answer_in_one_line_too(script: str, arguments: list[str])
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"{script}.py: ") and done.stderr.count("\n") == 1
+
+
+def test_a_home_folder_is_found_behind_a_flag(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = training_flags.parse(("--env=toy:walk", "--out=~/runs/a", "--init_from=")).settings
+    assert settings is not None
+    assert settings["out"] == f"{tmp_path}/runs/a"
+    asked = catalogue.resolved({"system": "ppo", "out": "~/runs/a"})
+    assert run_folder.of(asked) == tmp_path / "runs" / "a"
+
+
+@pytest.mark.parametrize("name", ["learner.target_period", "evaluation.episodes", "replay.capacity", "agent.n_step"])
+def test_programs_count_in_32_bits(name: str) -> None:
+    def found(value: str) -> Any:
+        return catalogue.resolved({"system": "dqn", name: value})[name]
+
+    assert found("2147483647") == 2**31 - 1
+    with conftest.refused(name, "2147483647"):
+        found("2147483648")
+
+
+@pytest.mark.parametrize("name", ["steps", "evaluation.interval_steps", "log.interval_steps"])
+def test_steps_may_be_more_than_a_program_counts(name: str) -> None:
+    assert catalogue.resolved({"system": "dqn", name: "1e15"})[name] == 10**15
+    with conftest.refused(name, "1e+18"):
+        catalogue.resolved({"system": "dqn", name: 10**18})

@@ -186,3 +186,39 @@ def test_nothing_outside_of_the_folder_is_written_through_a_link(run: pathlib.Pa
     (run / events.FILE_NAME).unlink()
     (run / events.FILE_NAME).symlink_to(tmp_path / "nowhere")
     assert events.FILE_NAME in refused(lambda: events.truncate(run, 1))
+
+
+def test_a_repetition_that_fails_closes_its_layout(run: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, assemble_run = list[str](), policy.assemble_run
+
+    def assembled(*arguments: Any, **more: Any) -> assemble.Assembly:
+        parts = assemble_run(*arguments, **more)
+        monkeypatch.setattr(parts.layout, "close", lambda: calls.append("close"))
+        return parts
+
+    def fail(*arguments: Any) -> None:
+        calls.append("fail")
+        raise FloatingPointError
+
+    monkeypatch.setattr(policy, "assemble_run", assembled)
+    monkeypatch.setattr(event_replay, "_log_of", lambda folder, count: [])
+    monkeypatch.setattr(event_replay, "_repeat", fail)
+    with pytest.raises(FloatingPointError):
+        event_replay.replay_schedule(run)
+    assert calls[-2:] == ["fail", "close"]
+
+
+def test_a_run_may_have_more_iterations_ahead_than_a_program_counts(run: pathlib.Path) -> None:
+    state = run / "checkpoints" / f"step_{STEP:012}"
+    change(state, lambda meta: {**meta, "total": 25 * 10**12, "sessions": [[0, 25 * 10**12]]})
+    checkpoint.check_meta(state, checkpoint.read_meta(state), records.META)
+
+
+def test_a_rollback_needs_no_latest_parameters_and_writes_those_of_its_version(run: pathlib.Path) -> None:
+    checkpoints, newest = run / "checkpoints", policy.load(run).params
+    shutil.rmtree(checkpoints / "latest")
+    (run / events.FILE_NAME).write_bytes(events.encode(0, 0, []) * EVENTS)
+    done = event_replay.roll_back(run, 0)
+    assert done["updates"] == 0 and len(events.read(run)) == EVENTS + 1
+    assert checkpoint.read_meta(checkpoints / "latest") == {"env_steps": done["env_steps"]}
+    jax.tree.map(np.testing.assert_array_equal, policy.load(run).params, newest)

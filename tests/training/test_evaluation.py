@@ -97,6 +97,28 @@ def test_environments_that_hang_are_a_fault_in_any_number_of_processes(
     assert [walk.total_steps for walk in made] == [3]
 
 
+def test_an_episode_that_a_fault_cut_short_is_played_again_as_a_whole() -> None:
+    class LostOnce(host.Walk):
+        def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
+            row, ids = super().raw_recv()
+            if self.total_steps == host.LENGTH - 2:
+                # Its episode is cut short; the next step is its first again.
+                row.is_first[0] = row.is_last[0] = True
+                self._step[0] = host.LENGTH
+            return row, ids
+
+    made: list[host.Walk] = []
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        made.append(LostOnce(seeds, timeout_s, lambda walk: None))
+        return made[-1]
+
+    returns = evaluated(envs.HostTask(host.spec(), "", make))
+    np.testing.assert_array_equal(returns, np.full((1, EPISODES), host.LENGTH))
+    # Five steps, the reset, and seven more.
+    assert [walk.total_steps for walk in made] == [2 * host.LENGTH - 1]
+
+
 def test_an_interrupt_ends_the_thread_that_evaluates() -> None:
     playing, made = threading.Event(), list[host.Walk]()
 

@@ -19,7 +19,7 @@ from jaxrl_dist import commands, errors
 from jaxrl_dist.commands import train as train_command
 from jaxrl_dist.runs import checkpoint, metrics
 from jaxrl_dist.runs import folder as run_folder
-from jaxrl_dist.training import assemble, resume, runner
+from jaxrl_dist.training import assemble, resume, runner, session
 
 RUN = {"log.interval_steps": 256, "evaluation.interval_steps": 256, "evaluation.episodes": 2}
 
@@ -231,6 +231,32 @@ def test_a_folder_that_went_away_is_one_line_and_exit_code_one(
     flags = [f"--{name}={value}" for name, value in small.items()]
     assert commands.run(train_command.main, "train", flags) == 1
     assert capsys.readouterr().err.count("\n") == 1 and not folder.exists()
+
+
+def test_a_run_that_was_stopped_before_it_began_is_not_called_saved(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def drive(*args: Any, **more: Any) -> runner.Run:
+        return runner.Run(tmp_path, {"env_steps": 0}, session.STOPPED)
+
+    monkeypatch.setattr(runner, "drive", drive)
+    monkeypatch.setattr(runner, "prepare", lambda: None)
+    monkeypatch.setattr(runner, "keep_programs", lambda: None)
+    commands.run(train_command.main, "train", ["--env=toy:walk", f"--out={tmp_path}"])
+    assert "nothing was saved" in capsys.readouterr().out
+    (tmp_path / "checkpoints" / "step_000000000008").mkdir(parents=True)
+    commands.run(train_command.main, "train", ["--env=toy:walk", f"--out={tmp_path}"])
+    assert "stopped and saved" in capsys.readouterr().out
+
+
+def test_a_run_whose_epsilon_waits_for_rows_can_be_made_longer_and_shorter(train: conftest.Train) -> None:
+    more = {"agent.epsilon_fraction": 0.01, "replay.min_size": 64}
+    waits = []
+    for steps in (128, 256, 192):
+        run = train("dqn", steps=steps, **more)
+        waits.append(run_folder.config(run.folder)["settings"]["agent.epsilon_wait"]["value"])
+    # The last asks for fewer steps than the run has, and changes nothing.
+    assert waits == [64 / 128, 64 / 256, 64 / 256] and run.summary["env_steps"] == 256
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,20 @@ def test_what_is_finite_when_run_again_blames_the_hardware(
         train()
 
 
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ({"system": "dqn", "checkpoint.replay": False}, "--checkpoint.replay=true"),
+        ({"layout": "async_gradient", "layout.schedule": "free"}, "--layout.schedule=round_robin"),
+        ({"layout": "async_gradient", "layout.schedule": "round_robin"}, "hardware"),
+        ({"checkpoint.replay": False}, "hardware"),
+    ],
+)
+def test_iterations_that_cannot_run_again_exactly_do_not_blame_the_hardware(given: dict[str, Any], flag: str) -> None:
+    settings = jaxrl_dist.make(given.pop("system", "ppo"), CARTPOLE, settings=given).settings
+    assert flag in guard._why_not_again(settings)
+
+
 def assert_all_checkpoints_are_finite(folder: pathlib.Path) -> None:
     """Checks every checkpoint of a run that failed, the one of its failure too."""
     paths = [path.parent for path in folder.rglob("manifest.json")]
