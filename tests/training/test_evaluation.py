@@ -97,11 +97,12 @@ def test_environments_that_hang_are_a_fault_in_any_number_of_processes(
     assert [walk.total_steps for walk in made] == [3]
 
 
-def test_an_episode_that_a_fault_cut_short_is_played_again_as_a_whole() -> None:
+@pytest.mark.parametrize(("cut", "limit"), [(host.LENGTH - 2, host.LENGTH), (host.LENGTH, host.LENGTH), (2, 4)])
+def test_an_episode_that_a_fault_cut_short_is_played_again_as_a_whole(cut: int, limit: int) -> None:
     class LostOnce(host.Walk):
         def raw_recv(self) -> tuple[envs.RawStep, np.ndarray]:
             row, ids = super().raw_recv()
-            if self.total_steps == host.LENGTH - 2:
+            if self.total_steps == cut:
                 # Its episode is cut short; the next step is its first again.
                 row.is_first[0] = row.is_last[0] = True
                 self._step[0] = host.LENGTH
@@ -113,10 +114,10 @@ def test_an_episode_that_a_fault_cut_short_is_played_again_as_a_whole() -> None:
         made.append(LostOnce(seeds, timeout_s, lambda walk: None))
         return made[-1]
 
-    returns = evaluated(envs.HostTask(host.spec(), "", make))
-    np.testing.assert_array_equal(returns, np.full((1, EPISODES), host.LENGTH))
-    # Five steps, the reset, and seven more.
-    assert [walk.total_steps for walk in made] == [2 * host.LENGTH - 1]
+    returns = evaluated(envs.HostTask(host.spec(), "", make), limit=limit)
+    np.testing.assert_array_equal(returns, np.full((1, EPISODES), limit))
+    # The steps before the fault, the reset, and a whole episode.
+    assert [walk.total_steps for walk in made] == [cut + 1 + limit]
 
 
 def test_an_interrupt_ends_the_thread_that_evaluates() -> None:
