@@ -69,7 +69,7 @@ R2D2 = {
     "network.orthogonal": Cited(False, f"{OURS} (as the DQN family)"),
     "replay.capacity": Cited(4_096_000, f"{_R2D2} (4M observations), a multiple of 256 × 40"),
     "replay.min_size": Cited(50_000, f"{_APE_X} (R2D2 gives none)"),
-    "replay.samples_per_insert": Cited(0.8, "Kapturowski et al. 2019, section 2.3 (each replayed 0.8 times)"),
+    "replay.samples_per_insert": Cited(0.8, "rlpyt, configs of R2D1 (Kapturowski et al. 2019: about 0.8)"),
     # The published losses are summed over the 80 taught rows of a sequence, ours is a mean over them.
     "learner.epsilon": Cited(1.25e-5, f"{_SEED_R2D2}: 1e-3 for sums, here for means of 80 rows"),
     "learner.max_grad_norm": Cited(0.5, f"{_SEED_R2D2}: 40 for sums, here for means of 80 rows"),
