@@ -50,7 +50,8 @@ def test_every_system_of_small_tasks_has_a_row(holding: Any) -> None:
         together = found.row.layout(found["layout"]).seeds_together
         assert sum(number for _, number in row.seeds) == (20 if together else 5)
         assert all(number == 1 for _, number in row.seeds) or together
-        assert row.steps >= 2 * row.task.steps or name in ("muzero/cartpole", "alphazero/cartpole")
+        # Agents with a model, which take longer for a step.
+        assert row.steps >= 2 * row.task.steps or name in ("muzero/cartpole", "alphazero/cartpole", "dreamer/catch")
         assert found["steps"] == row.steps >= 2 * 15_000
 
 
