@@ -37,7 +37,7 @@ from jaxrl_dist.parallel.sebulba import actors, fleet, wire  # noqa: E402
 from jaxrl_dist.training import assemble  # noqa: E402
 
 PLAYERS = {"layout.fleet": "local", "layout.max_actor_restarts": 1000}
-ONCE = {"system": "ppo", "layout": "sebulba", "learner.minibatches": 1, "learner.epochs": 1}
+ONCE = {"system": "ppo", "layout": "sebulba", "layout.policy_lag": "1", "learner.minibatches": 1, "learner.epochs": 1}
 CHEETAH = {
     **ONCE,
     "env": "gymnasium:HalfCheetah-v5",

@@ -53,6 +53,8 @@ _CHEETAH = (
     *("--system=ppo", "--env=envpool:HalfCheetah-v4", "--env.num_envs=64", "--layout.unroll_length=64"),
     *("--learner.epochs=10", "--learner.minibatches=32", "--network.torso=mlp", "--network.hidden_sizes=64,64"),
 )
+# Actors may be an unroll or two ahead when a chunk begins, played while the other side computed, so a chunk is many.
+_AHEAD = (f"--chunk_steps={24 * 64 * 64}",)
 _ONE_PASS = (
     *("--env=gymnax:CartPole-v1", "--layout.unroll_length=16", "--learner.epochs=1", "--learner.minibatches=1"),
     _AS_THEY_ARE,
@@ -279,7 +281,7 @@ ROWS = (
     Row(
         "halfcheetah_sbx",
         "PPO HalfCheetah, 64 environments × 64, 10 epochs × 32",
-        (*_CHEETAH, *_chunk(16384)),
+        (*_CHEETAH, "--layout.policy_lag=0", *_AHEAD),
         "sbx",
         ("--num_envs=64", "--unroll=64", "--epochs=10", "--minibatches=32", "--vec=dummy", *_chunk(8192)),
         target=4.0,
@@ -288,7 +290,7 @@ ROWS = (
     Row(
         "halfcheetah_skrl",
         "PPO HalfCheetah, 64 environments × 64, 10 epochs × 32",
-        (*_CHEETAH, *_chunk(16384)),
+        (*_CHEETAH, "--layout.policy_lag=0", *_AHEAD),
         "skrl",
         ("--num_envs=64", "--unroll=64", "--epochs=10", "--minibatches=32", "--vec=sync", *_chunk(8192)),
         target=4.0,
@@ -297,7 +299,7 @@ ROWS = (
     Row(
         "halfcheetah_raw",
         "PPO HalfCheetah, 64 environments × 64, one epoch × 4, networks 64×64",
-        (*_CHEETAH, "--learner.epochs=1", "--learner.minibatches=4", *_chunk(24 * 64 * 64)),
+        (*_CHEETAH, "--learner.epochs=1", "--learner.minibatches=4", "--layout.policy_lag=1", *_AHEAD),
         "raw",
         ("--env=HalfCheetah-v4", "--num_envs=64", *_chunk(24 * 64 * 64)),
         target=0.95,
@@ -310,8 +312,7 @@ ROWS = (
             (
                 *("--system=ppo", "--env=envpool:CartPole-v1", f"--env.num_envs={width}", "--layout.unroll_length=64"),
                 *("--learner.epochs=1", "--learner.minibatches=4", _AS_THEY_ARE),
-                # Actors may be an unroll or two ahead when a chunk begins, so a chunk is many.
-                *_chunk(24 * width * 64),
+                *("--layout.policy_lag=1", *_chunk(24 * width * 64)),
             ),
             "raw",
             ("--env=CartPole-v1", f"--num_envs={width}", *_chunk(24 * width * 64)),
@@ -332,7 +333,7 @@ ROWS = (
         "PPO Pong (EnvPool), 128 environments × 32, one epoch × 4, Nature network; 4 frames a step",
         (
             *("--system=ppo", "--env=envpool:Pong-v5", "--env.num_envs=128", "--layout.unroll_length=32"),
-            *("--learner.epochs=1", "--learner.minibatches=4"),
+            *("--learner.epochs=1", "--learner.minibatches=4", "--layout.policy_lag=1"),
             *_chunk(131072),
         ),
         "raw",

@@ -45,7 +45,7 @@ class Sleep(gymnasium.Env):
 
 
 PROCESSES = {"env.params.workers": "16", "layout.policy_lag": "free"}
-ACTORS = {"layout.num_actors": 16, "env.params.workers": "1", "env.params.pause_ms": "20"}
+ACTORS = {"layout.num_actors": 16, "layout.policy_lag": "1", "env.params.workers": "1", "env.params.pause_ms": "20"}
 MODES: dict[str, dict[str, object]] = {
     "all 16": PROCESSES,
     "first 8 of 16": {**PROCESSES, "layout.ready_envs": 8},

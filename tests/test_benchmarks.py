@@ -1,5 +1,6 @@
 """Tests of the benchmark harness with toy workers that import no jax: ratios, order, dead and silent workers."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -275,6 +276,38 @@ def test_rows_have_names_of_their_own_and_chunks_that_both_sides_can_cut(pairs):
     for row in rows.ROWS:
         for flags in (row.ours, row.reference_flags):
             assert any(flag.startswith("--chunk_steps=") for flag in flags), row.name
+
+
+def test_a_chunk_with_actors_of_ours_is_many_unrolls(pairs):
+    """An unroll or two may be played while the other side's clock runs."""
+    import rows
+
+    counted = 0
+    for row in rows.ROWS:
+        flags = dict(flag.removeprefix("--").split("=", 1) for flag in row.ours)
+        if not flags.get("env", "").startswith(("envpool:", "gymnasium:")):
+            continue
+        counted += 1
+        unroll = int(flags["env.num_envs"]) * int(flags["layout.unroll_length"])
+        assert int(flags["chunk_steps"]) >= 24 * unroll, row.name
+        assert "layout.policy_lag" in flags, row.name
+    assert counted >= 4
+
+
+def test_minutes_of_bodies_are_of_the_whole_process(pairs, monkeypatch, tmp_path):
+    import bodies_returns
+
+    def run(command, folder):
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text('{"kind": "eval", "wall_s": 60.0, "eval_return": 5.0, "env_steps": 10}\n')
+        (folder / "config.json").touch()
+        os.utime(folder / "config.json", (0, 1_090.0))
+
+    monkeypatch.setattr(bodies_returns, "_run", run)
+    monkeypatch.setattr(bodies_returns.time, "time", lambda: 1_000.0)
+    options = bodies_returns._parser().parse_args([])
+    (found,) = bodies_returns._learn_ours("ant", 0, tmp_path / "ours", options)
+    assert found == {"minutes": 2.5, "return": 5.0, "steps": 10}
 
 
 def test_commits_compares_what_both_run_and_refuses_unknown_ones(pairs, monkeypatch, capsys):

@@ -16,8 +16,8 @@ from jaxrl_dist.export import step as steps
 OPSET = 18
 _IR_VERSION = 10
 _FAR = np.iinfo(np.int64).max
-# Runtimes lack kernels for the narrow integers, which appear only as kinds of rows.
-DTYPES = {"int8": "int32", "int16": "int32"}
+# Runtimes on a CPU lack kernels for the narrow integers, which appear only as kinds of rows, and for bfloat16.
+DTYPES = {"int8": "int32", "int16": "int32", "bfloat16": "float32"}
 
 # Operations of the same meaning, whose inputs are broadcast alike.
 _SAME = {
@@ -25,7 +25,7 @@ _SAME = {
     **{"neg": "Neg", "exp": "Exp", "log": "Log", "tanh": "Tanh", "logistic": "Sigmoid", "sqrt": "Sqrt", "abs": "Abs"},
     **{"sign": "Sign", "floor": "Floor", "ceil": "Ceil", "erf": "Erf", "sin": "Sin", "cos": "Cos"},
     **{"eq": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"},
-    **dict.fromkeys(("copy", "copy_p", "stop_gradient", "optimization_barrier", "reduce_precision"), "Identity"),
+    **dict.fromkeys(("copy", "copy_p", "stop_gradient", "reduce_precision"), "Identity"),
 }
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _REDUCED = {
@@ -50,6 +50,8 @@ def model(step: steps.Step) -> Any:
         library: Any = importlib.import_module("onnx")
     except ModuleNotFoundError as error:
         raise errors.missing_package(errors.given("format", "onnx"), error.name, "onnx") from error
+    if not step.inputs:
+        raise _unknown("reads nothing, not even how many rows there are")
     writer = _Writer(library, next(iter(step.inputs)), next(iter(step.inputs.values())).shape[0])
     consts = [np.asarray(value) for value in step.jaxpr.consts]
     results = writer.run(step.jaxpr.jaxpr, consts, list(step.inputs))
@@ -66,8 +68,17 @@ def model(step: steps.Step) -> Any:
     graph = helper.make_graph(writer.nodes, "policy", *described, writer.initializers)
     opset = [helper.make_opsetid("", OPSET)]
     made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION, producer_name="jaxrl_dist")
-    library.checker.check_model(made)
+    try:
+        library.checker.check_model(made, full_check=True)
+    except (library.checker.ValidationError, library.shape_inference.InferenceError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise _unknown(f"has an operation that ONNX does not take as it is ({said})") from None
     return made
+
+
+def _unknown(what: str) -> errors.UsageError:
+    told = f": this policy {what}, which the export to ONNX does not know; valid: "
+    return errors.UsageError(errors.given("format", "onnx"), told, errors.given("format", "stablehlo"))
 
 
 class _Writer:
@@ -104,7 +115,8 @@ class _Writer:
         known.update(zip(jaxpr.invars, arguments, strict=True))
 
         def read(atom: Any) -> Value:
-            return np.asarray(atom.val) if hasattr(atom, "val") else known[atom]
+            # A literal of Python has the dtype that JAX gives it here.
+            return np.asarray(atom.val, atom.aval.dtype) if hasattr(atom, "val") else known[atom]
 
         for equation in jaxpr.eqns:
             results = self._written(equation, [read(atom) for atom in equation.invars])
@@ -118,6 +130,8 @@ class _Writer:
             return self._called(inner, values)
         if name == "scan":
             return self._scanned(params, values)
+        if name == "optimization_barrier":
+            return values
         if name == "platform_index":
             # Where an operation is written differently for some platforms: as for all others.
             return [np.asarray(next(i for i, names in enumerate(params["platforms"]) if names is None))]
@@ -161,18 +175,17 @@ class _Writer:
         """Writes an operation with one result."""
         if name in _SAME:
             return self.node(_SAME[name], values)
-        shape, source = equation.outvars[0].aval.shape, equation.invars[0].aval
+        shape = equation.outvars[0].aval.shape
         if name in _LOGICAL:
-            return self.node(("" if source.dtype == bool else "Bitwise") + _LOGICAL[name], values)
+            return self.node(("" if equation.invars[0].aval.dtype == bool else "Bitwise") + _LOGICAL[name], values)
+        if name in _REDUCED and not params["axes"]:
+            # Without an axis, ONNX reduces all.
+            return self.node("Identity", values)
         if name in _REDUCED:
-            return self.node(_REDUCED[name], [values[0], np.asarray(params["axes"])], keepdims=0)
+            return self.node(_REDUCED[name], [values[0], np.asarray(params["axes"], np.int64)], keepdims=0)
         rule: Callable[..., Value] | None = getattr(self, f"_{name}", None)
         if rule is None:
-            raise errors.UsageError(
-                errors.given("format", "onnx"),
-                f": this policy computes {name}, which the export to ONNX does not know; valid: ",
-                errors.given("format", "stablehlo"),
-            )
+            raise _unknown(f"computes {name}")
         return rule(shape, params, values, [var.aval for var in equation.invars])
 
     # Each rule takes the shape of the result, parameters of the operation, its values, and their shapes and dtypes.
@@ -269,11 +282,7 @@ class _Writer:
         """Writes the gather of one slice at a place that is known."""
         numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
         if not isinstance(values[1], np.ndarray) or values[1].ndim != 1 or numbers.operand_batching_dims:
-            raise errors.UsageError(
-                errors.given("format", "onnx"),
-                ": this policy looks up entries by an index, which the export to ONNX does not know; valid: ",
-                errors.given("format", "stablehlo"),
-            )
+            raise _unknown("looks up entries by an index")
         starts: list[Any] = [0] * len(sizes)
         for axis, start in zip(numbers.start_index_map, values[1].tolist(), strict=True):
             starts[axis] = start
@@ -285,13 +294,13 @@ class _Writer:
     def _pad(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         low, high, between = zip(*params["padding_config"], strict=True)
         if any(between) or min(*low, *high) < 0:
-            raise self._unknown("pads between numbers or by less than none")
+            raise _unknown("pads between numbers or by less than none")
         return self.node("Pad", [values[0], np.asarray([*low, *high], np.int64), values[1]])
 
     def _iota(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         axis = params["dimension"]
         if not isinstance(shape[axis], int):
-            raise self._unknown("counts rows")
+            raise _unknown("counts rows")
         counted = np.arange(shape[axis], dtype=params["dtype"]).reshape(
             [-1 if i == axis else 1 for i in range(len(shape))]
         )
@@ -324,7 +333,7 @@ class _Writer:
     def _conv_general_dilated(self, shape: Any, params: Any, values: list[Value], avals: Any) -> Value:
         numbers = params["dimension_numbers"]
         if set(params["lhs_dilation"]) != {1} or params["batch_group_count"] != 1:
-            raise self._unknown("convolves a dilated image")
+            raise _unknown("convolves a dilated image")
         image = self._transposed(values[0], numbers.lhs_spec)
         weights = self._transposed(values[1], numbers.rhs_spec)
         low, high = zip(*params["padding"], strict=True)
@@ -343,7 +352,7 @@ class _Writer:
         window, strides, padding = params["window_dimensions"], params["window_strides"], params["padding"]
         is_plain = {*params["base_dilation"], *params["window_dilation"]} == {1} and window[0] == window[-1] == 1
         if not is_plain or len(window) != 4:
-            raise self._unknown("pools other than images [B, H, W, C]")
+            raise _unknown("pools other than images [B, H, W, C]")
         low, high = zip(*padding[1:3], strict=True)
         image = self._transposed(values[0], (0, 3, 1, 2))
         made = self.node(
@@ -365,7 +374,7 @@ class _Writer:
     def _from(self, value: Value, starts: Sequence[Any], sizes: Sequence[Any], shape: Sequence[Any]) -> Value:
         """Cuts a slice of these sizes at a place that is known, moved inside as JAX does."""
         if any(isinstance(start, str) for start in starts):
-            raise self._unknown("cuts at a place that it computes")
+            raise _unknown("cuts at a place that it computes")
         bounds = [
             (0, size) if not isinstance(size, int) else (min(max(int(start), 0), whole - size),) * 2
             for start, size, whole in zip(starts, sizes, shape, strict=True)
@@ -404,12 +413,8 @@ class _Writer:
             return self._number
         factor = size // self._batch
         if not isinstance(factor, int) or factor * self._batch != size:
-            raise self._unknown(f"makes an array of {size} rows")
+            raise _unknown(f"makes an array of {size} rows")
         return str(self.node("Mul", [self._number, np.asarray([factor], np.int64)]))
-
-    def _unknown(self, what: str) -> errors.UsageError:
-        told = f": this policy {what}, which the export to ONNX does not know; valid: "
-        return errors.UsageError(errors.given("format", "onnx"), told, errors.given("format", "stablehlo"))
 
     def _named(self, value: Value) -> str:
         if isinstance(value, str):

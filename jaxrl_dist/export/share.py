@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+import urllib.parse
 from typing import Any
 
 import numpy as np
@@ -109,13 +110,17 @@ def card(view: run_view.View) -> str:
     returns = evaluation.get("eval_return_per_seed") or []
     score, metrics = "It was not evaluated.", []
     if returns:
-        mean, deviation = float(np.mean(returns)), float(np.std(returns))
+        mean, deviation, episodes = float(np.mean(returns)), float(np.std(returns)), evaluation.get("eval_episodes", 0)
+        # The deviation of one seed is 0, which would pass for that of its episodes.
+        several = len(returns) > 1
+        spread, told = (f" ± {deviation:.2g}", "mean and deviation of") if several else ("", "mean of one seed")
+        told += f" {len(returns)} seeds" if several else ""
         score = (
-            f"Evaluation return **{mean:.4g}** ± {deviation:.2g} (mean and deviation of {len(returns)} "
-            f"seed{'s' * (len(returns) > 1)}{of_one}, {evaluation.get('eval_episodes', 0)} episodes) after "
+            f"Evaluation return **{mean:.4g}**{spread} ({told}{of_one}, {episodes} episodes) after "
             f"{evaluation['env_steps']:,} environment steps per seed."
         )
-        metrics = [{"type": "mean_reward", "value": f"{mean:.2f} +/- {deviation:.2f}", "name": "mean_reward"}]
+        value = f"{mean:.2f} +/- {deviation:.2f}" if several else f"{mean:.2f}"
+        metrics = [{"type": "mean_reward", "value": value, "name": "mean_reward"}]
     result = {"task": task, "dataset": {"name": env, "type": env}, "metrics": metrics}
     matter = {
         "library_name": "jaxrl_dist",
@@ -127,7 +132,10 @@ def card(view: run_view.View) -> str:
     title, protocol = (errors.printable(text) for text in (f"{system} on {env}", view.summary.get("protocol") or ""))
     films = sorted(path.name for path in (view.folder / "videos").glob("*.gif"))
     pictures = ["learning_curve.png"] * (view.folder / "learning_curve.png").is_file()
-    shown = [f"![{name}]({name})" for name in (*pictures, *(f"videos/{name}" for name in films[:1]))]
+    shown = [
+        f"![{_plain(errors.printable(name))}]({urllib.parse.quote(name, errors='surrogateescape')})"
+        for name in (*pictures, *(f"videos/{name}" for name in films[:1]))
+    ]
     return "\n".join(
         [
             "---",

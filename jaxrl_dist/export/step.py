@@ -70,7 +70,7 @@ def of_policy(policy: policies.Policy) -> Step:
     except Exception as error:
         raise errors.UsageError(
             f"{policy}: its code cannot be traced for a number of rows that is not known: {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}"
+            f"{str(error).partition(chr(10))[0]}"
         ) from error
     step = _pruned(jaxpr, ["/".join(map(_key, path)) for path, _ in named])
     if _KEY in step.inputs:

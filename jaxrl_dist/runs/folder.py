@@ -114,8 +114,8 @@ def write_json(path: pathlib.Path, contents: dict[str, Any]) -> None:
 
 
 def write_text(path: pathlib.Path, text: str) -> None:
-    """Replaces a file in one step, as `replace` does."""
-    replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
+    """Replaces a file in one step, as `replace` does; bytes of a name that are no text are written as \\udcXX."""
+    replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8", errors="backslashreplace"))
 
 
 def replace(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:

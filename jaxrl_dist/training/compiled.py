@@ -14,6 +14,7 @@ import jax
 from jaxrl_dist import errors
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin, memory_use, unroll
+from jaxrl_dist.settings import sweep
 from jaxrl_dist.training import assemble, hlo, targets
 
 # Names that the project gives its loops, by `jax.named_scope`.
@@ -36,6 +37,8 @@ class Report(NamedTuple):
         rows: environment steps of an iteration and seed, over all devices.
         updates: of the learner in an iteration, on the average once its replay has rows enough.
         devices: number of devices.
+        members: seeds times combinations of a sweep, over all devices.
+        groups: parts of the devices, each of which trains as many members as the others.
     """
 
     target: targets.Target
@@ -47,6 +50,8 @@ class Report(NamedTuple):
     rows: int
     updates: float
     devices: int
+    members: int = 1
+    groups: int = 1
 
     @property
     def iteration(self) -> hlo.Loop:
@@ -55,13 +60,18 @@ class Report(NamedTuple):
         return max(found, key=lambda loop: loop.total("kernels"))
 
     @property
+    def at_once(self) -> int:
+        """Members that a device trains in one loop over iterations, as accelerators do."""
+        return self.members // self.groups // self.in_turn
+
+    @property
     def in_turn(self) -> int:
         """Seeds that a device trains one after the other, as CPUs do; each has a loop over iterations of its own."""
         around = [loop.passes for loop in self.program.loops if any(one is self.iteration for one in loop.loops)]
         return (around[0] if around else None) or 1
 
     def total(self, name: str) -> float:
-        """Sums a number over an iteration of a seed; passes in it that the device alone knows are updates."""
+        """Sums a number over an iteration of members that a device trains at once; passes unknown to it are updates."""
         return self.iteration.total(name, self.updates)
 
     def loop(self, scope: str) -> hlo.Loop | None:
@@ -109,6 +119,8 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
         layout.rows_per_iteration,
         layout.updates_per_iteration,
         int(layout.mesh.devices.size),
+        sweep.num_members(settings),
+        int(layout.mesh.devices.shape[0]),
     )
 
 
@@ -149,12 +161,14 @@ def describe(report: Report) -> list[str]:
         name = "iteration" if loop is report.iteration else f"{_words(loop)} × {passes}"
         lines.append(f"  {'  ' * depth}{name}: {loop.kernels:,}{_exchanged(loop)}")
     kernels = report.total("kernels")
-    lines.append(f"  in all {kernels:,.0f} an iteration, {kernels / report.rows:.3g} per environment step")
+    lines.append(
+        f"  in all {kernels:,.0f} an iteration, {kernels / report.rows / report.at_once:.3g} per environment step"
+    )
     if report.launches:
         graphs, others, loops = report.launches
         lines.append(f"the host starts {graphs} graphs and {others} kernels outside of them, and drives {loops} loops")
     seconds = seconds_per_iteration(report)
-    speed = report.rows * report.in_turn / seconds
+    speed = report.rows * report.members / seconds
     return [*lines, f"predicted: {seconds * 1e3:.3g} ms an iteration, {speed:,.0f} steps/s; {bottleneck(report)}"]
 
 

@@ -111,6 +111,12 @@ def test_everything_is_escaped(tmp_path: pathlib.Path) -> None:
     assert shown.text.count(evil) > 6
 
 
+def test_names_that_are_no_text_are_written(tmp_path: pathlib.Path) -> None:
+    folder = written_runs.write(tmp_path / "caf\udce9", written_runs.rising(2), flags={"init_from": "\ud800"})
+    report.write([run_view.read(folder)], tmp_path / "page.html", "", [])
+    assert "caf\\udce9" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_runs_that_are_not_finished_are_shown_as_such(tmp_path: pathlib.Path) -> None:
     going = written_runs.write(tmp_path / "going", written_runs.rising(1), reason=None, share=0.5)
     fresh = written_runs.write(tmp_path / "fresh", np.empty((0, 1)), reason=None)

@@ -277,18 +277,24 @@ def operations(image: Any) -> dict[str, Any]:
     weights = jnp.arange(16.0).reshape(2, 2, 2, 2)
     around, image_axes = ((0, 1), (2, 0)), ("NHWC", "HWIO", "NHWC")
     return {
+        "a share": (x > 0.3).astype(jnp.uint8) / 255.0,
         "all": (x > -1.5).all(1),
         "any": (x > 1.5).any(1),
+        "apart": sum(jax.lax.optimization_barrier((x, 2 * x))),
+        "at least 0": jax.lax.max(x, 0.0),
         "backward": at(backward, 0),
         "backward's last": at(backward, 1),
         "bounded": jnp.clip(x, -0.5, 0.7),
         "convolved": jax.lax.conv_general_dilated(image, weights, (1, 1), around, dimension_numbers=image_axes),
+        "clamped": jax.lax.clamp(-1.0, x, 0.7),
+        "counted": jax.lax.broadcasted_iota(jnp.int32, x.shape, 1),
         "cubed": x**3,
         "equal": above == (x > -0.3),
         "exponential": jnp.expm1(x),
         "finite": jnp.isfinite(jnp.where(x > 1, jnp.inf, jnp.where(x < -1, jnp.nan, x))),
         "largest": x.argmax(1),
         "logarithm": jnp.log1p(jnp.abs(x)),
+        "masked": jnp.where(x > 0.3, x, -jnp.inf),
         "moved inside": jax.vmap(lambda row: jax.lax.dynamic_slice_in_dim(row, 30, 5))(x),
         "padded": jnp.pad(x, ((0, 0), (1, 2))),
         "pooled": jax.lax.reduce_window(
@@ -297,6 +303,8 @@ def operations(image: Any) -> dict[str, Any]:
         "rest": jax.lax.rem(x, jnp.full_like(x, 0.7)),
         "root": jax.lax.rsqrt(jnp.abs(x) + 1),
         "smallest": x.argmin(1),
+        "others": 1.0 - (x > 0.3),
+        "sum of none": jnp.sum(x, axis=()),
         "sums": jnp.cumsum(x, axis=1),
         "sums backward": jax.lax.cumsum(x, axis=1, reverse=True),
         "truths": jnp.where(x > 0, above, x < -0.3),
@@ -318,16 +326,49 @@ def test_each_operation_is_jax_s() -> None:
         np.testing.assert_allclose(found[name], one, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_what_onnx_cannot_express_is_refused_in_one_line() -> None:
+def test_onnx_computes_in_float32_what_a_network_of_one_s_own_computes_in_less() -> None:
+    (batch,) = jax.export.symbolic_shape(steps.BATCH)
+    given = jax.ShapeDtypeStruct((batch, 3), np.float32)
+    weights = jnp.arange(12.0).reshape(3, 4).astype(jnp.bfloat16) / 7
+
+    def product(x: Any) -> list[Any]:
+        return [(x.astype(jnp.bfloat16) @ weights + 1.0).astype(jnp.float32)]
+
+    step = steps.Step(jax.make_jaxpr(product)(given), {"x": given}, {"y": jax.ShapeDtypeStruct((batch, 4), np.float32)})
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    np.testing.assert_allclose(by_onnx(step)({"x": x})["y"], x @ np.asarray(weights, np.float32) + 1, rtol=1e-5)
+
+
+# Of observations [B, N] -> actions, and a word for what ONNX lacks.
+INEXPRESSIBLE = {
+    "sorts": (lambda x: jnp.sort(x, axis=1)[:, 0].astype(int), "sort"),
+    "counts rows": (lambda x: jnp.arange(x.shape[0]) + x[:, 0].astype(int), "counts rows"),
+    "sees nothing": (lambda x: jnp.zeros(x.shape[0], int), "reads nothing"),
+    "largest truth": (lambda x: jnp.argmax(x > 0, axis=1), "ONNX does not take"),
+}
+
+
+@pytest.mark.parametrize("case", INEXPRESSIBLE)
+def test_what_onnx_cannot_express_is_refused_in_one_line(case: str) -> None:
     pytest.importorskip("onnx", reason="needs the extra onnx")
+    one, (acts, word) = made(*CASES["ppo"]), INEXPRESSIBLE[case]
+
+    def act(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
+        return acts(observation), state
+
+    step = steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(act))))
+    with conftest.refused("--format=onnx", word, "--format=stablehlo"):
+        export.onnx(step)
+
+
+def test_an_error_without_a_message_is_one_line() -> None:
     one = made(*CASES["ppo"])
 
-    def sorts(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
-        return jnp.sort(observation, axis=1)[:, 0].astype(int), state
+    def fails(params: Any, state: Any, observation: Any, reward: Any, is_first: Any) -> Any:
+        raise AssertionError
 
-    step = steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(sorts))))
-    with conftest.refused("--format=onnx", "sort", "--format=stablehlo"):
-        export.onnx(step)
+    with conftest.refused("AssertionError"):
+        steps.of_policy(one._replace(predictor=one.predictor._replace(greedy=jax.jit(fails))))
 
 
 def test_a_policy_of_a_fixed_number_of_rows_is_refused_in_one_line() -> None:

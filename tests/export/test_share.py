@@ -142,6 +142,35 @@ def test_the_card_of_a_sweep_has_the_score_of_what_is_loaded(tmp_path: pathlib.P
     assert metric["value"].startswith(f"{mean:.2f} +/- ") and "2 seeds with learner.learning_rate=0.001" in card
 
 
+def test_the_card_of_one_seed_claims_no_spread(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    share.share(run, str(tmp_path))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        for name, value in record.items():
+            record[name] = value[:1] if name.endswith("_per_seed") else value
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["settings"]["num_seeds"]["value"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    card = share.card(view.read(tmp_path))
+    (metric,) = front_matter(card)["model-index"][0]["results"][0]["metrics"]
+    mean = [record for record in records if record["kind"] == "eval"][-1]["eval_return_per_seed"][0]
+    assert metric["value"] == f"{mean:.2f}" and "mean of one seed" in card and "±" not in card
+
+
+def test_the_name_of_a_film_is_text_and_its_address_is_quoted(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    share.share(run, str(tmp_path))
+    films = tmp_path / "videos"
+    shutil.rmtree(films)
+    films.mkdir()
+    (films / "a](x) <b>\n# c.gif").touch()
+    card = share.card(view.read(tmp_path))
+    (shown,) = [line for line in card.splitlines() if line.startswith("![") and "videos" in line]
+    assert shown.endswith("](videos/a%5D%28x%29%20%3Cb%3E%0A%23%20c.gif)") and "# c.gif" not in card.splitlines()
+    assert "<b>" not in shown.replace("\\<", "")
+
+
 def test_a_card_is_no_page_of_a_folder_s_own(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Names in a folder are written as text, in the front matter and below it."""
     share.share(run, str(tmp_path))

@@ -14,6 +14,7 @@ from typing import Any
 import conftest
 import pytest
 
+from jaxrl_dist.parallel import mesh
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import compiled, hlo, targets
 
@@ -120,6 +121,22 @@ def test_seeds_of_a_cpu_take_their_turns() -> None:
     assert (one.in_turn, three.in_turn) == (1, 3) and three.iteration.passes is None
     assert three.total("kernels") == pytest.approx(one.total("kernels"), rel=0.2)
     assert compiled.seconds_per_iteration(three) == pytest.approx(3 * compiled.seconds_per_iteration(one), rel=0.2)
+
+
+def test_seeds_of_an_accelerator_learn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "vectorises_seeds", lambda mesh: True)
+    sizes = {"env.num_envs": 4, "layout.unroll_length": 4, "learner.minibatches": 1, "learner.epochs": 1}
+    flags = {"system": "ppo", "env": "toy:walk", "layout": "anakin", **sizes, "layout.num_devices": 1}
+    report = compiled.compile_run({**flags, "num_seeds": 4}, targets.make("cpu"))
+    assert (report.members, report.groups, report.in_turn, report.at_once) == (4, 1, 1, 4)
+
+
+def test_speed_is_of_all_members_and_kernels_are_shared_by_those_at_once() -> None:
+    report = _report(4, None)._replace(members=12, groups=2)
+    seconds = compiled.seconds_per_iteration(report)
+    assert seconds == pytest.approx(5e-6 + 4e-5) and report.at_once == 6
+    text = "\n".join(compiled.describe(report))
+    assert f"{64 * 12 / seconds:,.0f} steps/s" in text and f"{45 / 64 / 6:.3g} per environment step" in text
 
 
 def test_other_layouts_are_refused() -> None:
