@@ -399,7 +399,7 @@ class EnvironmentSpec(NamedTuple):
         name: full name, `suite:name`.
         observation: tree of `jax.ShapeDtypeStruct` of one observation, without a batch axis.
         action: `DiscreteSpace`, `MultiDiscreteSpace` or `BoxSpace`, of one action.
-        family: `classic`, `long`, `minatar`, `board`, `atari`, `continuous` or `physics`; chooses a row of settings.
+        family: `classic`, `long`, `grid`, `minatar`, `board`, `atari`, `continuous` or `physics`; chooses settings.
         reward_range: (lowest, highest) reward of one step, ±inf if unknown.
         time_limit: longest episode in steps, 0 without a limit.
         frames_per_step: simulator frames per agent step (4 on Atari), for printing frames beside steps.

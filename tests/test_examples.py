@@ -144,7 +144,7 @@ def test_a_simulator_that_owns_its_loop() -> None:
     assert isinstance(task, envs.HostTask)
     with contextlib.closing(task.make(np.zeros(1, np.uint32), 1, 20.0)) as environment:
         code = code.replace("port=5555", f"port={port}")
-        thread = threading.Thread(target=exec, args=(code, {"World": World}), daemon=True)
+        thread = threading.Thread(target=exec, args=(code, {"World": World, "__name__": "__main__"}), daemon=True)
         thread.start()
         assert environment.reset().observation.tolist() == [[0, 0]]
         rows = [environment.step(np.ones(1, np.int32)) for _ in range(8)]

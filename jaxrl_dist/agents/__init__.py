@@ -16,6 +16,10 @@ def no_exploration(params: types.Params, env_index: Array, num_envs: int, progre
     return ()
 
 
+# Ages of the policy that acted, from the strictest; see `Agent`.
+STALENESS = ("none", "own", "corrected", "any")
+
+
 def no_loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
     """Stands for the loss of an agent that gives its gradient itself; nobody calls it.
 
@@ -65,13 +69,16 @@ class Agent(NamedTuple):
         init: (key) -> `types.Params`.
         init_carry: (batch_size) -> acting state, leaves [B, ...].
         act: (params, `types.ActInputs`) -> `types.ActOutput`.
-        evaluate: likewise, greedy or mode.
-        prepare: (params, `types.LossInputs` of an unroll) -> batch, leaves [N', ...].
+        evaluate: likewise, as episodes are scored: the greedy or likeliest action, or a draw where
+            `agent.evaluation_action` is `sample`.
+        prepare: (params, `types.LossInputs` of an unroll) -> batch, leaves [N', ...]. N' is N, an item for each column,
+            or a multiple of N: rows in time-major order, as a reshape of [T, N] gives them; the learner repeats the N
+            importance weights in that order.
         loss: (params, `types.LossInputs` of that batch) -> `types.LossOutput`, leaves f32 [N']; `no_loss` for an agent
             with a `gradient`.
-        staleness: age of the policy that acted; a layout that cannot guarantee it is refused. `none`: the newest
-            policy, whose rows are learned from once; `own`: the newest policy, whose rows are learned from repeatedly
-            with targets that are made once; `corrected` or `any`: also older policies.
+        staleness: one of `STALENESS`, the age of the policy that acted; a layout that cannot guarantee it is refused.
+            `none`: the newest policy, whose rows are learned from once; `own`: the newest policy, whose rows are gone
+            over again with targets that are made once; `corrected` or `any`: also older policies.
         context: rows before a window's taught rows (k − 1 for a stack of k frames, the burn-in of a recurrent core).
         taught: taught rows of a window that a replay cuts; 0 takes the unroll whole.
         lookahead: rows after the taught ones that the targets need (n of n-step returns).

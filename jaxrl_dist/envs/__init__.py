@@ -52,7 +52,9 @@ class BareEnvironment(NamedTuple):
 
     Attributes:
         reset: (key) -> (state, observation).
-        step: (key, state, action) -> `Transition`. It is also called on a state that ended, where what it returns is
+        step: (key, state, action) -> `Transition`. The action is i32 [] of a `DiscreteSpace`, i32 [K] of a
+            `MultiDiscreteSpace`, f32 of its shape of a `BoxSpace`, within its bounds; of A agents with a leading axis
+            [A]. It is also called on a state that ended, where what it returns is
             dropped, as compiled programs step all environments at once; so it must come to an end there, too.
         spec: its `observation` may be `()`: `wrappers.auto_reset` reads it from `reset`.
 

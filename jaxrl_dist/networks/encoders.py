@@ -73,7 +73,7 @@ def make(config: "networks.Config", spec: types.EnvironmentSpec, inputs: Sequenc
     leaves = types.named_leaves(spec.observation)
     names = seen(spec, inputs)
     if ":" in config.torso:
-        pick = functools.partial(_picked, names=tuple(names)) if inputs or spec.privileged else _unchanged
+        pick = functools.partial(_picked, names=tuple(names)) if inputs or spec.privileged or spec.mask else _unchanged
         custom.check(config.torso, custom.make(config.torso), pick(spec.observation))
         return Encoder(pick, functools.partial(custom.make, config.torso))
     images = {

@@ -119,7 +119,8 @@ class Replay(NamedTuple):
     Attributes:
         min_rows: rows that every column needs before `sample`; 0 samples at once.
         updates: updates per inserted unroll, as (numerator, denominator).
-        init: (step_spec, carry_spec [B, ...]) -> state, leaves [B, ...].
+        init: (`types.Step` of the shapes and dtypes of a row of one column, as `unroll.step_struct` gives it; carry of
+            shapes [B, ...]) -> state, leaves [B, ...].
         add: (state, unroll [T + 1, N], columns) -> state. `columns` i32 [N] are the indices of the unroll's columns
             among the B; if one comes twice, the second has the later rows. None means all B in their order, which is
             faster; then no call may name columns, as all must have equally many rows.
@@ -156,7 +157,7 @@ class Windows(NamedTuple):
 
     Attributes:
         context: rows before the taught ones.
-        taught: taught rows.
+        taught: taught rows, at least 1 in a ring.
         lookahead: rows after them.
         first_carry: (batch_size) -> the carry that every window starts from; None if each starts from the acting state
             before its first row, so that windows begin only where unrolls do.

@@ -369,6 +369,10 @@ def _read(storage: Array, column: Array, start: Array, length: int) -> Array:
 
 def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tuple[int, int]:
     """Returns updates per unroll as a fraction of numbers below 2³⁰, so that the credit fits an i32."""
+    if taught < 1:
+        raise UsageError(
+            f"this agent says taught={taught}: one that learns from a replay teaches 1 row of a window or more"
+        )
     exact = fractions.Fraction(str(config.samples_per_insert)) * inserted / (config.batch_size * taught)
     ratio = exact.limit_denominator(1_000_000)
     if not 0 < ratio < 1000:

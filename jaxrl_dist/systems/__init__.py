@@ -30,10 +30,11 @@ class System:
         layouts: layouts that it can run in, its own first.
         actions: kinds of actions that the agent takes: `discrete`, vectors of choices (`multi_discrete`), and `bounded`
             or `unbounded` real vectors.
-        settings: flag name -> value of the system's paper, above the defaults of the Config classes.
-        families: task family -> flag name -> value, above `settings`.
-        by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> value that only this layout has or
-            needs, above `families`.
+        settings: flag name -> `settings.Cited`, a value of the system's paper and its source (`settings.cited` makes
+            them), above the defaults of the Config classes.
+        families: task family -> flag name -> `settings.Cited`, above `settings`.
+        by_layout: name of a layout -> task family, or `ANY` of them -> flag name -> `settings.Cited`, a value that only
+            this layout has or needs, above `families`.
         summary: one line for `--help`.
         sequences: whether a minibatch is of whole columns of an unroll even without a memory.
         model: whether the agent steps environments in thought, from `types.ActInputs.state`; for layouts that step

@@ -150,6 +150,8 @@ def _flags(arguments: Sequence[str], declared: Mapping[str, Field]) -> dict[str,
 
 def _unexpected(system: systems.System, declared: Mapping[str, Field], argument: str) -> errors.UsageError:
     """Returns an error for an argument that is no flag of the system."""
-    if not argument.startswith("-") or not argument.strip("-"):
+    name, is_given, _ = argument.lstrip("-").partition("=")
+    # Hydra's overrides have no dashes.
+    if not name or not (argument.startswith("-") or is_given) or name in declared:
         return errors.UsageError(f"unexpected argument {argument!r}: flags are given as --flag=value")
-    return catalogue.unknown_flag(system, declared, argument.lstrip("-").partition("=")[0])
+    return catalogue.unknown_flag(system, declared, name)

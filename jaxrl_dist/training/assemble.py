@@ -122,7 +122,9 @@ class Parts(NamedTuple):
         agent: pure functions.
         replay: one shard that holds all environments.
         learner: learner of the agent.
-        step: from `learning.step.make`: adds unrolls to the replay, and makes the updates that are due.
+        step: from `learning.step.make`: adds unrolls to the replay, and makes the updates that are due: (state, replay
+            state, [(unroll, columns)], credit, ready, key, progress) -> (state, replay state, credit, updates, sums of
+            metrics).
     """
 
     settings: Resolved
@@ -282,6 +284,10 @@ def make_agent(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None
         raise errors.UsageError(
             *error.args, "; valid: ", errors.given("system", catalogue.systems_for(error.actions))
         ) from error
+    if agent.staleness not in agents.STALENESS:
+        raise errors.UsageError(
+            f"the agent of {system.name} says staleness={agent.staleness!r}; valid: {', '.join(agents.STALENESS)}"
+        )
     return agent_shapes.checked(agent, settings["system"], spec.action.struct)
 
 

@@ -80,8 +80,9 @@ class Policy(NamedTuple):
         Args:
             observation: one, as `environment.spec.observation` has it, or a tree of [B, ...] of B environments.
             state: what the last call returned; None where episodes begin.
-            deterministic: acts as evaluation does: the policy draws nothing, a search and the latent state of a world
-                model do; False draws as the policy did at the end of its training.
+            deterministic: takes the likeliest or best action, also where the run's evaluations draw one (family
+                `grid`); only a search and the latent state of a world model still draw. False draws as the policy did
+                at the end of its training.
             reward: [] or [B], for arriving here; few policies see it (R2D2's do).
             is_first: bool [] or [B], where an episode begins; by default everywhere without a state, nowhere with one.
             seed: of the draws from here on, where there is no state; by default another one each time.
@@ -132,8 +133,8 @@ def load(
         `Policy`.
 
     Raises:
-        UsageError: the folder holds no such policy or names code that is not trusted, or an argument has the wrong
-            type.
+        UsageError: the folder holds no such policy or seed, or names code that is not trusted, or an argument has the
+            wrong type.
         CheckpointError: its files are corrupt.
 
     Example:
@@ -183,7 +184,10 @@ def evaluate(
         trust: likewise.
 
     Returns:
-        A record that `json` can write; `sweep` in it has the returns of each combination of a sweep.
+        A dict that `json` can write: `run`, `system`, `env`, `protocol`, `checkpoint`, `env_steps` and `seed`; and
+        `eval_return`, `eval_return_per_seed`, `eval_return_iqm`, `eval_return_ci95`, `eval_interval_over`,
+        `eval_episodes`, `eval_return_min` and `eval_return_max` (docs/metrics.md). Of a sweep `sweep`, a list with
+        the settings and returns of each combination.
 
     Raises:
         UsageError: the run has no such policies or settings, or names code that is not trusted, or an argument has the

@@ -40,7 +40,7 @@ class Predictor(NamedTuple):
         spec: of its environment.
         init_carry: (batch_size) -> acting state before any row.
         greedy: (params, `State`, observation [B, ...], reward f32 [B], is_first bool [B]) -> (action [B, ...],
-            `State`), without any draw.
+            `State`), without draws of the policy.
         act: likewise, with the draws of training.
     """
 

@@ -78,6 +78,9 @@ def train(
     Raises:
         UsageError: arguments or settings are not valid.
         FloatingPointError: training diverged.
+        EnvironmentFault: an environment died, hung or gave an invalid value; the run was saved.
+        LockError: another process trains in the folder, or has taken it over.
+        CheckpointError: its checkpoints are corrupt, or cannot be written.
         MemoryError: something was too large.
         Exception: one that a callback raised, after the run was saved.
 

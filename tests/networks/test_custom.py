@@ -7,10 +7,13 @@ from typing import Any
 
 import conftest
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist.networks import custom
+from jaxrl_dist import networks, types
+from jaxrl_dist.networks import custom, encoders
 
 NETWORKS = """
 import flax.linen as nn
@@ -24,6 +27,15 @@ class Deep(MyNet):
 
 class Plain:
     pass
+
+class Shown(nn.Module):
+    @nn.compact
+    def __call__(self, observation):
+        import jax
+        seen.append(sorted(observation) if isinstance(observation, dict) else observation.shape)
+        return sum(x[:, :1] * jax.numpy.ones((1, 4)) for x in jax.tree.leaves(observation))
+
+seen = []
 """
 
 
@@ -96,3 +108,14 @@ def test_a_module_that_cannot_be_imported_is_one_line(tmp_path: pathlib.Path) ->
     (tmp_path / "user_broken.py").write_text("x = 1\nraise ValueError('not today')\n")
     with conftest.refused("--network=user_broken:X: ", "ValueError", "user_broken.py:2: not today"):
         custom.make("user_broken:X")
+
+
+@pytest.mark.parametrize(("named", "shown"), [({}, ["mask", "tile"]), ({"mask": "mask"}, ["tile"])])
+def test_a_module_of_one_s_own_sees_no_mask(named: dict[str, str], shown: list[str]) -> None:
+    observation = {"mask": jax.ShapeDtypeStruct((2,), bool), "tile": jax.ShapeDtypeStruct((3,), jnp.float32)}
+    spec = types.EnvironmentSpec("mine:map", observation, types.DiscreteSpace(2), "classic", **named)
+    encoder = encoders.make(networks.Config(torso="user_networks:Shown"), spec, (), last_layer=True)
+    seen = importlib.import_module("user_networks").seen
+    seen.clear()
+    encoder.make().init(jax.random.key(0), encoder.pick(jax.tree.map(lambda x: jnp.ones((1, *x.shape)), observation)))
+    assert seen == [shown]

@@ -154,3 +154,8 @@ def test_all_columns_at_once_are_what_naming_them_gives(prioritised: bool, carry
         for x, y in zip(*map(jax.tree.leaves, (all_at_once, named)), strict=True):
             np.testing.assert_array_equal(x, y)
     assert int(all_at_once.head[0]) == 28 and int(all_at_once.filled[1]) == 12
+
+
+def test_an_agent_that_takes_unrolls_whole_is_refused():
+    with conftest.refused("taught=0"):
+        rings.make(80, 1, 4, taught=0)

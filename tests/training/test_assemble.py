@@ -1,6 +1,7 @@
 """The choice of devices: accelerators all, CPU devices as many as the work keeps busy; every system's settings fit."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -165,3 +166,11 @@ def test_errors_of_actors_need_priorities(name: str, has_priorities: bool) -> No
     made = assemble.make_agent(found, task.spec)
     with contextlib.nullcontext() if has_priorities else conftest.refused("--agent.actor_errors=true", name):
         assemble.make_replay(found, made, found.group("learner", learner.Config))
+
+
+def test_an_age_that_there_is_not_is_refused():
+    found, task = assemble.resolve({"system": "ppo", "env": "toy:walk"})
+    row = found.row
+    made = dataclasses.replace(row, agent=lambda *given: row.agent(*given)._replace(staleness="onpolicy"))
+    with conftest.refused("staleness='onpolicy'", "own"):
+        assemble.make_agent(dataclasses.replace(found, row=made), task.spec)
