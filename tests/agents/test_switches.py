@@ -386,7 +386,7 @@ BASE = {
     "impala": {"layout": "anakin", "agent.scale_rewards": True},
     "pqn": {"learner.learning_rate": 0.03},
     "impala_replay": {"layout": "anakin"},
-    "dqn": {"agent.epsilon_fraction": 1.0, "learner.learning_rate": 0.03, "learner.target_period": 5},
+    "dqn": {"agent.epsilon_fraction": 0.7, "learner.learning_rate": 0.03, "learner.target_period": 5},
     "d4pg": {"learner.learning_rate": 0.03, "learner.target_period": 5, "env": PENDULUM},
     "apex_dpg": {"learner.learning_rate": 0.03, "env": PENDULUM},
     "td3": {"learner.learning_rate": 0.03, "env": PENDULUM},
@@ -405,7 +405,7 @@ BASE = {
     "iqn": {
         "learner.learning_rate": 0.03,
         "learner.target_period": 5,
-        "agent.epsilon_fraction": 1.0,
+        "agent.epsilon_fraction": 0.7,
         "agent.temperature": 0.1,
         "agent.munchausen": 0.9,
     },

@@ -278,7 +278,8 @@ def scheduled(config: Any) -> Callable[..., Array]:
         raise UsageError(
             given("agent.epsilon_wait", wait),
             f": ε falls for a share of {fraction:g} of training from there on, and would not have ended; valid: at "
-            f"most {1 - fraction:g}",
+            f"most {1 - fraction:g}, or a smaller ",
+            given("agent.epsilon_fraction"),
         )
     return functools.partial(
         epsilon_schedule, start=config.epsilon_start, end=config.epsilon_end, fraction=fraction, wait=wait
