@@ -48,7 +48,7 @@ APE_X: Families = {
     "classic": cited(_PACE, {"layout.unroll_length": 2}),
     "minatar": {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})},
 }
-# Batches have as many rows as are taught per row: 256, and 64 of D4PG and Ape-X DPG in the family `continuous`.
+# Batches have as many rows as are taught per row: 256, and 64 of D4PG in the family `continuous`.
 DPG: Families = {ANY: {**_ONE_EACH, **cited(_PACE, {"layout.unroll_length": 1})}}
 # Batches of 256 at 64 taught rows per row, and of 64 in the family `continuous`.
 MPO: Families = {
@@ -56,6 +56,5 @@ MPO: Families = {
     "continuous": DPG[ANY],
 }
 APE_X_DPG: Families = {
-    ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})},
-    "continuous": cited(f"{OURS}: an update per step, as without workers", {"replay.samples_per_insert": 64.0}),
+    ANY: {**DPG[ANY], **cited(f"{OURS}: one gradient per unroll of one row", {"replay.samples_per_insert": 256.0})}
 }

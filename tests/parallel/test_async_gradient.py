@@ -16,7 +16,8 @@ from jaxrl_dist.parallel import unroll
 from jaxrl_dist.parallel.async_gradient import dispatcher, metrics, server, worker
 from jaxrl_dist.training import records
 
-ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
+# Workers keep no running statistics.
+ONCE = {"learner.epochs": 1, "learner.minibatches": 1, "agent.scale_rewards": False}
 LSTM = {**ONCE, "network.core": "lstm", "network.core_size": 8}
 # 32 windows per unroll of 8 × 4 rows.
 DQN = {"replay.samples_per_insert": 1.0}
