@@ -130,14 +130,20 @@ def test_the_wrapper_knows_every_function_of_an_agent() -> None:
     assert changed == set(agents.Agent._fields) - UNCHANGED
 
 
+def prepared(agent: agents.Agent, changed: str) -> tuple[types.Params, list[Any]]:
+    """Plays, and prepares the rows as they are and with another leaf of the observation."""
+    params = agent.init(jax.random.key(0))
+    rows = played(agent, params)
+    timestep = rows.steps.timestep
+    observation = {**timestep.observation, changed: timestep.observation[changed] + 1}
+    other = rows._replace(steps=rows.steps._replace(timestep=timestep._replace(observation=observation)))
+    return params, [agent.prepare(params, inputs(one)) for one in (rows, other)]
+
+
 def test_only_the_critic_sees_what_is_privileged() -> None:
     for central in (False, True):
         agent = mappo.make(mappo.Config(central_critic=central), team().spec, NETWORK)
-        params = agent.init(jax.random.key(0))
-        rows = played(agent, params)
-        changed = {**rows.steps.timestep.observation, "all": rows.steps.timestep.observation["all"] + 1}
-        other = rows._replace(steps=rows.steps._replace(timestep=rows.steps.timestep._replace(observation=changed)))
-        first, second = (agent.prepare(params, inputs(one)) for one in (rows, other))
+        params, (first, second) = prepared(agent, "all")
         assert np.array_equal(first.value, second.value) != central
         outputs = [agent.loss(params, inputs(one)).metrics["entropy"] for one in (first, second)]
         assert np.array_equal(*outputs)
@@ -147,11 +153,7 @@ def test_a_critic_that_is_not_central_sees_what_its_policy_sees() -> None:
     both = {"policy_inputs": ("agent",), "value_inputs": ("agent", "goal")}
     for named, sees in (({}, True), ({"policy_inputs": ("agent",)}, False), (both, True)):
         agent = mappo.make(mappo.Config(central_critic=False), team().spec, dataclasses.replace(NETWORK, **named))
-        params = agent.init(jax.random.key(0))
-        rows = played(agent, params)
-        changed = {**rows.steps.timestep.observation, "goal": rows.steps.timestep.observation["goal"] + 1}
-        other = rows._replace(steps=rows.steps._replace(timestep=rows.steps.timestep._replace(observation=changed)))
-        first, second = (agent.prepare(params, inputs(one)) for one in (rows, other))
+        _, (first, second) = prepared(agent, "goal")
         assert np.array_equal(first.value, second.value) != sees
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import errors, networks, types
-from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import encoders
 from jaxrl_dist.numeric import distributions, values
 from jaxrl_dist.types import Array
@@ -275,11 +274,11 @@ def scheduled(config: Any) -> Callable[..., Array]:
     wait, fraction = config.epsilon_wait, config.epsilon_fraction
     # Those that a sweep varies are arrays.
     if all(isinstance(share, float | int) for share in (wait, fraction)) and wait + fraction > 1 + _ROUNDING:
-        raise UsageError(
-            given("agent.epsilon_wait", wait),
+        raise errors.UsageError(
+            errors.given("agent.epsilon_wait", wait),
             f": ε falls for a share of {fraction:g} of training from there on, and would not have ended; valid: at "
             f"most {1 - fraction:g}, or a smaller ",
-            given("agent.epsilon_fraction"),
+            errors.given("agent.epsilon_fraction"),
         )
     return functools.partial(
         epsilon_schedule, start=config.epsilon_start, end=config.epsilon_end, fraction=fraction, wait=wait
