@@ -175,7 +175,8 @@ def test_a_torso_of_the_user_s_gets_the_tree() -> None:
     config = networks.Config(torso=f"{__name__}:Summing")
     net = networks.make(config, SPEC, (VALUE,))
     shapes = jax.eval_shape(net.init, jax.random.key(0))
-    total = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(OBSERVATION))
+    seen = {name: leaf for name, leaf in OBSERVATION.items() if name != SPEC.mask}
+    total = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(seen))
     assert shapes["outputs_value"]["Dense_0"]["kernel"].shape == (total, 1)
     named = networks.make(config, SPEC, (VALUE._replace(inputs=("goal", "robot/joints")),))
     assert jax.eval_shape(named.init, jax.random.key(0))["outputs_value"]["Dense_0"]["kernel"].shape == (6, 1)

@@ -96,7 +96,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
         ("int", "1e6", 1_000_000),
         ("int", "1_000_000", 1_000_000),
         ("int", "2.0", 2),
-        ("int", "123456789012345678", 123456789012345678),
+        ("int", "2147483647", 2147483647),
         ("int", 7, 7),
         ("int", "-3", -3),
         ("float", "2.5e-4", 2.5e-4),
@@ -126,6 +126,7 @@ def test_parse_gives_the_value_of_the_type(kind: str, text: object, value: objec
     ("kind", "text"),
     [
         ("int", "1.5"),
+        ("int", "2147483648"),
         ("int", "x"),
         ("int", ""),
         ("int", "1e400000000"),
@@ -167,6 +168,13 @@ def test_bounds_are_inclusive_but_for_above_and_below() -> None:
         fields.parse(within, "1")
     with pytest.raises(ValueError, match=">= 1"):
         fields.parse(fields.Field("x", "tuple[int, ...]", (), "", low=1), "4,0")
+
+
+def test_a_number_that_no_program_counts_keeps_its_eighteen_digits() -> None:
+    many = fields.Field("x", "int", 0, "", high=fields.MANY)
+    assert fields.parse(many, "123456789012345678") == 123456789012345678
+    with pytest.raises(ValueError, match="<= 1e.18"):
+        fields.parse(many, "1000000000000000000")
 
 
 def test_infinity_is_valid_only_where_it_is_the_default() -> None:
