@@ -47,6 +47,8 @@ ROWS = (
     *("impala/asterix", "impala/freeway", "impala/space_invaders"),
     *("dqn/asterix", "dqn/space_invaders", "rainbow/freeway", "rainbow/space_invaders", "r2d2/space_invaders"),
     *("ppo/navix_empty", "ppo/navix_doorkey", "ppo/pusher", "ppo/humanoid"),
+    *("ppo/seaquest", "pqn/seaquest", "impala/seaquest", "dqn/seaquest", "rainbow/seaquest", "r2d2/seaquest"),
+    *("dqn/freeway", "rainbow/asterix", "r2d2/asterix", "r2d2/freeway", "r2d2/breakout"),
     *SLOW,
 )
 # What others have published for the agent of a preset, after as many steps if no others are named; docs/results.md says

@@ -311,8 +311,11 @@ def _zoo(name: str) -> Iterator[Result]:
 def _held(name: str) -> list[str]:
     """Returns a table of the system's rows of `make holding`, if there are any."""
     names = ["task", "steps", "solved at the end", "later evaluations below", "lowest seed", "minutes", "commit"]
-    found = [cells[1:] for cells in rows("Who keeps what it has learned") if cells[0] == name]
-    lines = [f"| {' | '.join([_HELD_TASKS[task], *cells])} |" for task, *cells in found]
+    lines = []
+    for system, task, *cells in rows("Who keeps what it has learned"):
+        if system in (name, f"{name}/paper"):
+            preset = "" if system == name else f", `--preset={system}`"
+            lines.append(f"| {' | '.join([_HELD_TASKS[task] + preset, *cells])} |")
     return ["", _HELD, "", f"| {' | '.join(names)} |", "|" + "---|" * len(names), *lines] if lines else []
 
 

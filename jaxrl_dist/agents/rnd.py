@@ -11,10 +11,10 @@ the end of an episode does not cut:
 w_e is `extrinsic_weight`, w_i `intrinsic_weight`; m is 1 for a share p of the rows, `predictor_share`.
 
 Source: Burda et al. 2018, "Exploration by random network distillation", sections 2.2 to 2.4 and algorithm 1, and its
-code, openai/random-network-distillation. Here V_i is a network of its own without memory, the predictor is as deep as
-the random network, the first unroll's observations are not normalised (there a random policy plays before), and the
-last observation of an episode has a bonus, the first none (there the other way round: its environments reset within a
-step).
+code, openai/random-network-distillation. Here the sums A get mean 0 and deviation 1, as in CleanRL; V_i is a network of
+its own without memory, the predictor is as deep as the random network, the first unroll's observations are not
+normalised (there a random policy plays before), and the last observation of an episode has a bonus, the first none
+(there the other way round: its environments reset within a step).
 """
 
 import dataclasses

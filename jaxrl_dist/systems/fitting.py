@@ -25,7 +25,10 @@ _WINDOW = (
     "network.num_frames",
 )
 # Parts of an iteration's environments, each with as many as the others.
-_PLAYERS = ("layout.num_actors", "layout.num_workers")
+_WORKERS, _AGE = "layout.num_workers", "layout.max_gradient_age"
+_PLAYERS = ("layout.num_actors", _WORKERS)
+# Turns of all workers after which a gradient is too old: 16 updates of 4 workers.
+_TURNS = 4
 _ATOMS, _LOW, _HIGH = "agent.num_atoms", "agent.value_low", "agent.value_high"
 _CLIP = "agent.error_clip"
 _DISTRIBUTION, _CATEGORICAL = "agent.distribution", "categorical"
@@ -60,7 +63,8 @@ def fit(found: Resolved) -> Resolved:
     An unroll that teaches a memory becomes shorter, with more environments. The capacity of a replay grows to the next
     multiple of what an iteration adds, and to a window for each environment; learning starts at the latest when the
     replay is full; minibatches and actors are the largest number that divides, up to the one that stood there. An ε
-    that would have fallen before learning starts falls from there on. Observations and rewards that a task's values
+    that would have fallen before learning starts falls from there on. A limit of gradients' ages lets each worker have
+    its turn. Observations and rewards that a task's values
     normalise and clip are not clipped where they are not normalised; nor is PPO's value where rewards are of real
     actions. What devices must divide is not known here; assembling a run checks it.
 
@@ -76,6 +80,7 @@ def fit(found: Resolved) -> Resolved:
     found = _of_memory(found)
     found = _fitted(found, dict(_sizes(found)), f"fitted to {_ENVS}={found.settings.get(_ENVS)}")
     found = _fitted(found, dict(_schedule(found)), f"{_FALLS_AFTER}{found.settings.get(_FIRST)}")
+    found = _fitted(found, dict(_ages(found)), f"fitted to {_WORKERS}={found.settings.get(_WORKERS)}")
     for name, switch in _bounds(found):
         found = _fitted(found, {name: 0.0}, f"fitted to {switch}=false")
     return found
@@ -124,6 +129,16 @@ def _schedule(found: Resolved) -> Iterator[tuple[str, float]]:
         start = settings[_FIRST] / settings["steps"]
         if settings[_WAIT] + settings[_FALL] < start:
             yield _WAIT, min(start, 1.0 - settings[_FALL])
+
+
+def _ages(found: Resolved) -> Iterator[tuple[str, int]]:
+    """Yields the largest age of a gradient, which in turn is as old as there are other workers.
+
+    Of more than the limit the same ones would come too late each time.
+    """
+    settings: Any = found.settings
+    if settings.get(_AGE, -1) > 0 and not _is_given(found, _AGE):
+        yield _AGE, max(settings[_AGE], _TURNS * settings[_WORKERS])
 
 
 def _is_on_by_task(found: Resolved, switch: str) -> bool:

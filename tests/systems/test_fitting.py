@@ -167,6 +167,38 @@ def test_sizes_fit_what_is_given(name: str, layout: str, given: dict[str, object
     assert all(found.origins[setting] == FLAG for setting in given)
 
 
+# The number of workers, the age that somebody gives, and the largest age that a gradient may have.
+AGES = {
+    "as it was": ({}, 16),
+    "few": ({"layout.num_workers": 2}, 16),
+    "one more": ({"layout.num_workers": 5, "env.num_envs": 5}, 20),
+    "many": ({"layout.num_workers": 64, "env.num_envs": 64}, 256),
+    "given": ({"layout.num_workers": 64, "env.num_envs": 64, "layout.max_gradient_age": 16}, 16),
+    "no limit": ({"layout.num_workers": 64, "env.num_envs": 64, "layout.max_gradient_age": -1}, -1),
+}
+
+
+@pytest.mark.parametrize("case", AGES)
+def test_each_worker_has_its_turn_before_its_gradient_is_too_old(case: str) -> None:
+    given, age = AGES[case]
+    found = catalogue.resolved({"system": "gorila", **given}, "classic")
+    assert found["layout.max_gradient_age"] == age
+    assert ("fitted to layout.num_workers=" in found.origins["layout.max_gradient_age"]) == (
+        age != 16 and "layout.max_gradient_age" not in given
+    )
+    # A3C has no limit.
+    assert catalogue.resolved({"system": "a3c", **given}, "classic").settings["layout.max_gradient_age"] == given.get(
+        "layout.max_gradient_age", -1
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.preset_names() if "gorila" in name or "a3c" in name])
+def test_presets_take_a_gradient_of_each_of_their_workers(name: str) -> None:
+    flags = {"preset": name} | ({"env": "toy:walk"} if name.endswith("/paper") else {})
+    settings: Any = assemble.resolve(flags)[0].settings
+    assert not 0 <= settings.get("layout.max_gradient_age", -1) < settings.get("layout.num_workers", 1) - 1
+
+
 def test_impalas_minibatches_divide_its_columns() -> None:
     found = catalogue.resolved({"system": "impala", "layout": "anakin", "env.num_envs": 6}, "minatar")
     assert found["learner.minibatches"] == 3

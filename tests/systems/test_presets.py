@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import jaxrl_dist
-from jaxrl_dist import errors, systems, types
+from jaxrl_dist import envs, errors, systems, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.settings import fields, presets, resolve
 from jaxrl_dist.systems import catalogue, training_flags
@@ -105,7 +105,7 @@ OTHER = {
     [
         (["--preset=impala/pogn"], ["--preset=impala/pogn: ", " impala/pong?"]),
         (["--preset=ppo"], ["--preset=ppo: ", " ppo/"]),
-        (["--preset=muzero/paper"], ["--preset=muzero/paper: expected one of muzero/cartpole, muzero/catch"]),
+        (["--preset=pqn/paper"], ["--preset=pqn/paper: expected one of pqn/acrobot, pqn/asterix"]),
         (["--preset=pqo/cartpole"], ["--preset=pqo/cartpole: ", " a2c/..., ", " pqn/cartpole?"]),
         (["--preset=a2c/papper"], ["--preset=a2c/papper: ", " a2c/paper?"]),
         (["--preset=ppo/cartpole", "--system=dqn"], ["--system=dqn: ", "--preset=ppo/cartpole "]),
@@ -116,7 +116,7 @@ def test_a_wrong_preset_is_refused_in_one_line(arguments: list[str], named: list
         training_flags.parse(arguments)
 
 
-@pytest.mark.parametrize("name", ["muzero/paper", "ppo", "zzz/zzz"])
+@pytest.mark.parametrize("name", ["pqn/paper", "ppo", "zzz/zzz"])
 def test_no_preset_is_meant_where_no_task_of_its_system_is_like_it(name: str) -> None:
     with pytest.raises(errors.UsageError) as caught:
         training_flags.parse([f"--preset={name}"])
@@ -160,6 +160,7 @@ def specs_of(row: systems.System) -> list[types.EnvironmentSpec]:
         "classic": ((4,), jnp.float32),
         "long": ((4,), jnp.float32),
         "grid": ((7, 7, 3), jnp.int16),
+        "board": ((6, 7, 2), jnp.bool_),
     }
     found = []
     for family in row.families:
@@ -182,7 +183,8 @@ def test_the_paper_s_values_fit_each_kind_of_task(name: str) -> None:
         fitted = {flag for flag, origin in settings.origins.items() if "fitted" in origin}
         assert fitted <= {"agent.clip_observations", "agent.clip_rewards", "agent.epsilon_wait"}
         differing |= {flag for flag in given if settings[flag] != own[flag]}
-        agent, config = assemble.make_agent(settings, spec), settings.group("learner", learner.Config)
+        agent = assemble.make_agent(settings, spec, step=envs.make("toy:walk").step if row.model else None)
+        config = settings.group("learner", learner.Config)
         learner.make(config, agent, types.LOCAL)
         assemble.make_replay(settings, agent, config)
     assert differing == set(given), "a value that every family of tasks has already"
