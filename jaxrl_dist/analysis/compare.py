@@ -88,14 +88,9 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
             at the steps of the reference, or a run is a sweep or given twice.
     """
     run_view.check_one_setting(views)
+    if len(views) > 1:
+        reference_curves.seeds_of(views)
     chosen, changes = _nearest(references, views[0])
-    for view in views[1:]:
-        other, _ = _nearest(references, view)
-        if other.name != chosen.name:
-            raise errors.UsageError(
-                f"{views[0].label} belongs to {chosen.name}, {view.label} to {other.name}: give "
-                "them one by one, or compare them with each other by plot, report or study"
-            )
     curve = curves.curve([view.records for view in views])
     try:
         level = published.random_play(views[0].settings["env"], views[0].env_params)

@@ -228,7 +228,7 @@ def draw_run(folder: pathlib.Path, settings: resolve.Resolved) -> None:
         sweep.label(settings.settings, values) or settings["system"]: whole._replace(returns=np.stack(members, axis=1))
         for values, members in grouped
     }
-    params = resolve.env_params(settings.settings)
+    params = resolve.task_params(settings.settings)
     marks = published.marks(settings["system"], settings["env"], params)._replace(curves=())
     title = f"{settings['system']} on {settings['env']}"
     draw(curves, folder / "learning_curve.png", title, RETURNS, marks)

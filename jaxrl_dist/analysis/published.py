@@ -26,7 +26,7 @@ SOURCES = {
     "cleanrl": "CleanRL's documentation, ppo_atari_envpool_xla_jax, mean of seeds at 10M steps, no sticky actions",
 }
 # Parameters that change neither the task nor its scores, and the one that names its protocol.
-_HARMLESS = {"num_threads", "workers", "observe", "protocol"}
+_HARMLESS = {"observe", "protocol"}
 
 
 class Level(NamedTuple):

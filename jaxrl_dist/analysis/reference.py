@@ -1,6 +1,7 @@
 """Reference curves: a CSV per study with the evaluations of every seed, beside it a JSON with settings and versions."""
 
 import csv
+import io
 import json
 import pathlib
 import re
@@ -12,6 +13,7 @@ import numpy as np
 from jaxrl_dist import errors
 from jaxrl_dist.analysis import curves
 from jaxrl_dist.runs import files
+from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
 
@@ -72,14 +74,15 @@ def write(folder: pathlib.Path, name: str, views: Sequence[run_view.View]) -> pa
         raise errors.UsageError(f"{name}: a reference needs {SMALLEST_SEEDS} seeds or more, not {len(seeds)}")
     folder.mkdir(parents=True, exist_ok=True)
     minutes = np.concatenate([_minutes(view, curve.env_steps) for view in views], axis=1)
-    with (folder / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for column, seed in enumerate(seeds):
-            for row, steps in enumerate(curve.env_steps):
-                value = f"{curve.returns[row, column]:.6g}"
-                writer.writerow((seed, int(steps), f"{minutes[row, column]:.3f}", value))
-    (folder / f"{name}.json").write_text(json.dumps(_facts(views, seeds), indent=1) + "\n", encoding="utf-8")
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for column, seed in enumerate(seeds):
+        for row, steps in enumerate(curve.env_steps):
+            value = f"{curve.returns[row, column]:.6g}"
+            writer.writerow((seed, int(steps), f"{minutes[row, column]:.3f}", value))
+    folders.write_text(folder / f"{name}.json", json.dumps(_facts(views, seeds), indent=1) + "\n")
+    folders.write_text(folder / f"{name}.csv", table.getvalue())
     return folder / f"{name}.csv"
 
 
@@ -101,10 +104,20 @@ def _seeds(views: Sequence[run_view.View]) -> list[int]:
     Raises:
         UsageError: they are not of one study, or a run is not finished.
     """
-    seeds: list[int] = []
     for view in views:
         if view.state not in ("finished", "return reached"):
             raise errors.UsageError(f"{view.label} is not finished: {view.state}")
+    return seeds_of(views)
+
+
+def seeds_of(views: Sequence[run_view.View]) -> list[int]:
+    """Lists the seeds of runs that are alike.
+
+    Raises:
+        UsageError: they differ in more than their seeds, or have some in common.
+    """
+    seeds: list[int] = []
+    for view in views:
         others = [name for name, value in _plain(view).items() if value != _plain(views[0]).get(name)]
         if others:
             raise errors.UsageError(f"{view.label} differs from {views[0].label} in {', '.join(others[:4])}")
@@ -148,6 +161,8 @@ def _read(path: pathlib.Path) -> Reference:
     """Reads one reference."""
     try:
         facts = files.read_json(path.with_suffix(".json"))
+        if "settings" not in facts:
+            raise ValueError(f"{path.with_suffix('.json').name} beside it has no settings")
         with path.open(encoding="utf-8", newline="") as file:
             rows = [(int(row["seed"]), float(row["env_steps"]), float(row["return"])) for row in csv.DictReader(file)]
         seeds, steps = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})
@@ -159,5 +174,5 @@ def _read(path: pathlib.Path) -> Reference:
 
 
 def env_params(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the environment's own parameters of a reference's settings."""
-    return resolve.env_params({name: entry["value"] for name, entry in settings.items()})
+    """Returns the parameters of the task in a reference's settings."""
+    return resolve.task_params({name: entry["value"] for name, entry in settings.items()})

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_dist import errors
 from jaxrl_dist.settings import fields, user_code
@@ -75,20 +76,26 @@ def parse_params(params: Mapping[str, str], defaults: Mapping[str, Any], owner: 
 
 
 def parse(name: str, text: str, default: Any) -> Any:
-    """Parses one text into the type of the default: bool, int, float, str, or an array from a comma-separated list.
+    """Parses one text into the type of the default: bool, int, float, str, or an array of as many numbers from a
+    comma-separated list.
 
     Raises:
         errors.UsageError: it is no such value, or it is not finite although the default is.
     """
     kind = next((kind for kind in (bool, int, float, str) if isinstance(default, kind)), None)
-    field = fields.Field(name, kind.__name__ if kind else "float", default if kind else None, "")
+    is_whole = kind is None and jnp.issubdtype(jnp.result_type(default), jnp.integer)
+    of_array = "int" if is_whole else "float"
+    field = fields.Field(name, kind.__name__ if kind else of_array, default if kind else None, "")
     try:
         if kind:
             return fields.parse(field, text)
-        return jnp.asarray([fields.parse(field, part) for part in text.split(",")], jnp.result_type(default))
+        numbers = [fields.parse(field, part) for part in text.split(",")]
     except ValueError as error:
         listed = "" if kind else ", or several separated by commas"
         raise refused(name, text, f"{error}{listed}") from None
+    if len(numbers) != np.size(default):
+        raise refused(name, text, f"expected {np.size(default)} numbers separated by commas")
+    return jnp.asarray(numbers, jnp.result_type(default)).reshape(np.shape(default))
 
 
 def unknown(name: str, owner: str, valid: Collection[str]) -> errors.UsageError:

@@ -87,7 +87,10 @@ class Config:
         source="Kingma & Ba 2015",
     )
     max_grad_norm: float = setting(
-        0.5, "Global norm to which gradients are clipped; 0 is off.", low=0.0, source="Huang et al. 2022, detail 11"
+        0.5,
+        "Global norm to which gradients are clipped, those of each part of a network by their own; 0 is off.",
+        low=0.0,
+        source="Huang et al. 2022, detail 11",
     )
     max_grad_ratio: float = setting(
         0.0,

@@ -117,7 +117,7 @@ class Replay(NamedTuple):
     """Pure functions of one shard.
 
     Attributes:
-        min_rows: rows that every column needs before `sample`; 0 samples at once.
+        min_rows: rows that columns need on the average before `sample`; 0 samples at once.
         updates: updates per inserted unroll, as (numerator, denominator).
         init: (`types.Step` of the shapes and dtypes of a row of one column, as `unroll.step_struct` gives it; carry of
             shapes [B, ...]) -> state, leaves [B, ...].

@@ -17,6 +17,8 @@ from jaxrl_dist import errors
 from jaxrl_dist.types import ArrayTree
 
 _LEVEL, _THREADS = 1, 4
+# Logarithms of bytes: zstd's own window at this level, and the largest that a decompressor takes unasked.
+_SMALLEST_WINDOW, _LARGEST_WINDOW = 19, 27
 _OF_THREAD = threading.local()
 
 Block = tuple[bytes, ...]
@@ -51,19 +53,21 @@ class Observations:
         """Takes a tree of one row's shapes and dtypes, and T, the rows of a block."""
         self.leaves, self.structure = jax.tree.flatten(row)
         self.length = length
-        self.block_bytes = length * sum(int(np.prod(x.shape)) * np.dtype(x.dtype).itemsize for x in self.leaves)
+        sizes = [length * int(np.prod(x.shape)) * np.dtype(x.dtype).itemsize for x in self.leaves]
+        self.block_bytes = sum(sizes)
+        self._window = min(max(max(sizes, default=0).bit_length(), _SMALLEST_WINDOW), _LARGEST_WINDOW)
 
     def pack(self, observation: ArrayTree) -> list[Block]:
         """Compresses leaves [T, N, ...] to one block for each of the N."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(observation)]
-        compress = _codecs()[0].compress
+        compress = _compressor(self._window).compress
         return [
             tuple(compress(np.ascontiguousarray(leaf[:, n]).data) for leaf in leaves) for n in range(leaves[0].shape[1])
         ]
 
     def unpack(self, block: Block) -> list[np.ndarray]:
         """Returns the leaves [T, ...] of a block."""
-        decompress = _codecs()[1].decompress
+        decompress = _decompressor().decompress
         return [
             np.frombuffer(decompress(data), leaf.dtype).reshape(self.length, *leaf.shape)
             for data, leaf in zip(block, self.leaves, strict=True)
@@ -75,7 +79,7 @@ class Observations:
         Raises:
             ValueError: the block ends too early.
         """
-        decompressor = _codecs()[1]
+        decompressor = _decompressor()
         for data, own in zip(block, rows, strict=True):
             # zstd writes a whole frame to its place at once if it has room for it there.
             if decompressor.stream_reader(data).readinto(own) != own.nbytes:
@@ -87,8 +91,8 @@ class Blocks:
 
     Attributes:
         packed_bytes: bytes of all blocks that are kept.
-        added_bytes: bytes of all blocks that were ever added.
-        added: number of blocks that were ever added.
+        added_bytes: bytes of all blocks that were added since somebody set it to 0.
+        added: number of these blocks.
     """
 
     def __init__(self, observations: Observations, num_devices: int, columns: int, places: int) -> None:
@@ -184,8 +188,15 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
         )
 
 
-def _codecs() -> tuple[Any, Any]:
-    """Returns this thread's own compressor and decompressor, since threads may not share them."""
-    if not hasattr(_OF_THREAD, "codecs"):
-        _OF_THREAD.codecs = zstandard.ZstdCompressor(level=_LEVEL), zstandard.ZstdDecompressor()
-    return _OF_THREAD.codecs
+def _compressor(window: int) -> Any:
+    """Returns this thread's own compressor, since threads may not share them, with a window of 2^`window` bytes."""
+    kept = _OF_THREAD.__dict__.setdefault("compressors", {})
+    if window not in kept:
+        parameters = zstandard.ZstdCompressionParameters.from_level(_LEVEL, window_log=window)
+        kept[window] = zstandard.ZstdCompressor(compression_params=parameters)
+    return kept[window]
+
+
+def _decompressor() -> Any:
+    """Returns this thread's own decompressor."""
+    return _OF_THREAD.__dict__.setdefault("decompressor", zstandard.ZstdDecompressor())

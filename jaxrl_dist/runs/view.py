@@ -85,8 +85,8 @@ class View(NamedTuple):
 
     @property
     def env_params(self) -> dict[str, str]:
-        """The environment's own parameters."""
-        return resolve.env_params(self.settings)
+        """The parameters of the task."""
+        return resolve.task_params(self.settings)
 
 
 def read(folder: pathlib.Path, label: str = "") -> View:

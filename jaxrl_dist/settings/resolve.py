@@ -17,6 +17,8 @@ RENAMED = {
     "learner.policy_period": "agent.policy_period",
 }
 PARAMS = "env.params."
+# Parameters that say how environments run, of any suite: neither the task nor its scores change with them.
+_OF_PROCESSES = ("num_threads", "workers", "max_restarts")
 EVALUATION = "agent.evaluation_"
 FLAG, AUTO = "flag", "auto"
 
@@ -123,6 +125,11 @@ class Resolved:
 def env_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns the environment's own parameters, as text, of flag name -> value."""
     return {name.removeprefix(PARAMS): str(value) for name, value in values.items() if name.startswith(PARAMS)}
+
+
+def task_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the parameters that say which task is played, not how its environments run; see `env_params`."""
+    return {name: value for name, value in env_params(values).items() if name not in _OF_PROCESSES}
 
 
 def declared_params(names: Iterable[str]) -> dict[str, setting_fields.Field]:

@@ -321,7 +321,7 @@ def _marks(cell: Cell) -> published.Marks:
     """Returns what others have measured of a cell's system on its task."""
     assert cell.command.settings is not None
     values = cell.command.settings.settings
-    return published.marks(values["system"], values["env"], resolve.env_params(values))
+    return published.marks(values["system"], values["env"], resolve.task_params(values))
 
 
 def _folder_name(label: str) -> str:

@@ -4,6 +4,7 @@ import itertools
 import json
 import pathlib
 import re
+from typing import Any
 
 import conftest
 import numpy as np
@@ -18,10 +19,13 @@ STORED = conftest.PACKAGE.parent / "benchmarks" / "reference"
 COMPARE, WRITE = "scripts/compare.py", "benchmarks/write_reference.py"
 
 
-def stored_run(folder: pathlib.Path, name: str, seeds: slice, factor: float = 1.0) -> pathlib.Path:
+def stored_run(
+    folder: pathlib.Path, name: str, seeds: slice, factor: float = 1.0, flags: dict[str, Any] | None = None
+) -> pathlib.Path:
     """Writes seeds of a stored reference as a run of its system."""
     one = next(one for one in reference.read_all(STORED) if one.name == name)
-    run = written_runs.write(folder, factor * one.returns[:, seeds], one.facts["system"], one.facts["env"])
+    returns, facts = factor * one.returns[:, seeds], one.facts
+    run = written_runs.write(folder, returns, facts["system"], facts["env"], flags=flags or {})
     lines = (run / "metrics.jsonl").read_text().splitlines()
     moved = [json.loads(line) for line in lines]
     for i, record in enumerate(moved):
@@ -181,9 +185,17 @@ def test_the_script_finds_a_run_that_learns_inside_and_one_that_does_not_outside
 
 
 def test_several_folders_are_the_seeds_of_one_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [str(stored_run(tmp_path / f"seed{i}", "catch_dqn", slice(i, i + 1))) for i in range(3)]
-    assert written_runs.script(COMPARE)(runs) == 0
+    def run(seed: int, name: str = "", **flags: Any) -> str:
+        of_seed = slice(seed, seed + 1)
+        return str(stored_run(tmp_path / f"{seed}{name}", "catch_dqn", of_seed, flags={"seed": seed, **flags}))
+
+    first = run(0)
+    assert written_runs.script(COMPARE)([first, run(1), run(2)]) == 0
     assert ": 3 seeds, " in capsys.readouterr().out
+    assert written_runs.script(COMPARE)([first, run(1, "other", **{"agent.discount": 0.5})]) == 2
+    assert "agent.discount" in capsys.readouterr().err
+    assert written_runs.script(COMPARE)([first, run(0, "again")]) == 2
+    assert "seeds in common" in capsys.readouterr().err
 
 
 def test_a_wheel_has_no_references_and_names_the_flag(
@@ -194,6 +206,13 @@ def test_a_wheel_has_no_references_and_names_the_flag(
     told = capsys.readouterr().err
     assert "--references" in told and str(tmp_path) not in told
     assert written_runs.script(COMPARE)(["--list", f"--references={STORED}"]) == 0
+
+
+def test_a_table_without_its_settings_is_named(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "half.csv").write_text((STORED / "catch_dqn.csv").read_text())
+    assert written_runs.script(COMPARE)(["--list", f"--references={tmp_path}"]) == 2
+    told = capsys.readouterr().err
+    assert "half.csv is no reference curve" in told and "half.json" in told
 
 
 def test_the_list_names_every_file(capsys: pytest.CaptureFixture[str]) -> None:

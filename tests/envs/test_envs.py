@@ -295,6 +295,24 @@ def test_a_list_reaches_an_array_parameter() -> None:
     values = parameters.parse_params({"steps": "1,2"}, {"steps": jnp.zeros(2, jnp.int32)}, "x")
     np.testing.assert_array_equal(values["steps"], [1, 2])
     assert values["steps"].dtype == jnp.int32
+    torques = environments.make("gymnax:Acrobot-v1", {"available_torque": "-2,0,2"})
+    state, _ = torques.reset(jax.random.key(0))
+    ends = [torques.step(state, jnp.int32(action))[1].observation for action in range(3)]
+    assert not np.allclose(ends[0], ends[1]) and not np.allclose(ends[1], ends[2])
+
+
+@pytest.mark.parametrize("speed", [0.5, 8.0, 12.0])
+def test_no_reward_of_a_pendulum_is_out_of_its_range(speed: float) -> None:
+    environment = environments.make("gymnax:Pendulum-v1", {"max_speed": str(speed)})
+    low, high = environment.spec.reward_range
+    # Straight down, which is π from upright, as fast as an episode may begin or become, with all the torque.
+    assert low <= -(np.pi**2 + 0.1 * max(1.0, speed) ** 2 + 0.001 * 2.0**2) + 1e-5 and high == 0.0
+
+
+def test_a_limit_of_half_a_step_is_the_step_that_comes_to_it() -> None:
+    environment = environments.make("gymnax:BernoulliBandit-misc", {"max_steps_in_episode": "10.5"})
+    steps = rollout(environment, num_envs=1, length=24)
+    assert (steps.step_type[:, 0] == types.LAST).nonzero()[0][0] == environment.spec.time_limit == 11
 
 
 def test_observe_shows_only_some_components() -> None:
@@ -323,6 +341,10 @@ def test_observe_keeps_the_numbers_of_values_of_what_it_shows() -> None:
         ("gymnax:CartPole-v1", {"tau": "nan"}, "env.params.tau=nan: expected a number"),
         ("gymnax:CartPole-v1", {"tau": "inf"}, "env.params.tau=inf: expected a number"),
         ("gymnax:Acrobot-v1", {"available_torque": "1,x"}, "=1,x: expected a number, or several separated by commas"),
+        ("gymnax:Acrobot-v1", {"available_torque": "1"}, "available_torque=1: expected 3 numbers separated by commas"),
+        ("gymnax:UmbrellaChain-bsuite", {"n_distractor": "-1"}, "n_distractor=-1: expected at least 0"),
+        ("gymnax:Pong-misc", {"width": "0"}, "width=0: expected at least 1"),
+        ("gymnax:MetaMaze-misc", {"rf_size": "2"}, "takes no such values"),
         ("gymnax:MemoryChain-bsuite", {"memory_length": "0"}, "env.params.memory_length=0: expected at least 1"),
         ("gymnax:CartPole-v1", {"observe": "0,4"}, "components 0 … 3"),
         ("gymnax:Catch-bsuite", {"observe": "0"}, "shape [D]"),
@@ -398,8 +420,9 @@ def test_an_environment_is_traced_once_for_all_programs() -> None:
     assert sorted(traced) == ["reset", "step"]
 
 
-def test_a_maze_shows_its_time_in_the_range_of_its_flags() -> None:
-    environment = environments.make("gymnax:MetaMaze-misc")
+@pytest.mark.parametrize("params", [{}, {"rf_size": "5"}], ids=["by default", "another argument"])
+def test_a_maze_shows_its_time_in_the_range_of_its_flags(params: dict[str, str]) -> None:
+    environment = environments.make("gymnax:MetaMaze-misc", params)
     state, timestep = environment.reset(jax.random.key(0))
     for _ in range(20):
         state, timestep = environment.step(state, jnp.int32(0))

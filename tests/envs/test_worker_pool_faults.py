@@ -158,6 +158,7 @@ def test_environments_that_cannot_be_made_are_a_fault(make: Any) -> None:
         ("old_reset", "(observation, info)", False),
         ("old_step", "(observation, reward, terminated, truncated, info)", False),
         ("none", "the reward is None", False),
+        ("array", "the reward has shape [1], expected a number", False),
     ],
 )
 def test_what_is_wrong_at_the_first_step_is_one_line_without_another_try(

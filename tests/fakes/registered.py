@@ -51,6 +51,7 @@ class Spaces(gymnasium.Env):
             "grey": spaces.Box(0, 255, (36, 40), np.uint8),
             "wide": spaces.Box(-(2**40), 2**40, (1,), np.int64),
             "text": spaces.Text(5),
+            "nothing": spaces.Dict({"none": spaces.Box(-1, 1, (0,), np.float32), "one": spaces.Box(-1, 1, (1,))}),
             "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
         }.get(kind, spaces.Discrete(3))
         self.action_space = {
@@ -72,6 +73,8 @@ class Spaces(gymnasium.Env):
         return self._observation(), gain + 10 * flag + 100 * len(sizes) + 1000 * len(text), False, False, {}
 
     def _observation(self) -> Any:
+        if self._kind == "nothing":
+            return {"none": np.zeros(0, np.float32), "one": np.full(1, 0.5, np.float32)}
         if self._kind == "frames":
             return np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
         if self._kind == "grey":

@@ -1,5 +1,6 @@
 """The learner: one update on N devices is one on the whole batch (T1), poisoned rows teach nothing (T8), schedules."""
 
+import collections
 import dataclasses
 import functools
 from typing import Any
@@ -265,6 +266,25 @@ def test_adapt_gets_the_mean_of_aux_over_devices_and_gradient_steps(num_devices,
     taught = 2 * np.asarray(agents.taught_rows(sample.sequences.steps.timestep.step_type[:-1])).sum()
     np.testing.assert_allclose(found["taught"][0], taught / (num_devices * minibatches), rtol=1e-6)
     np.testing.assert_allclose(found["of one"][0], 2.0, rtol=1e-6)
+
+
+def test_every_epoch_and_minibatch_has_an_order_and_a_key_of_its_own():
+    agent, sample = _sample("pqn")
+    seen = []
+
+    def loss(params, inputs):
+        items = [x.reshape(len(x), -1).astype(jnp.float32).sum(-1) for x in jax.tree.leaves(inputs.batch)]
+        jax.debug.callback(lambda *x: seen.append([np.asarray(y).tolist() for y in x]), sum(items), inputs.key)
+        return agent.loss(params, inputs)
+
+    settings = dataclasses.replace(SGD, epochs=3, minibatches=2, shuffle=True, learning_rate=0.0)
+    jax.block_until_ready(_update_on(agent._replace(loss=loss), settings, sample, 1))
+    jax.effects_barrier()
+    orders, keys = zip(*seen, strict=True)
+    # Two updates of three epochs, each of which has every item once.
+    assert len(orders) == 2 * 3 * 2 == len(set(map(tuple, orders))) == len(set(map(str, keys)))
+    counts = collections.Counter(item for order in orders for item in order)
+    assert len(counts) == len(orders[0]) * 2 and set(counts.values()) == {2 * 3}
 
 
 def test_gather_joins_items_in_the_order_of_devices():
@@ -541,6 +561,18 @@ def test_a_gradient_beyond_the_norm_is_cut_to_it(limit, share):
     moved, _ = learner._moved(static, grads, rule.init(zeros), zeros, jnp.float32(1.0))
     np.testing.assert_allclose(moved["a"], [[-3.0 * share, 4.0 * share]], rtol=1e-6)
     np.testing.assert_allclose(moved["b"], -12.0 * share, rtol=1e-6)
+
+
+def test_each_part_of_a_network_is_cut_by_its_own_norm():
+    grads = {"small": jnp.array([3.0, -4.0]), "large": jnp.array([30.0, 40.0])}
+    rule, zeros = optimizers.make("sgd", 0.0, 0.0, 0.0), jax.tree.map(jnp.zeros_like, grads)
+    static = learner._Static(learner.Config(max_grad_norm=5.0), None, types.LOCAL, rule)
+    opt_state = {name: rule.init(zeros[name]) for name in grads}
+    state = learner.LearnerState(types.Params(zeros, ()), (), opt_state, jnp.int32(0))
+    rate = jnp.float32(1.0)
+    moved = {name: learner._part_moved(static, types.Part(), name, grads, state, rate)[0] for name in grads}
+    np.testing.assert_allclose(moved["small"], [-3.0, 4.0], rtol=1e-6)
+    np.testing.assert_allclose(moved["large"], [-3.0, -4.0], rtol=1e-6)
 
 
 def test_columns_that_are_one_item_have_one_weight():

@@ -34,7 +34,7 @@ from mutants import aimed, make
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ("agents", "learning", "numeric", "replay")
 # Rooms in which mutants are aimed alone.
-AIMED_ROOMS = ("export", "networks")
+AIMED_ROOMS = ("export", "networks", "training")
 JUDGED = ROOT / "tests/mutants/judged.csv"
 EQUIVALENT = ROOT / "tests/mutants/equivalent.csv"
 WANTED = 0.95

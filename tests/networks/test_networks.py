@@ -262,6 +262,83 @@ def test_orthogonal_initialisation_has_the_asked_gains():
         np.testing.assert_allclose(gram, gain * np.eye(len(gram)), atol=1e-5)
 
 
+# Shapes of all kernels for images of 84 × 84 (10 × 10) pixels in 4 channels: Young & Tian 2019, section 3; Mnih et al.
+# 2015, methods; Espeholt et al. 2018, figure 3 (deep), whose pooling leaves 11 × 11 pixels.
+KERNELS = {
+    "minatar_cnn": [(3, 3, 4, 16), (8 * 8 * 16, 128)],
+    "nature_cnn": [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512)],
+    "impala_resnet": [
+        *((3, 3, 4, 16), *[(3, 3, 16, 16)] * 4),
+        *((3, 3, 16, 32), *[(3, 3, 32, 32)] * 4),
+        *([(3, 3, 32, 32)] * 5),
+        (11 * 11 * 32, 256),
+    ],
+}
+
+
+def _torso(torso, shape):
+    """Returns the parameters of a torso's layers, in their order."""
+    net = networks.make(networks.Config(torso=torso), _spec(shape), HEADS)
+    params = net.init(jax.random.key(0))["torsos_0"]
+    return [*(params[f"_Convolution_{i}"] for i in range(len(params) - 1)), params["Dense_0"]]
+
+
+@pytest.mark.parametrize("torso", KERNELS)
+def test_torsos_have_the_layers_of_their_papers(torso):
+    pixels = 10 if torso == "minatar_cnn" else 84
+    layers = _torso(torso, (pixels, pixels, 4))
+    assert [layer["kernel"].shape for layer in layers] == KERNELS[torso]
+    for layer in layers[:-1]:
+        # Orthogonal filters, with the gain of relu.
+        rows = layer["kernel"].reshape(-1, layer["kernel"].shape[-1])
+        gram = rows.T @ rows if rows.shape[0] >= rows.shape[1] else rows @ rows.T
+        np.testing.assert_allclose(gram, 2.0 * np.eye(len(gram)), atol=1e-5)
+
+
+def test_the_residual_torso_adds_what_its_blocks_find():
+    image = jax.random.normal(jax.random.key(1), (3, 9, 7, 2))
+    layers = [{**layer, "bias": layer["bias"] + 0.1 * i} for i, layer in enumerate(_torso("impala_resnet", (9, 7, 2)))]
+    rest = iter(layers)
+
+    def conv(x):
+        layer = next(rest)
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return (
+            jax.lax.conv_general_dilated(x, layer["kernel"], (1, 1), "SAME", dimension_numbers=numbers) + layer["bias"]
+        )
+
+    x = image
+    for _ in range(3):
+        x = jax.lax.reduce_window(conv(x), -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+        for _ in range(2):
+            x = x + conv(jnp.maximum(conv(jnp.maximum(x, 0)), 0))
+    last = next(rest)
+    wanted = jnp.maximum(jnp.maximum(x, 0).reshape(3, -1) @ last["kernel"] + last["bias"], 0)
+    module = torsos.make(networks.Config(torso="impala_resnet"), (9, 7, 2), last_layer=True)
+    params = {f"_Convolution_{i}": layer for i, layer in enumerate(layers[:-1])} | {"Dense_0": layers[-1]}
+    np.testing.assert_allclose(module.apply({"params": params}, image), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_hidden_layers_of_heads_and_memories_begin_orthogonal(core):
+    config = networks.Config(torso="mlp", hidden_sizes=(32,), head_size=16, core=core, core_size=8)
+    params = networks.make(config, _spec((32,)), HEADS).init(jax.random.key(0))
+    hidden = params["outputs_policy"]["Dense_0"]["kernel"]
+    gram = hidden @ hidden.T if hidden.shape[0] < hidden.shape[1] else hidden.T @ hidden
+    np.testing.assert_allclose(gram, 2.0 * np.eye(len(gram)), atol=1e-5)
+    leaves = {path[-1].key: x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+    for name in ("input", "hidden"):
+        rows = leaves[name]
+        gram = rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
+        np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-5)
+
+
+def test_layers_that_are_not_orthogonal_are_lecun_normal():
+    config = networks.Config(torso="mlp", hidden_sizes=(256,), orthogonal=False)
+    kernel = networks.make(config, _spec((400,)), HEADS).init(jax.random.key(0))["torsos_0"]["Dense_0"]["kernel"]
+    np.testing.assert_allclose([kernel.mean(), 400 * kernel.var()], [0.0, 1.0], atol=2e-2)
+
+
 def test_an_error_is_placed_also_where_every_frame_is_a_library_s():
     try:
         exec(compile("raise ValueError('no')", "/x/site-packages/library.py", "exec"))

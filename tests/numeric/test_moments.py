@@ -146,6 +146,13 @@ def test_no_rows_and_constant_rows_have_deviation_one(constant):
     assert abs(float(statistics.normalise(jnp.float32(constant), moments))) <= 1e-6 * (1 + constant)
 
 
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1e-5), (1.0, 1e-4), (-100.0, 1e-2)])
+def test_what_varies_a_little_is_no_constant(mean, deviation):
+    rows = jnp.array([mean - deviation, mean + deviation])
+    running = statistics.update(statistics.initial(rows[0]), rows, jnp.ones(2), types.LOCAL)
+    np.testing.assert_allclose(statistics.std(running), deviation, rtol=2e-2)
+
+
 def test_an_update_of_nothing_changes_nothing_and_keeps_types():
     moments = update(statistics.initial(SCALAR), jnp.array([1.0, 5.0]), jnp.ones(2))
     again = update(moments, jnp.full(2, jnp.nan), jnp.zeros(2))

@@ -33,6 +33,15 @@ def history(column: int, start: int, count: int) -> Any:
     return {"frame": frames, "speed": (rows + 1000.0 * column).astype(np.float32)}
 
 
+def test_equal_rows_of_any_size_are_kept_once() -> None:
+    shape = jax.ShapeDtypeStruct((700_000,), np.uint8)
+    one = np.random.default_rng(0).integers(0, 256, shape.shape, np.uint8)
+    observations = packed_observations.Observations(shape, 4)
+    (block,) = observations.pack(np.broadcast_to(one, (4, 1, *one.shape)))
+    assert sum(map(len, block)) < 1.1 * one.nbytes
+    np.testing.assert_array_equal(observations.unpack(block)[0], np.broadcast_to(one, (4, *one.shape)))
+
+
 def filled(num_unrolls: int) -> tuple[packed_observations.Observations, packed_observations.Blocks]:
     """Two devices, three columns, four unrolls of five rows; column 2 is written half as often."""
     observations = packed_observations.Observations(row(), 5)

@@ -101,6 +101,8 @@ def test_prefetch_is_refused_where_nothing_is_drawn_ahead(priorities):
 
 def test_a_ring_may_wait_until_it_is_full():
     assert rings.make(capacity=40, columns=10, length=4, min_size=40).min_rows == 4
+    # No window is whole before it has all of its rows.
+    assert rings.make(capacity=64, columns=2, length=4, lookahead=10, min_size=1).min_rows == 11
 
 
 @pytest.mark.parametrize("bound", [1, 2, 65_535, 65_536, 1_000_003, 2**31 - 1])

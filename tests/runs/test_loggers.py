@@ -247,6 +247,16 @@ def test_the_pace_is_that_of_the_later_half_of_the_session(tmp_path: pathlib.Pat
     assert stream.getvalue().splitlines()[-1] == "420/1k steps · 20 steps/s · 0:29 left"
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_gives_the_pace_of_a_long_run_stays_small(tmp_path: pathlib.Path, shown: bool) -> None:
+    stream = io.StringIO()
+    with loggers.Logger(tmp_path, LIVE, total_steps=1_000_000, stream=stream, display=shown) as logger:
+        for second in range(10_000):
+            logger.show({"env_steps": 10 * second, "wall_s": float(second)})
+        assert len(logger._moments) <= (1_000 if shown else 0)
+    assert ("10 steps/s" in stream.getvalue()) == shown
+
+
 def test_what_a_run_waits_for_is_shown_with_its_seconds(tmp_path: pathlib.Path) -> None:
     seen = threading.Event()
 

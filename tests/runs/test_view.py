@@ -64,6 +64,14 @@ def test_marks_are_of_runs_of_one_task_only(tmp_path: pathlib.Path) -> None:
     assert "CleanRL PPO" in names and "RLlib IMPALA, 64 workers" in names
     other = run_view.read(written_runs.write(tmp_path / "other", returns))
     assert published.marks_of([*pong, other]) == published.NO_MARKS
+    # Of more threads it is the same task, of another protocol it is another.
+    flags = {"env.params.num_threads": "2"}
+    threads = run_view.read(written_runs.write(tmp_path / "threads", returns, "ppo", "envpool:Pong-v5", flags=flags))
+    assert run_view.task_of(threads) == run_view.task_of(pong[1]) == "envpool:Pong-v5"
+    assert {curve.name for curve in published.marks_of([pong[0], threads]).curves} == names
+    flags = {"env.params.protocol": "revisited"}
+    sticky = run_view.read(written_runs.write(tmp_path / "sticky", returns, "ppo", "envpool:Pong-v5", flags=flags))
+    assert run_view.task_of(sticky) == "envpool:Pong-v5 with protocol=revisited"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fakes import host
 
 import jaxrl_dist
 from jaxrl_dist import envs, errors, processes, types
+from jaxrl_dist.parallel import mesh as meshes
 from jaxrl_dist.training import evaluation
 
 MADE: Any = jaxrl_dist.make("ppo", "toy:walk")
@@ -64,6 +65,51 @@ def actions_of(monkeypatch: pytest.MonkeyPatch, index: int, count: int) -> np.nd
     np.testing.assert_array_equal(returns, np.full((1, EPISODES), host.LENGTH))
     (one,) = made
     return np.array(one.actions)
+
+
+def by_loops(index: int, devices: int, episodes: int) -> list[float]:
+    """Plays CartPole's episodes one by one, each by the draws of its column; returns their sums of rewards."""
+    environment = envs.make("gymnax:CartPole-v1")
+    env_key, act_key = jax.random.split(jax.random.fold_in(jax.random.key(1), index))
+    each, found, step = -(-episodes // devices), list[float](), jax.jit(environment.step)
+    for i in range(episodes):
+        state, timestep = environment.reset(jax.random.fold_in(env_key, i))
+        own, total, t = jax.random.fold_in(act_key, i // each), 0.0, 0
+        while timestep.step_type != types.LAST:
+            action = jax.random.randint(jax.random.fold_in(own, t), (each,), 0, 2)[i % each]
+            state, timestep = step(state, action)
+            total, t = total + float(timestep.reward), t + 1
+        found.append(total)
+    return found
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_episodes_on_devices_are_those_of_plain_loops(devices: int) -> None:
+    def drawn(params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
+        actions = jax.random.randint(inputs.key, inputs.timestep.step_type.shape, 0, 2)
+        return types.ActOutput(actions, (), inputs.carry)
+
+    made: Any = jaxrl_dist.make("ppo", "gymnax:CartPole-v1")
+    agent, environment = made.agent._replace(evaluate=drawn), envs.make("gymnax:CartPole-v1")
+    mesh = meshes.make(jax.devices()[:devices], 1)
+    evaluate = evaluation.make(agent, environment, EPISODES - 1, max_steps=100, mesh=mesh)
+    params = jax.tree.map(lambda x: x[None], agent.init(jax.random.key(0)))
+    first, second = (evaluate(params, jax.random.key(1)[None], index) for index in (0, INDEX))
+    assert first is not None and first.shape == (1, EPISODES - 1) and len(set(first[0])) > 3
+    np.testing.assert_array_equal(first[0], by_loops(0, devices, EPISODES - 1))
+    np.testing.assert_array_equal(second[0], by_loops(INDEX, devices, EPISODES - 1))
+    assert list(first[0]) != list(second[0])
+
+
+def test_processes_play_episodes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeds_of(index: int, count: int) -> list[float]:
+        made: list[host.Walk] = []
+        pretend(monkeypatch, index, count)
+        evaluated(host.task(made=made))
+        return [seed for walk in made for seed in walk.seeds.tolist()]
+
+    (first, second), alone = (seeds_of(index, 2) for index in range(2)), seeds_of(0, 1)
+    assert first == alone[::2] and second == alone[1::2] and len(set(alone)) == EPISODES
 
 
 def test_processes_draw_actions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,8 +117,11 @@ def test_an_evaluation_has_no_key_of_the_training_of_its_seed(
     monkeypatch.setattr(assembles, "assemble", assemble)
     seed = json.loads((run.folder / "config.json").read_text())["settings"]["seed"]["value"]
     policy.evaluate(run.folder, 2, seed, "latest", {})
+    # Beside the keys of training, and no child of theirs, such as that of its first environment.
+    own = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
+    assert given == [jax.random.key_data(jax.random.fold_in(own, 0)).tolist()]
     training = run_keys.seed_keys(jax.random.key(seed))
-    assert len(given) == 1 and given[0] not in [jax.random.key_data(key).tolist() for key in training]
+    assert jax.random.key_data(own).tolist() not in [jax.random.key_data(key).tolist() for key in training]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_each_suite_draws(name: str) -> None:
     assert len({frame.tobytes() for frame in frames}) > 4
 
 
+def test_a_film_is_of_the_environment_that_is_scored() -> None:
+    training = envs.make("toy:episode", {"length": "3"})
+    shown = training.spec._replace(observation=jax.ShapeDtypeStruct((8, 8, 3), np.uint8))
+    scored = envs.make("toy:episode", {"length": "5"})
+    assert isinstance(training, envs.Environment) and isinstance(scored, envs.Environment)
+    made = film.start(training._replace(spec=shown, evaluation=scored), 0, 30.0)
+    rows = [made.environment.reset(), *(made.environment.step(np.zeros(1, np.int32)) for _ in range(5))]
+    assert [int(row.step_type[0]) for row in rows].index(types.LAST) == 5
+
+
 @pytest.mark.parametrize("name", ["envpool:CartPole-v1", "gymnasium:CartPole-v1"])
 def test_equal_seeds_give_equal_films(name: str) -> None:
     pytest.importorskip("pygame")

@@ -203,7 +203,8 @@ class WorkerPool(checked.Checked):
     def _rows(self, ids: np.ndarray) -> tuple[envs.RawStep, np.ndarray]:
         rows = self._block["slot"][ids] * self.num_envs + ids
         leaves = [
-            self._block[f"leaf{i}"].reshape(-1, *leaf.shape).take(rows, 0) for i, leaf in enumerate(self._plan.leaves)
+            self._block[f"leaf{i}"].reshape(2 * self.num_envs, *leaf.shape).take(rows, 0)
+            for i, leaf in enumerate(self._plan.leaves)
         ]
         is_cut, flags, is_reset = self._cut[ids], self._block["flags"][ids], self._ended[ids]
         is_last = np.where(is_reset, False, flags != 0) | is_cut

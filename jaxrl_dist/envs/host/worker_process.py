@@ -216,6 +216,8 @@ class _Worker:
             if reward is None:
                 # NumPy would turn None into NaN.
                 raise TypeError("the reward is None, expected a number")
+            if np.ndim(reward):
+                raise TypeError(f"the reward has shape {list(np.shape(reward))}, expected a number")
         for leaf, target in zip(self._leaves, self._targets[env][arrays["slot"][env]], strict=True):
             value = leaf.of(observation)
             if value.shape != leaf.shape:

@@ -70,8 +70,10 @@ _REWARD_RANGES = {
 # Parameters, of any environment, that count something and must be at least 1.
 _COUNTS = (
     *("max_steps_in_episode", "memory_length", "num_bits", "chain_length", "rows", "columns", "size"),
-    *("n_actions", "num_actions", "num_joints", "ramp_interval"),
+    *("n_actions", "num_actions", "num_joints", "ramp_interval", "width", "height", "maze_size", "rf_size"),
 )
+# Likewise, at least 0.
+_EXTRAS = ("n_distractor", "num_urchins")
 
 # Modules that gymnax always imports, but uses only for drawing.
 _DRAWING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
@@ -90,25 +92,34 @@ def make(name: str, params: dict[str, str]) -> envs.Environment:
         ModuleNotFoundError: gymnax is not installed.
     """
     library = _import_library()
-    environment, default_params = library.make(name)
-    if hasattr(default_params, "normalize_time"):
-        # MetaMaze's is off, and a count up to 200 beside flags is all that a network sees.
-        default_params = default_params.replace(normalize_time=True)
+    environment, default_params = _made(library, name)
     defaults = {field.name: getattr(default_params, field.name) for field in dataclasses.fields(default_params)}
     arguments = parameters.defaults_of(type(environment))
     values = parameters.parse_params(params, {**arguments, **defaults}, f"{_NAME}:{name}")
-    parameters.check_least(values, dict.fromkeys(_COUNTS, 1))
+    parameters.check_least(values, {**dict.fromkeys(_COUNTS, 1), **dict.fromkeys(_EXTRAS, 0)})
     given = {key: value for key, value in values.items() if key in arguments}
     try:
         if given:
-            environment, default_params = library.make(name, **given)
+            environment, default_params = _made(library, name, **given)
     except (ValueError, AssertionError) as error:
-        raise errors.UsageError(errors.given("env", f"{_NAME}:{name}"), f" with {given}: {error}") from error
+        why = str(error) or "it takes no such values"
+        raise errors.UsageError(errors.given("env", f"{_NAME}:{name}"), f" with {given}: {why}") from error
     env_params = default_params.replace(**{key: value for key, value in values.items() if key in defaults})
     made = wrappers.auto_reset(adapt(environment, env_params, name))
     if name not in classic_control.NAMES:
         return made
     return made._replace(make_picture=functools.partial(classic_control.make, name, env_params))
+
+
+def _made(library: Any, name: str, **arguments: Any) -> tuple[Any, Any]:
+    """Makes an environment and its default parameters.
+
+    MetaMaze's time is a share of the longest episode: a count up to 200 is all that a network would see beside flags.
+    """
+    environment, default_params = library.make(name, **arguments)
+    if hasattr(default_params, "normalize_time"):
+        default_params = default_params.replace(normalize_time=True)
+    return environment, default_params
 
 
 def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
@@ -145,7 +156,7 @@ def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
         action=action,
         family="minatar" if is_minatar else "continuous" if continuous else "classic",
         reward_range=_reward_range(name, env_params),
-        time_limit=int(env_params.max_steps_in_episode),
+        time_limit=math.ceil(env_params.max_steps_in_episode),
     )
     return envs.BareEnvironment(reset, step, spec)
 
@@ -164,7 +175,8 @@ def _space(space: Any, name: str) -> types.DiscreteSpace | types.BoxSpace:
 
 def _reward_range(name: str, env_params: Any) -> tuple[float, float]:
     if name == "Pendulum-v1":
-        lowest = math.pi**2 + 0.1 * env_params.max_speed**2 + 0.001 * env_params.max_torque**2
+        # An episode begins at a speed of 1 at most, whatever the largest is.
+        lowest = math.pi**2 + 0.1 * max(1.0, env_params.max_speed) ** 2 + 0.001 * env_params.max_torque**2
         return -lowest, 0.0
     return _REWARD_RANGES.get(name, (-math.inf, math.inf))
 

@@ -38,7 +38,9 @@ class FirstReady:
 
     def play(self, actor: Actor, environment: envs.HostEnvironment) -> Iterator[queue.Unrolled]:
         number, (_, timestep, carry) = actor.begin
-        key = jax.random.fold_in(jax.random.fold_in(actor.key, actor.life), number)
+        # `fold_in` of numbers gives the bits of `split`, and this actor's other draws begin with them.
+        own = jax.random.split(actor.key)[0]
+        key = jax.random.fold_in(jax.random.fold_in(own, actor.life), number)
         length, ready, parts = self._actors.parts.config.unroll_length, self._actors.ready, len(self._actors.local)
         columns = _Columns(environment, length, ready, carry)
         acting = jax.tree.map(jnp.copy, jax.device_put(carry, actor.device))
