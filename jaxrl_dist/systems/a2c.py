@@ -47,6 +47,13 @@ _A2C_CLASSIC = {
     **_SB3_NETWORK,
 }
 
+# Of 100 seeds of CartPole all end 1M steps with it solved, and .8 % of evaluations after the first solved one are below
+# nine tenths of the way to it; with rewards as they are 99 and 3.2 %.
+_A2C_STEADY = {
+    **_A2C_CLASSIC,
+    **ppo.SCALED_DOWN,
+}
+
 # Above those of classic control. On LunarLander five seeds reach 162 to 230 in 1M steps, one without layer norms 42.
 _A2C_LONG = {
     **cited(
@@ -154,14 +161,20 @@ A2C_IN_SEBULBA: Families = {
 }
 
 A2C_FAMILIES: Families = {
-    "classic": _A2C_CLASSIC,
-    "long": _A2C_LONG,
+    "classic": _A2C_STEADY,
+    "long": {
+        **_A2C_LONG,
+        "agent.scale_rewards": Cited(False, f"{OURS}: LunarLander was learned with rewards as they are"),
+    },
     "grid": ppo.GRID,
     "minatar": _A2C_MINATAR,
     "atari": _A2C_ATARI,
     "continuous": _A2C_CONTINUOUS,
     "physics": _A2C_PHYSICS,
 }
+
+# Workers learn with rewards as they are.
+A3C_FAMILIES: Families = {**A2C_FAMILIES, "classic": _A2C_CLASSIC, "long": _A2C_LONG}
 
 A3C = {
     **A2C,
@@ -198,7 +211,7 @@ GA3C_IN_SEBULBA: Families = {
 }
 
 GA3C_FAMILIES: Families = {
-    **{name: {**A2C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous", "physics")},
+    **{name: {**A3C_FAMILIES[name], **_GA3C_SMALL} for name in ("classic", "continuous", "physics")},
     "long": _A2C_LONG,
     "grid": ppo.GRID,
     "minatar": {**_A2C_MINATAR, **_GA3C_SMALL, **_GA3C_MINATAR},
@@ -229,7 +242,7 @@ SYSTEMS = (
         layouts=(async_gradients.LAYOUT,),
         actions=a2c.ACTIONS,
         settings=A3C,
-        families=A2C_FAMILIES,
+        families=A3C_FAMILIES,
         by_layout={"async_gradient": async_gradient.A3C},
         summary="Asynchronous advantage actor-critic (Mnih et al. 2016): every worker plays and takes gradients.",
     ),

@@ -43,7 +43,7 @@ PPO_CLASSIC = cited(
 # Large rewards are scaled down, small ones stay as they are. The clip lets values move by .2 an update: where they are
 # in the hundreds, one seed of ten learns nothing of Acrobot. Small rewards scaled up lose half of DeepSea's seeds
 # (docs/results.md).
-_SCALED_DOWN = {
+SCALED_DOWN = {
     "agent.scale_rewards": Cited(True, "Engstrom et al. 2020, section 3 (for MuJoCo)"),
     "agent.smallest_deviation": Cited(1.0, "Hafner et al. 2023 (DreamerV3), whose returns are divided by max(1, S)"),
 }
@@ -187,7 +187,7 @@ PPO = {
 
 
 PPO_FAMILIES: Families = {
-    "classic": {**PPO_CLASSIC, **_SCALED_DOWN},
+    "classic": {**PPO_CLASSIC, **SCALED_DOWN},
     "long": _PPO_LONG,
     "grid": GRID,
     "minatar": _PPO_MINATAR,
