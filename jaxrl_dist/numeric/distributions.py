@@ -211,7 +211,7 @@ def choose(policy: Any, action: str, key: Array) -> Array:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> from jaxrl_dist.numeric import distributions
-        >>> policy, key = distributions.Categorical(jnp.log(jnp.array([0.4, 0.6]))), jax.random.key(4)
+        >>> policy, key = distributions.Categorical(jnp.log(jnp.array([0.4, 0.6]))), jax.random.key(3)
         >>> print(distributions.choose(policy, "mode", key), distributions.choose(policy, "sample", key))
         1 0
     """
