@@ -88,7 +88,7 @@ def pictures() -> list[Picture]:
 def _task(one: reference.Reference) -> str:
     """Returns the task's name, with what of it was set."""
     name = one.facts["env"].partition(":")[2]
-    params = reference.env_params(one.facts["settings"])
+    params = reference.task_params(one.facts["settings"])
     told = [f"{key}={value}" for key, value in sorted(params.items()) if key != "backend"]
     return ", ".join([name, *told])
 

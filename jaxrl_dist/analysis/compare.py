@@ -88,12 +88,11 @@ def judge(references: Sequence[reference_curves.Reference], views: Sequence[run_
             at the steps of the reference, or a run is a sweep or given twice.
     """
     run_view.check_one_setting(views)
-    if len(views) > 1:
-        reference_curves.seeds_of(views)
+    reference_curves.seeds_of(views)
     chosen, changes = _nearest(references, views[0])
     curve = curves.curve([view.records for view in views])
     try:
-        level = published.random_play(views[0].settings["env"], views[0].env_params)
+        level = published.random_play(views[0].settings["env"], views[0].task_params)
         result = compare(curve.env_steps, curve.returns, chosen.env_steps, chosen.returns, level)
     except ValueError as error:
         raise errors.UsageError(f"{views[0].label}: {error}") from None
@@ -122,7 +121,7 @@ def describe(verdict: Verdict, views: Sequence[run_view.View]) -> str:
         )
     if "last tenth" not in [number.name for number in result.numbers]:
         lines.append("the run has not come to the last tenth of the reference's steps")
-    level = published.random_play(one.facts["env"], reference_curves.env_params(one.facts["settings"]))
+    level = published.random_play(one.facts["env"], reference_curves.task_params(one.facts["settings"]))
     alarms = false_alarms(one.env_steps, one.returns, level)
     own = f" (for scale: of the reference's own {len(alarms)} seeds, {sum(alarms)} lie outside the band of the others)"
     lines += ["", f"{'inside' if result.is_inside else 'OUTSIDE'} the band{own if alarms else ''}"]
@@ -195,9 +194,9 @@ def _nearest(
     own = [
         one for one in references if (one.facts["system"], one.facts["env"]) == (settings["system"], settings["env"])
     ]
-    own = [one for one in own if reference_curves.env_params(one.facts["settings"]) == view.env_params]
+    own = [one for one in own if reference_curves.task_params(one.facts["settings"]) == view.task_params]
     if not own:
-        params = "".join(f" {name}={value}" for name, value in sorted(view.env_params.items()))
+        params = "".join(f" {name}={value}" for name, value in sorted(view.task_params.items()))
         listed = ", ".join(one.name for one in references)
         raise errors.UsageError(
             f"{view.label}: no reference of {settings['system']} on {settings['env']}{params}; there are {listed} "

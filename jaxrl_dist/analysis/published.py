@@ -110,9 +110,9 @@ def random_play(env: str, params: Mapping[str, str]) -> float:
 
 def marks_of(views: Sequence[run_view.View]) -> Marks:
     """Finds the published numbers of the systems of some runs, if all play the same task; nothing otherwise."""
-    if len({(view.settings["env"], *sorted(view.env_params.items())) for view in views}) != 1:
+    if len({(view.settings["env"], *sorted(view.task_params.items())) for view in views}) != 1:
         return NO_MARKS
-    return of_all([marks(view.settings["system"], view.settings["env"], view.env_params) for view in views])
+    return of_all([marks(view.settings["system"], view.settings["env"], view.task_params) for view in views])
 
 
 def of_all(found: Sequence[Marks]) -> Marks:

@@ -42,7 +42,7 @@ class Reference(NamedTuple):
     @property
     def title(self) -> str:
         """One line that names its system, environment, layout and steps."""
-        params = "".join(f" {name}={value}" for name, value in sorted(env_params(self.facts["settings"]).items()))
+        params = "".join(f" {name}={value}" for name, value in sorted(task_params(self.facts["settings"]).items()))
         steps = f"{self.facts['env_steps']:,} steps, {len(self.facts['seeds'])} seeds"
         return f"{self.name}: {self.facts['system']} on {self.facts['env']}{params}, {self.facts['layout']}, {steps}"
 
@@ -118,7 +118,8 @@ def seeds_of(views: Sequence[run_view.View]) -> list[int]:
     """
     seeds: list[int] = []
     for view in views:
-        others = [name for name, value in _plain(view).items() if value != _plain(views[0]).get(name)]
+        differences = resolve.difference(views[0].entries, view.entries, always=("steps",)).identity
+        others = [change.name for change in differences if change.name not in {*OF_EACH_RUN, "out"}]
         if others:
             raise errors.UsageError(f"{view.label} differs from {views[0].label} in {', '.join(others[:4])}")
         first, count = int(view.settings.get("seed", 0)), int(view.settings.get("num_seeds", 1))
@@ -173,6 +174,6 @@ def _read(path: pathlib.Path) -> Reference:
         raise errors.UsageError(f"{path} is no reference curve: {' '.join(str(error).split())}") from None
 
 
-def env_params(settings: Mapping[str, Any]) -> dict[str, str]:
+def task_params(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns the parameters of the task in a reference's settings."""
     return resolve.task_params({name: entry["value"] for name, entry in settings.items()})

@@ -19,7 +19,6 @@ from jaxrl_dist.types import ArrayTree
 _LEVEL, _THREADS = 1, 4
 # Logarithms of bytes: zstd's own window at this level, and the largest that a decompressor takes unasked.
 _SMALLEST_WINDOW, _LARGEST_WINDOW = 19, 27
-_OF_THREAD = threading.local()
 
 Block = tuple[bytes, ...]
 
@@ -60,14 +59,14 @@ class Observations:
     def pack(self, observation: ArrayTree) -> list[Block]:
         """Compresses leaves [T, N, ...] to one block for each of the N."""
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(observation)]
-        compress = _compressor(self._window).compress
+        compress = _CODECS.compressor(self._window).compress
         return [
             tuple(compress(np.ascontiguousarray(leaf[:, n]).data) for leaf in leaves) for n in range(leaves[0].shape[1])
         ]
 
     def unpack(self, block: Block) -> list[np.ndarray]:
         """Returns the leaves [T, ...] of a block."""
-        decompress = _decompressor().decompress
+        decompress = _CODECS.decompressor.decompress
         return [
             np.frombuffer(decompress(data), leaf.dtype).reshape(self.length, *leaf.shape)
             for data, leaf in zip(block, self.leaves, strict=True)
@@ -79,7 +78,7 @@ class Observations:
         Raises:
             ValueError: the block ends too early.
         """
-        decompressor = _decompressor()
+        decompressor = _CODECS.decompressor
         for data, own in zip(block, rows, strict=True):
             # zstd writes a whole frame to its place at once if it has room for it there.
             if decompressor.stream_reader(data).readinto(own) != own.nbytes:
@@ -188,15 +187,18 @@ def check(blocks: Blocks, free_bytes: float, capacity: int) -> None:
         )
 
 
-def _compressor(window: int) -> Any:
-    """Returns this thread's own compressor, since threads may not share them, with a window of 2^`window` bytes."""
-    kept = _OF_THREAD.__dict__.setdefault("compressors", {})
-    if window not in kept:
-        parameters = zstandard.ZstdCompressionParameters.from_level(_LEVEL, window_log=window)
-        kept[window] = zstandard.ZstdCompressor(compression_params=parameters)
-    return kept[window]
+class _Codecs(threading.local):
+    """The compressors and the decompressor of a thread, since threads may not share them."""
+
+    def __init__(self) -> None:
+        self.decompressor, self._compressors = zstandard.ZstdDecompressor(), dict[int, Any]()
+
+    def compressor(self, window: int) -> Any:
+        """Returns the one with a window of 2^`window` bytes."""
+        if window not in self._compressors:
+            parameters = zstandard.ZstdCompressionParameters.from_level(_LEVEL, window_log=window)
+            self._compressors[window] = zstandard.ZstdCompressor(compression_params=parameters)
+        return self._compressors[window]
 
 
-def _decompressor() -> Any:
-    """Returns this thread's own decompressor."""
-    return _OF_THREAD.__dict__.setdefault("decompressor", zstandard.ZstdDecompressor())
+_CODECS = _Codecs()

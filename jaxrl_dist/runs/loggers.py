@@ -121,18 +121,19 @@ class Logger:
         """
         # If no episode ended, the last known return stays on the line.
         self._latest |= {name: value for name, value in record.items() if value is not None}
+        if self._display is None:
+            return
         now_s = self._latest.get("wall_s")
-        if now_s is not None and self._display is not None:
+        if now_s is not None:
             self._moments.append({"wall_s": now_s, "env_steps": self._latest["env_steps"]})
             self._start_s = now_s if math.isnan(self._start_s) else self._start_s
             while len(self._moments) > 2 and self._moments[1]["wall_s"] <= (self._start_s + now_s) / 2:
                 self._moments.popleft()
             if len(self._moments) > _MOST_MOMENTS:
                 self._moments = collections.deque(itertools.islice(self._moments, 0, None, 2))
-        if self._display is not None:
-            since = self._moments[0] if self._moments else {}
-            line = displays.progress_line(self._latest, self.title, self.total_steps, since, self.members)
-            self._print(lambda display: display.update(line))
+        since = self._moments[0] if self._moments else {}
+        line = displays.progress_line(self._latest, self.title, self.total_steps, since, self.members)
+        self._print(lambda display: display.update(line))
 
     @contextlib.contextmanager
     def waiting(self, doing: str) -> Iterator[None]:

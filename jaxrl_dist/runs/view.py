@@ -84,7 +84,7 @@ class View(NamedTuple):
         return next((record for record in reversed(self.records) if record["kind"] == "eval"), {})
 
     @property
-    def env_params(self) -> dict[str, str]:
+    def task_params(self) -> dict[str, str]:
         """The parameters of the task."""
         return resolve.task_params(self.settings)
 
@@ -185,7 +185,7 @@ def named(folders: Sequence[pathlib.Path], labels: str | None) -> list[tuple[pat
 
 def task_of(view: View) -> str:
     """Returns what a run plays: its environment, and the parameters that were given for it."""
-    params = ", ".join(f"{key}={value}" for key, value in sorted(view.env_params.items()))
+    params = ", ".join(f"{key}={value}" for key, value in sorted(view.task_params.items()))
     return str(view.settings["env"]) + (f" with {params}" if params else "")
 
 

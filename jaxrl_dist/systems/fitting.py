@@ -63,10 +63,10 @@ def fit(found: Resolved) -> Resolved:
     An unroll that teaches a memory becomes shorter, with more environments. The capacity of a replay grows to the next
     multiple of what an iteration adds, and to a window for each environment; learning starts at the latest when the
     replay is full; minibatches and actors are the largest number that divides, up to the one that stood there. An ε
-    that would have fallen before learning starts falls from there on. A limit of gradients' ages lets each worker have
-    its turn. Observations and rewards that a task's values
-    normalise and clip are not clipped where they are not normalised; nor is PPO's value where rewards are of real
-    actions. What devices must divide is not known here; assembling a run checks it.
+    that would have fallen before learning starts falls from there on. The largest age of a gradient leaves each worker
+    its turn. Observations and rewards that a task's values normalise and clip are not clipped where they are not
+    normalised; nor is PPO's value where rewards are of real actions. What devices must divide is not known here;
+    assembling a run checks it.
 
     Args:
         found: settings of a system, with origins.
@@ -132,9 +132,10 @@ def _schedule(found: Resolved) -> Iterator[tuple[str, float]]:
 
 
 def _ages(found: Resolved) -> Iterator[tuple[str, int]]:
-    """Yields the largest age of a gradient, which in turn is as old as there are other workers.
+    """Yields the largest age of a gradient, where a limit was not given.
 
-    Of more than the limit the same ones would come too late each time.
+    If workers take turns, a gradient is as many updates old as there are other workers. With more of them than the
+    limit the same ones would be too late in each round.
     """
     settings: Any = found.settings
     if settings.get(_AGE, -1) > 0 and not _is_given(found, _AGE):

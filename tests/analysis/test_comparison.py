@@ -95,7 +95,7 @@ def test_a_seed_that_was_left_out_is_inside(tmp_path: pathlib.Path) -> None:
 
 
 def known_levels() -> list[tuple[reference.Reference, float]]:
-    found = [(one, published.random_play(one.facts["env"], reference.env_params(one.facts["settings"])))
+    found = [(one, published.random_play(one.facts["env"], reference.task_params(one.facts["settings"])))
              for one in reference.read_all(STORED)]  # fmt: skip
     return [(one, level) for one, level in found if np.isfinite(level)]
 

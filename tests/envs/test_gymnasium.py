@@ -26,11 +26,6 @@ def task(name: str, /, **params: str) -> envs.HostTask:
     return made
 
 
-def test_a_leaf_may_have_no_numbers() -> None:
-    shown = [row.observation for row in play("fakes.registered:Spaces-v0", np.full((2, 1, 2), 0.2), kind="nothing")]
-    assert [row["none"].shape for row in shown] == [(1, 0)] * 3 and all(row["one"].item() == 0.5 for row in shown)
-
-
 def play(name: str, actions: Any, /, **params: str) -> list[types.TimeStep]:
     actions = np.asarray(actions)
     host = task(name, **params).make(np.arange(7, 7 + actions.shape[1], dtype=np.uint32), actions.shape[1], 30.0)
@@ -38,6 +33,11 @@ def play(name: str, actions: Any, /, **params: str) -> list[types.TimeStep]:
         return [host.reset(), *(host.step(action) for action in actions)]
     finally:
         host.close()
+
+
+def test_a_leaf_may_have_no_numbers() -> None:
+    shown = [row.observation for row in play("fakes.registered:Spaces-v0", np.full((2, 1, 2), 0.2), kind="nothing")]
+    assert [row["none"].shape for row in shown] == [(1, 0)] * 3 and all(row["one"].item() == 0.5 for row in shown)
 
 
 def test_steps_are_those_of_gymnasium_itself() -> None:

@@ -18,7 +18,7 @@ def test_a_run_is_read_whole(tmp_path: pathlib.Path) -> None:
     view = run_view.read(written_runs.write(tmp_path / "a", returns, flags={"env.params.observe": "0,2"}), "label")
     assert (view.label, view.state, view.env_steps, view.troubles) == ("label", "finished", written_runs.TOTAL, ())
     assert view.settings["system"] == "ppo" and view.origins["system"] == "flag"
-    assert view.env_params == {"observe": "0,2"}
+    assert view.task_params == {"observe": "0,2"}
     np.testing.assert_allclose(view.evaluation["eval_return_per_seed"], returns[-1])
 
 

@@ -57,7 +57,7 @@ def start(environment: envs.Environment | envs.HostTask, seed: int, timeout_s: f
             return environment.make_film(seed, timeout_s)
         make = environment.make_evaluation or environment.make
         return envs.Film(make(np.asarray([seed], np.uint32), 1, timeout_s), seen, _FRAMES_PER_SECOND)
-    # Its states are those of training's, so that the picture is of both.
+    # Both have states of the same kind, which one picture draws.
     on_host = as_host.AsHost(environment.evaluation or environment, 1, jax.random.key(seed))
     if environment.make_picture is None:
         return envs.Film(on_host, seen, _FRAMES_PER_SECOND)
