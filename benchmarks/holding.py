@@ -1,11 +1,11 @@
 """Measures who keeps what it learned: `python benchmarks/holding.py [--rows=a2c] [--minutes=60] [--figure=FILE]`.
 
-Each row trains one system on one small task for twice the steps of its result, with 20 seeds in one program, or with
-five one after the other where the layout trains one seed at a time, and evaluates it 40 times. Where values of small
-tasks were chosen because a paper's own fall, a row beside it has the paper's (`--preset=a2c/paper`). A task counts as
-solved from its mark on; a seed has fallen where an evaluation after its first solved one is below the floor: nine
-tenths of the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end writes the table of
-all rows into docs/results.md.
+Each row trains one system on one small task for twice the steps of its result, and evaluates it 40 times: with 20 seeds
+in one program (Dreamer's with five), or with five one after the other where the layout trains one seed at a time. Where
+values of small tasks were chosen because a paper's own fall, a row beside it has the paper's (`--preset=a2c/paper`). A
+task counts as solved from its mark on; a seed has fallen where an evaluation after its first solved one is below the
+floor: nine tenths of the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end writes
+the table of all rows into docs/results.md.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ TABLE = HERE / "holding.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
 MARKERS = "<!-- holding: written by `make holding` -->\n", "<!-- end of holding -->\n"
 SEEDS_TOGETHER, SEEDS_APART, EVALUATIONS = 20, 5, 40
-# Twenty seeds of Dreamer in one program take hours; so many in each of four, of which a later call keeps the finished.
+# Five of Dreamer take a core for an hour.
 FEWER_TOGETHER = {"dreamer": 5}
 # Share of the seeds that should end with the task solved.
 WANTED = 0.95
@@ -104,9 +104,8 @@ def _rows() -> Iterator[tuple[str, Row]]:
             is_apart = system in APART.get(name, ())
             flags = (f"--system={system}", f"--env={task.env}", f"--steps={steps}")
             flags += () if is_apart else ("--layout=anakin",)
-            total = SEEDS_APART if is_apart else SEEDS_TOGETHER
-            each = 1 if is_apart else FEWER_TOGETHER.get(system, total)
-            seeds = tuple((first, each) for first in range(0, total, each))
+            together = (0, FEWER_TOGETHER.get(system, SEEDS_TOGETHER))
+            seeds = tuple((seed, 1) for seed in range(SEEDS_APART)) if is_apart else (together,)
             yield f"{system}/{name}", Row(task, steps, flags, seeds)
         for system in PAPERS.get(name, ()):
             flags = (f"--preset={system}/paper", f"--env={task.env}", f"--steps={2 * task.steps}", "--layout=anakin")

@@ -45,14 +45,14 @@ class Config(search.Config, opponent_pool.Config):
     simulations: int = setting(800, "Simulations of a search.", low=1, source=f"{_PAPER}, Methods, Configuration")
     dirichlet_alpha: float = setting(
         0.3,
-        "muzero: concentration of the noise at the root.",
+        "Search muzero: concentration of the noise at the root.",
         above=0.0,
         sweep=True,
         source=f"{_PAPER}, Methods, Configuration (.03 in Go)",
     )
     temperature: float = setting(
         1.0,
-        "muzero: actors act in proportion to visits to the power of 1 / temperature.",
+        "Search muzero: actors act in proportion to visits to the power of 1 / temperature.",
         above=0.0,
         sweep=True,
         source=f"{_PAPER}, Methods, Configuration",

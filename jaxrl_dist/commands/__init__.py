@@ -116,8 +116,9 @@ def check_together(arguments: Sequence[str], options: Any, names: Sequence[str],
 
 
 def command_of(name: str) -> list[str]:
-    """Returns program and first arguments of another process that runs a command."""
-    return [sys.executable, "-m", __name__.partition(".")[0], name]
+    """Returns program and first arguments of another process that runs a command, with `service.environ()`."""
+    # Without the current folder, a file of which could shadow a module.
+    return [sys.executable, "-P", "-m", __name__.partition(".")[0], name]
 
 
 def folders(arguments: Sequence[str], what: str) -> list[pathlib.Path]:

@@ -6,6 +6,7 @@ Example: launch.py --processes=2 -- train --system=ppo --env=gymnax:CartPole-v1 
 import collections
 import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from jaxrl_dist import commands, errors
 from jaxrl_dist.envs.host import lifeline
-from jaxrl_dist.processes import service
+from jaxrl_dist.processes import service, watch
 from jaxrl_dist.settings import command_line, setting
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import stop
@@ -26,6 +27,8 @@ _LISTENS_AT, _VISIBLE = "127.0.0.1", "CUDA_VISIBLE_DEVICES"
 # Files of the GPUs that this machine or container has; CUDA counts them from 0.
 _DEVICES, _GPUS = pathlib.Path("/dev"), "nvidia[0-9]*"
 _LOOK_S = 0.1
+# Those that run notice by themselves that one has died; after so long those that still wait for it to begin are ended.
+_END_OTHERS_S = watch.HEARTBEAT_S + 30.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +74,12 @@ def run(count: int, flags: Sequence[str]) -> int:
     asked = collections.deque[int]()
     for number in stop.heeded():
         signal.signal(number, lambda number, frame: asked.append(number))
+    if idle := _idle(count):
+        commands.complain(
+            _NAME,
+            f"warning: of {len(_gpus())} GPUs each of {count} processes gets as many as the "
+            f"others; idle: {', '.join(idle)}",
+        )
     started = list[subprocess.Popen[bytes]]()
     with contextlib.ExitStack() as lines:
         for index in range(count):
@@ -78,13 +87,30 @@ def run(count: int, flags: Sequence[str]) -> int:
             if not asked:
                 line = lines.enter_context(lifeline.pipe())
                 started.append(_start(index, count, flags, address, line))
-        # A signal must find this process awake, and not in one wait for ever.
-        while any(process.poll() is None for process in started):
-            _pass_on(asked, started)
-            time.sleep(_LOOK_S)
+        code = _wait(started, asked)
     # Before the first process there may have been a signal alone.
-    codes = [process.returncode for process in started] or [-number for number in asked]
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)
+    code = code or -next(iter(asked), 0)
+    return code if code >= 0 else 128 - code
+
+
+def _wait(started: Sequence[subprocess.Popen[bytes]], asked: collections.deque[int]) -> int:
+    """Waits until all processes have ended, and passes on signals; returns the first code that is not 0, or 0."""
+    code, end_others_s = 0, math.inf
+    while None in [process.poll() for process in started]:
+        _pass_on(asked, started)
+        if not code and (code := _failed(started)):
+            end_others_s = time.monotonic() + _END_OTHERS_S
+        if time.monotonic() > end_others_s:
+            asked.append(signal.SIGTERM)
+            end_others_s = math.inf
+        # A signal must find this process awake, and not in one wait for ever.
+        time.sleep(_LOOK_S)
+    return code or _failed(started)
+
+
+def _failed(started: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Returns the exit code of a process that has failed, 0 without one."""
+    return next((process.returncode for process in started if process.returncode), 0)
 
 
 def _start(index: int, count: int, flags: Sequence[str], address: str, line: int) -> subprocess.Popen[bytes]:
@@ -132,7 +158,19 @@ def _cores(index: int, count: int) -> Iterator[None]:
 
 
 def _accelerators(index: int, count: int) -> dict[str, str]:
-    """Returns the GPUs of a process: of those that the environment names or the machine has, where all get one."""
+    """Returns the GPUs of a process where all can have one; all get as many, since a run takes equal parts."""
+    gpus = _gpus()
+    own = gpus[index::count][: len(gpus) // count]
+    return {_VISIBLE: ",".join(own)} if own and count > 1 else {}
+
+
+def _idle(count: int) -> list[str]:
+    """Returns the GPUs that no process gets where each has some of its own."""
+    gpus = _gpus()
+    return gpus[len(gpus) // count * count :] if len(gpus) > count else []
+
+
+def _gpus() -> list[str]:
+    """Returns the GPUs that the environment names, or that the machine has."""
     named = os.environ.get(_VISIBLE)
-    gpus = [str(i) for i, _ in enumerate(_DEVICES.glob(_GPUS))] if named is None else named.split(",")
-    return {_VISIBLE: ",".join(gpus[index::count])} if len(gpus) >= count > 1 else {}
+    return [str(i) for i, _ in enumerate(_DEVICES.glob(_GPUS))] if named is None else named.split(",")

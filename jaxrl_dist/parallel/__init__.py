@@ -107,6 +107,7 @@ class LayoutParts(NamedTuple):
         num_envs: environments per seed, over all devices and threads.
         mesh: devices of the learner, from `mesh.make`.
         rebuild: () -> agent and environment once more; it can be pickled, for a process on another machine.
+        devices: those of the run, on which actors and workers may be; empty for all that there are.
     """
 
     config: Any
@@ -117,6 +118,7 @@ class LayoutParts(NamedTuple):
     num_envs: int
     mesh: Mesh
     rebuild: Callable[[], tuple[agents.Agent, Any]] = _cannot_rebuild
+    devices: Sequence[jax.Device] = ()
 
     @property
     def num_agents(self) -> int:

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, errors, networks, parallel, processes
+from jaxrl_dist import envs, errors, networks, parallel
 from jaxrl_dist.learning import learner as learners
 from jaxrl_dist.learning import step
 from jaxrl_dist.numeric import vectors, words
 from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.parallel import placement
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.settings import resolve, setting, sweep
 from jaxrl_dist.types import Array, ArrayTree
@@ -238,9 +239,9 @@ def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], ke
     communicate and always gain; one seed gains only where a minibatch is long enough to pay for the reductions.
 
     Raises:
-        UsageError: the settings ask for more devices than there are.
+        UsageError: the settings ask for more devices than there are, or processes have not as many each.
     """
-    asked, owners = settings["layout.num_devices"], processes.by_process(devices)
+    asked, owners = settings["layout.num_devices"], placement.by_process(devices)
     valid = range(0, len(devices) + 1, len(owners))
     if asked not in valid:
         told = f"0 to {len(devices)}" if len(owners) == 1 else ", ".join(map(str, valid))

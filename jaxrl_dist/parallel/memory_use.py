@@ -4,6 +4,7 @@ import collections
 import contextlib
 import ctypes
 import math
+import pathlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,12 @@ _GIB = 2**30
 # Names of glibc's parameters (malloc.h), and their values here.
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 _LARGE, _ARENAS = 2**20, 2
+# Of Linux (proc(5), cgroups(7)).
+_MEMORY, _OWN_GROUPS = pathlib.Path("/proc/meminfo"), pathlib.Path("/proc/self/cgroup")
+_GROUPS = pathlib.Path("/sys/fs/cgroup")
+# Files of a group's limit and use, and the entry of memory.stat for files that the kernel can drop.
+_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 # Advice to who trains a run, and to who reads one, whose settings stay as they are.
 _SMALLER = "take smaller env.num_envs, num_seeds, layout.unroll_length or batches (a dry run lists what takes how much)"
 MORE = "free some, or run this where there is more"
@@ -179,12 +186,44 @@ def free_on_one(devices: Sequence[jax.Device]) -> float:
 
 
 def free_of_host() -> float:
-    """Returns the bytes that the operating system can give without swapping; infinity where it does not say."""
+    """Returns the bytes that this process can get without swapping; infinity where the operating system does not say.
+
+    A container has a limit of its own, which may be far below the memory of its machine.
+    """
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return int(lines["MemAvailable"].split()[0]) * 1024
+        lines = dict(line.split(":", 1) for line in _MEMORY.read_text("ascii").splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024.0
     except (OSError, KeyError, ValueError):
+        free = math.inf
+    return min(free, _left_to_groups())
+
+
+def _left_to_groups() -> float:
+    """Returns the bytes that the control groups of this process, of version 1 or 2, may still take."""
+    try:
+        memberships = [line.split(":", 2) for line in _OWN_GROUPS.read_text("utf-8").splitlines()]
+    except OSError:
+        return math.inf
+    left = math.inf
+    for _, controllers, path in memberships:
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, names = (_GROUPS / "memory", _VERSION_1) if controllers else (_GROUPS, _VERSION_2)
+        # A limit of any group above holds too; and within a container the path may be that of the machine outside.
+        group = pathlib.PurePosixPath(path)
+        for one in (group, *group.parents):
+            left = min(left, _left_to_group(root / one.relative_to("/"), *names))
+    return left
+
+
+def _left_to_group(folder: pathlib.Path, limit: str, used: str, cached: str) -> float:
+    """Returns the limit of a group less what it uses, but for files in the cache, which make room; infinity without."""
+    try:
+        stats = dict(line.split() for line in (folder / "memory.stat").read_text("ascii").splitlines())
+        most, now = (int((folder / name).read_text("ascii")) for name in (limit, used))
+        return float(max(most - now + int(stats[cached]), 0))
+    except (OSError, KeyError, ValueError):
+        # "max" is no number.
         return math.inf
 
 

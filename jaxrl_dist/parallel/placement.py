@@ -35,19 +35,39 @@ def parse(setting: str, text: str, devices: Sequence[jax.Device]) -> list[jax.De
     return chosen
 
 
-def table(actors: Sequence[tuple[jax.Device, int]], learners: Sequence[jax.Device]) -> tuple[str, ...]:
-    """Says in lines which device serves which actors and learners.
+def table(roles: Sequence[tuple[jax.Device, str]]) -> tuple[str, ...]:
+    """Says in a line for each device what it is used for.
 
     Args:
-        actors: device and number of environments of each actor.
-        learners: devices of the learner.
+        roles: device and words, such as "actor 0 (8 environments)", in the order to say them in.
     """
-    lines = []
-    for device in dict.fromkeys([device for device, _ in actors] + list(learners)):
-        roles = [f"actor {i} ({count} environments)" for i, (d, count) in enumerate(actors) if d == device]
-        roles += [f"learner {i}" for i, d in enumerate(learners) if d == device]
-        lines.append(f"{name(device)}: {', '.join(roles)}")
-    return tuple(lines)
+    words: dict[jax.Device, list[str]] = {}
+    for device, role in roles:
+        words.setdefault(device, []).append(role)
+    return tuple(f"{name(device)}: {', '.join(each)}" for device, each in words.items())
+
+
+def here(devices: Sequence[jax.Device], platform: str) -> list[jax.Device]:
+    """Returns the devices of this process on a platform: those of a run, or all where the run has none there."""
+    own = [one for one in devices if one.process_index == processes.index() and one.platform == platform]
+    return own or jax.local_devices(backend=platform)
+
+
+def by_process(devices: Sequence[jax.Device]) -> list[list[jax.Device]]:
+    """Returns the devices of each process, of which a layout takes equal parts.
+
+    Raises:
+        UsageError: a process has more of them than another.
+    """
+    owners = processes.by_process(devices)
+    counts = list(map(len, owners))
+    if len(set(counts)) > 1:
+        listed = ", ".join(map(str, counts))
+        raise UsageError(
+            f"the processes of this run have {listed} devices: each needs as many; hide some from those with more, as "
+            "by CUDA_VISIBLE_DEVICES"
+        )
+    return owners
 
 
 def name(device: jax.Device) -> str:

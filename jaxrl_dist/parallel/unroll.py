@@ -224,6 +224,7 @@ class HostUnroll:
         environment: envs.HostEnvironment,
         timestep: types.TimeStep,
         carry: ArrayTree,
+        check: Callable[[], None] = lambda: None,
     ) -> tuple[tuple[types.Unroll, ...], HostRows]:
         """Plays T rows.
 
@@ -235,6 +236,7 @@ class HostUnroll:
             environment: E environments of A agents, B columns.
             timestep: leaves [B, ...] in NumPy, row 0 of the unroll.
             carry: leaves [B, ...], the acting state before row 0.
+            check: called before each row; if it raises, the exception passes through, and the unroll is lost.
 
         Returns:
             The parts of the unroll [T + 1, B / parts], in NumPy but for the acting state, and `HostRows`.
@@ -249,6 +251,7 @@ class HostUnroll:
         raw, rows = episodes.raw_step(timestep), Rows(self._length)
         environment_s, started_s = 0.0, time.perf_counter()
         for t in range(self._length + 1):
+            check()
             # The call itself takes arrays from the host to the parameters' device, in a quarter of `device_put`'s time.
             sent, acted, following = self._act(params, carry, keys, exploration, np.int32(t), raw)
             if t == 0:

@@ -237,10 +237,16 @@ def valid_values(field: Field) -> str:
         >>> fields.valid_values(fields.of(replay.MixedConfig)[1])
         'a number > 0 and <= 0.9375'
     """
-    text = _KINDS[field.kind] if field.choices is None else "one of " + ", ".join(map(str, field.choices))
+    text = _KINDS[field.kind] if field.choices is None else _choices(field)
     bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
     limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
     return f"{text} {' and '.join(limits)}".strip()
+
+
+def _choices(field: Field) -> str:
+    """Says what a setting of few values, or a list of such ones, may be."""
+    is_list = isinstance(field.default, tuple)
+    return ("one or more of " if is_list else "one of ") + ", ".join(map(str, field.choices or ()))
 
 
 def shown(value: object) -> str:

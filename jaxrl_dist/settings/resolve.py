@@ -5,7 +5,7 @@ It knows no setting by name; `systems.catalogue` says which layers there are.
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from jaxrl_dist import errors
@@ -59,6 +59,8 @@ class Resolved:
         >>> settings = jaxrl_dist.make("ppo", "toy:walk", settings={"learner.epochs": 2}).settings
         >>> settings["learner.epochs"], settings.origins["learner.epochs"]
         (2, 'flag')
+        >>> "learner.epochs" in settings, dict(settings)["agent.discount"]
+        (True, 0.99)
         >>> settings.group("learner", learner.Config).epochs
         2
     """
@@ -77,6 +79,18 @@ class Resolved:
     def __getitem__(self, name: str) -> Any:
         """Returns the value of a flag."""
         return self.settings[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Says whether there is a flag of that name."""
+        return name in self.settings
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names of the flags."""
+        return iter(self.settings)
+
+    def keys(self) -> KeysView[str]:
+        """Returns the names of the flags, so that `dict(...)` has their values."""
+        return self.settings.keys()
 
     @property
     def env_params(self) -> dict[str, str]:

@@ -83,21 +83,23 @@ def assemble(
     environment: envs.Environment | envs.HostTask,
     devices: Sequence[jax.Device],
     episodes: int = 0,
+    available: Sequence[jax.Device] = (),
 ) -> Assembly:
     """Builds every part.
 
     Args:
         settings: resolved settings.
         environment: the environment that they name.
-        devices: devices to use, all of them.
+        devices: devices to learn on, all of them.
         episodes: episodes per evaluation and seed; 0 takes the setting.
+        available: those from which these were chosen, on which actors and workers may be; empty for all that there are.
 
     Raises:
         UsageError: devices do not divide a size, or the agent cannot take the environment's actions.
     """
     mesh = meshes.make(devices, sweep.num_members(settings))
     errors.check_divided("env.num_envs", settings["env.num_envs"], mesh.shape["devices"])
-    builder = Builder(settings, environment, mesh)
+    builder = Builder(settings, environment, mesh, available)
     if settings["sweep"]:
         agent, learns = _sweep(builder)
     else:
@@ -192,6 +194,7 @@ class Builder(NamedTuple):
     settings: Resolved
     environment: envs.Environment | envs.HostTask
     mesh: Mesh
+    available: Sequence[jax.Device] = ()
 
     def agent_and_learner(self, values: Mapping[str, Any]) -> tuple[agents.Agent, learner.Learner]:
         """Returns agent and learner; `values`, numbers or arrays [], replace those of the settings."""
@@ -211,6 +214,7 @@ class Builder(NamedTuple):
         parts = parallel.LayoutParts(
             *(config, agent, rows, learns, self.environment, num_envs, self.mesh),
             rebuild=functools.partial(acting_parts, self.settings),
+            devices=self.available,
         )
         return chosen.make(parts)
 

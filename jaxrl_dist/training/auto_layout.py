@@ -128,7 +128,7 @@ class Trials(NamedTuple):
         try:
             settings, environment = assemble.resolve(self.named, {**measured, **entries})
             chosen = assemble.choose_devices(settings, self.devices)
-            made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS)
+            made = probe.Probe(settings, environment, chosen, _REPLAY_ROWS, self.devices)
         except errors.UsageError as error:
             self._refuse(option, errors.as_typed(error))
             return None

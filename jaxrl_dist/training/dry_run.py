@@ -72,7 +72,7 @@ def describe(
         settings, environment = auto_layout.settle(flags, settings, environment, folder, devices, notes.append)
         yield from notes
         chosen = assemble.choose_devices(settings, devices)
-        with contextlib.closing(probe.Probe(settings, environment, chosen)) as probed:
+        with contextlib.closing(probe.Probe(settings, environment, chosen, available=devices)) as probed:
             yield from _placement(probed)
             template = probed.parts.layout.template(probed.keys)
             memory_use.check(settings, template.replay, environment.spec.num_agents)

@@ -44,6 +44,7 @@ class Probe:
         environment: envs.Environment | envs.HostTask,
         devices: Sequence[jax.Device],
         capacity: int = 0,
+        available: Sequence[jax.Device] = (),
     ) -> None:
         """Assembles the run.
 
@@ -52,11 +53,13 @@ class Probe:
             environment: the environment that they name.
             devices: devices to learn on.
             capacity: number of rows to which a replay is cut, about; 0 keeps it whole.
+            available: see `assemble.assemble`.
 
         Raises:
             UsageError: settings are not valid, or do not go together.
         """
-        self.parts = assemble.assemble(_early(settings, capacity, environment.spec.num_agents), environment, devices)
+        shorter = _early(settings, capacity, environment.spec.num_agents)
+        self.parts = assemble.assemble(shorter, environment, devices, available=available)
         self.state: Any = None
         self.learns, self.iterations, self.seconds = False, 0, 0.0
         self.rates: list[float] = []

@@ -155,7 +155,7 @@ def _drive(
             settings, environment = auto_layout.settle(named, settings, environment, folder, devices, say)
         with processes.alike():
             chosen = assemble.choose_devices(settings, devices)
-            parts = assemble.assemble(settings, environment, chosen)
+            parts = assemble.assemble(settings, environment, chosen, available=devices)
         with processes.alike():
             started = resume.start(parts, folder)
 

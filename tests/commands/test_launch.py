@@ -58,6 +58,25 @@ def test_a_signal_while_processes_start_reaches_all_of_them(sleepers: list[Any])
     assert [process.returncode for process in sleepers] == [-signal.SIGTERM] * 2
 
 
+def test_who_fails_first_says_the_code_and_the_others_are_ended(
+    sleepers: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = iter(["exec sleep 20", "sleep 0.5; exit 3", "exec sleep 20"])
+    monkeypatch.setattr(commands, "command_of", lambda name: ["sh", "-c", next(codes)])
+    monkeypatch.setattr(launch, "_END_OTHERS_S", 0.1)
+    # No signal comes here.
+    monkeypatch.setattr(signal, "raise_signal", lambda number: None)
+    assert launch.run(3, []) == 3
+    assert [process.returncode for process in sleepers] == [-signal.SIGTERM, 3, -signal.SIGTERM]
+
+
+def test_a_child_imports_nothing_from_the_folder_where_it_is_started(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(7)")
+    command = [*commands.command_of("train"), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=service.environ(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_hangup_that_nohup_ignores_stays_ignored(sleepers: list[Any]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     launch.run(2, [])
@@ -86,7 +105,8 @@ def test_processes_end_with_a_launcher_that_is_killed(tmp_path: pathlib.Path) ->
         (None, 4, ["0,2", "1,3"]),
         (None, 1, [None, None]),
         (None, 0, [None, None]),
-        ("5,6,7", 4, ["5,7", "6"]),
+        ("5,6,7", 4, ["5", "6"]),
+        ("5,6,7,8,9", 4, ["5,7", "6,8"]),
         ("", 4, [None, None]),
     ],
 )
@@ -100,6 +120,10 @@ def test_processes_share_the_gpus_that_are_named_or_there(
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert [launch._accelerators(index, 2).get("CUDA_VISIBLE_DEVICES") for index in range(2)] == expected
+    gpus = named.split(",") if named else [str(i) for i in range(files)]
+    given = {gpu for one in expected if one for gpu in one.split(",")}
+    # Without enough for all, every process sees every one.
+    assert launch._idle(2) == [gpu for gpu in gpus if given and gpu not in given]
 
 
 def test_a_child_finds_the_package_where_it_is_not_installed(tmp_path: pathlib.Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel.async_gradient import worker
 
 ONCE = {"learner.epochs": 1, "learner.minibatches": 1}
@@ -71,6 +72,21 @@ def test_a_hanging_environment_is_named_within_its_timeout(
     plays(lambda walk: None)
     resumed = train(steps=3_200, **settings)
     assert resumed.summary["resumed_from"] > 0 and resumed.summary["gradients"] > 0
+
+
+def test_an_environment_that_hangs_as_a_worker_makes_it_is_named(
+    train: conftest.Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        if threading.current_thread().name == "worker 1":
+            host.sleep_forever()
+        return host.Walk(seeds, timeout_s, lambda walk: None)
+
+    monkeypatch.setattr(hangs, "MAKE_S", 1.0)
+    monkeypatch.setattr(hangs, "CLOSE_WITHIN_S", 0.1)
+    monkeypatch.setattr(envs, "make", lambda name, params=None: envs.HostTask(host.spec(), "", make))
+    with pytest.raises(errors.EnvironmentFault, match=r"fake:walk: .*\b1 s\b"):
+        train(steps=64_000, **{"layout.timeout_s": 0.5, "layout.num_workers": 2})
 
 
 @pytest.mark.slow

@@ -52,16 +52,21 @@ def test_unrolls_are_whole_histories_and_go_on_where_they_closed(paced: list[Any
     assert run.metrics.episodes.valid_steps[0] > 0
 
 
-def test_a_ring_gets_every_environment_at_its_own_pace(paced: list[Any]) -> None:
-    run = conftest.Small("dqn", "fake:walk", 1, {**SETTINGS, "replay.capacity": 4096}).run(30)
+@pytest.mark.parametrize("num_actors", [1, 2])
+def test_a_ring_gets_every_environment_at_its_own_pace(num_actors: int, paced: list[Any]) -> None:
+    settings = {**SETTINGS, "replay.capacity": 4096, "layout.num_actors": num_actors}
+    run = conftest.Small("dqn", "fake:walk", 1, settings).run(30)
     ring = run.state.replay
     filled = np.asarray(ring.filled[0])
-    assert filled.sum() == 30 * 8 * 4 and filled[0] > 3 * filled[7] > 0
+    assert filled.sum() == 30 * 8 * 4 and (num_actors > 1 or filled[0] > 3 * filled[7] > 0)
     observation = np.asarray(ring.rows.timestep.observation[0])
     for column, count in enumerate(filled):
         rows = observation[column, :count]
-        assert (rows[:, 0] == paced[0].seeds[column]).all()
+        assert count and (rows[:, 0] == rows[0, 0]).all()
         np.testing.assert_array_equal(host.position(rows), np.arange(count))
+    # Threads begin in any order, but each actor's environments have columns beside each other, in their order.
+    seeds = observation[:, 0, 0].reshape(num_actors, -1).tolist()
+    assert sorted(seeds) == sorted(one.seeds.tolist() for one in paced)
     run.layout.close()
 
 

@@ -156,6 +156,19 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, A
         run.layout.close()
 
 
+@pytest.mark.parametrize("first", [4, 5])
+def test_a_batch_that_was_drawn_ahead_is_learned_from_only_where_it_was_due(first: int, tmp_path: pathlib.Path) -> None:
+    # Every second iteration has an update, so of two checkpoints in turn one alone holds a batch for the next one.
+    settings = {"layout.num_actors": 2, "replay.samples_per_insert": 0.5}
+    whole = make("dqn", settings).run(first).run(3)
+    second = make("dqn", settings).run(first).handed_to(make("dqn", settings), tmp_path).run(3)
+    for x, y in zip(whole.params, second.params, strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert whole.metrics.updates == second.metrics.updates > 0
+    for run in (whole, second):
+        run.layout.close()
+
+
 def test_the_first_unsound_update_is_kept_though_more_were_due() -> None:
     settings = {"learner.learning_rate": 1e38, "learner.anneal": False, "replay.samples_per_insert": 8.0}
     run = make("dqn", settings).run(4)

@@ -1,6 +1,7 @@
 """The memory of a replay is known beforehand, by part, and a replay that does not fit is refused."""
 
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -109,6 +110,62 @@ def test_what_does_not_fit_is_refused_with_the_bytes_and_the_capacity_that_does(
     monkeypatch.setattr(memory_use, "free_of_host", lambda: 10)
     with conftest.refused("--replay.capacity=1024 ", " 0.0 KiB "):
         memory_use.check(settings, state)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        # Version 2: 100 - 70 + 10 of its own group, more of the one above.
+        (
+            "0::/a/b\n",
+            {"a/b/memory.max": "100", "a/b/memory.current": "70", "a/b/memory.stat": "x 5\ninactive_file 10"},
+            40,
+        ),
+        # The group above has less left.
+        (
+            "0::/a/b\n",
+            {
+                **{"a/b/memory.max": "100", "a/b/memory.current": "70", "a/b/memory.stat": "inactive_file 10"},
+                **{"a/memory.max": "200", "a/memory.current": "190", "a/memory.stat": "inactive_file 1"},
+            },
+            11,
+        ),
+        ("0::/a\n", {"a/memory.max": "max", "a/memory.current": "70", "a/memory.stat": "inactive_file 1"}, 1000 * 1024),
+        ("0::/a\n", {"a/memory.max": "10", "a/memory.current": "70", "a/memory.stat": "inactive_file 1"}, 0),
+        # Version 1 in a container, which sees its own group at the root, under the path of the machine outside.
+        (
+            "9:name=systemd:/\n4:cpu,memory:/docker/x\n0::/\n",
+            {
+                "memory/memory.limit_in_bytes": "100",
+                **{"memory/memory.usage_in_bytes": "70", "memory/memory.stat": "total_inactive_file 2"},
+            },
+            32,
+        ),
+        # A controller of another name is none of memory.
+        (
+            "4:cpu:/\n",
+            {
+                "memory/memory.limit_in_bytes": "100",
+                **{"memory/memory.usage_in_bytes": "70", "memory/memory.stat": "total_inactive_file 2"},
+            },
+            1000 * 1024,
+        ),
+    ],
+)
+def test_a_container_s_limit_is_heeded(membership, files, expected, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "cgroup").write_text(membership)
+    (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
+    monkeypatch.setattr(memory_use, "_OWN_GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(memory_use, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory_use, "_MEMORY", tmp_path / "meminfo")
+    assert memory_use.free_of_host() == expected
+    monkeypatch.setattr(memory_use, "_OWN_GROUPS", tmp_path / "none")
+    assert memory_use.free_of_host() == 1000 * 1024
+    monkeypatch.setattr(memory_use, "_MEMORY", tmp_path / "none")
+    assert memory_use.free_of_host() == math.inf
 
 
 def _resident(pid: int) -> int:

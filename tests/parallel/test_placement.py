@@ -1,6 +1,7 @@
 """Names of devices: every wrong list is one line that names the valid ones, and a table says what runs where."""
 
 import types
+from typing import Any
 
 import conftest
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jaxrl_dist import errors
 from jaxrl_dist.parallel import mesh, placement
 from jaxrl_dist.parallel.sebulba import actors
+from jaxrl_dist.training import assemble
 
 SETTING = "layout.actor_devices"
 
@@ -52,10 +54,49 @@ def test_actors_may_have_devices_that_the_learner_has_not(monkeypatch: pytest.Mo
 
 def test_the_table_names_each_device_once() -> None:
     first, second = jax.devices()[:2]
-    assert placement.table([(first, 4), (second, 4)], [first]) == (
+    assert placement.table(
+        [(first, "actor 0 (4 environments)"), (second, "actor 1 (4 environments)"), (first, "learner 0")]
+    ) == (
         "cpu:0: actor 0 (4 environments), learner 0",
         "cpu:1: actor 1 (4 environments)",
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"system": "a3c", "layout.num_workers": 2},
+            ("cpu:3: worker 0 (2 environments), server", "cpu:4: worker 1 (2 environments)"),
+        ),
+        (
+            {"system": "dqn", "layout.num_workers": 1, "layout.num_actors": 2},
+            ("cpu:3: actor 0 (2 environments), learner 0, server", "cpu:4: actor 1 (2 environments)"),
+        ),
+        (
+            {"layout": "sebulba", "layout.num_actors": 2},
+            ("cpu:3: actor 0 (2 environments), learner 0", "cpu:4: actor 1 (2 environments)"),
+        ),
+    ],
+)
+def test_workers_and_actors_stay_on_the_devices_of_the_run(settings: Any, expected: tuple[str, ...]) -> None:
+    few = {"env": "toy:walk", "env.num_envs": 4, "learner.minibatches": 1, "learner.epochs": 1}
+    resolved, environment = assemble.resolve({"system": "a2c", "layout": "async_gradient", **few, **settings})
+    devices = jax.devices()[3:5]
+    chosen = assemble.choose_devices(resolved, devices)
+    layout = assemble.assemble(resolved, environment, chosen, available=devices).layout
+    assert layout.placement == expected
+
+
+@pytest.mark.parametrize("layout", ["anakin", "sebulba"])
+def test_processes_with_unequal_devices_are_refused(layout: str) -> None:
+    settings, _ = assemble.resolve({"system": "ppo", "env": "toy:walk", "layout": layout})
+    ours: Any = [
+        types.SimpleNamespace(platform="gpu", id=i, process_index=i // 2, local_hardware_id=i) for i in range(3)
+    ]
+    with conftest.refused(" 2, 1 devices"):
+        assemble.choose_devices(settings, ours)
+    assert assemble.choose_devices(settings, ours[::2]) == ours[::2]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A player, called in this process: its unrolls are those of a thread, bit for bit, and it goes on where it is told."""
 
+import time
 from typing import Any
 
 import conftest
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import envs, errors, types
+from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import unroll as unrolls
 from jaxrl_dist.parallel.sebulba import player, wire
 from jaxrl_dist.training import assemble
@@ -35,9 +37,14 @@ class Played:
 
     def begin(self, state: Any, life: int = 0) -> player.Player:
         """Returns a player that begins with global environments 4 and 5."""
-        one, key = player.Player(self.plan), np.asarray(jax.random.key_data(self.key))
-        one.begin(player.Start(key, key, 2 * B, 0, life, state))
+        one = player.Player(self.plan)
+        one.begin(self.start(state, life))
         return one
+
+    def start(self, state: Any, life: int = 0) -> player.Start:
+        """Returns what tells a player to begin there."""
+        key = np.asarray(jax.random.key_data(self.key))
+        return player.Start(key, key, 2 * B, 0, life, state)
 
     def unroll(self, one: player.Player, number: int) -> wire.Played:
         return self.wire.unpack(one.play(number, self.published), number, 3)
@@ -117,3 +124,22 @@ def test_another_thread_notices_environments_that_hang() -> None:
         one.check()
     one.close()
     assert made[0].is_closed
+
+
+def test_another_thread_notices_environments_that_hang_as_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[str] = []
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        time.sleep(0.3)
+        # As the other thread would, while this one makes them.
+        with pytest.raises(errors.EnvironmentFault) as error:
+            one.check()
+        found.append(str(error.value))
+        return host.Walk(seeds, timeout_s, lambda walk: None)
+
+    monkeypatch.setattr(hangs, "MAKE_S", 0.2)
+    parts = Played("ppo", "toy:walk", envs.HostTask(host.spec(), "", make), timeout_s=0.1)
+    one = player.Player(parts.plan)
+    one.begin(parts.start(parts.fresh))
+    assert len(found) == 1 and found[0].startswith("fake:walk: ")
+    one.check()

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import envs, errors, types
+from jaxrl_dist import envs, errors, parallel, processes, types
 from jaxrl_dist.envs.host import as_host
 from jaxrl_dist.parallel import unroll
-from jaxrl_dist.parallel.sebulba import tiers
+from jaxrl_dist.parallel.sebulba import metrics, tiers
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble, guard, policy
 
@@ -101,7 +101,7 @@ def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> Non
     one, two = (sebulba(system, settings, "toy:episode", n).run(3) for n in (1, 2))
     tolerance = 2e-2 if system == "dqn" else 1e-5
     for x, y in zip(one.params, two.params, strict=True):
-        np.testing.assert_allclose(x, y, atol=tolerance)
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=tolerance)
     for leaf in jax.tree.leaves(two.state.learner.params):
         first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         np.testing.assert_array_equal(first, second)
@@ -132,9 +132,25 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, lag: int, tmp_path: p
         np.testing.assert_array_equal(x, y)
     for x, y in zip(whole.metrics.episodes, second.metrics.episodes, strict=True):
         np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(whole.metrics.layout["lag_counts"], second.metrics.layout["lag_counts"])
     assert halfway.episodes.valid_steps > 0
     for run in (whole, second):
         run.layout.close()
+
+
+def test_all_but_the_iterations_is_summed_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    # The other process says one more of everything.
+    other = lambda said: [(np.asarray(x) + 1).tolist() for x in said]  # noqa: E731
+    monkeypatch.setattr(processes, "exchange", lambda said, decide: decide([said, other(said)]))
+    own = {"iterations": np.full(1, 3.0), "queue_depth": np.full(1, 5.0), "lag_counts": np.arange(4.0)[None]}
+    learned = {"loss": np.ones(1, np.float32)}
+    sums = parallel.Metrics(unroll.host_sums(2, 7.0, 9, 8), np.full(1, 6, np.int32), learned, own)
+    found = metrics.over_processes(sums)
+    assert found.layout["iterations"] == 3 and found.updates == 6 and found.learner == learned
+    assert found.layout["queue_depth"] == 11
+    np.testing.assert_array_equal(found.layout["lag_counts"], [[1, 3, 5, 7]])
+    assert [float(x[0]) for x in found.episodes] == [5, 15, 19, 17, 1]
 
 
 @pytest.mark.slow

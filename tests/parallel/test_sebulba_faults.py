@@ -13,6 +13,7 @@ import pytest
 from fakes import host
 
 from jaxrl_dist import envs, errors, parallel, types
+from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel.sebulba import first_ready, tiers
 from jaxrl_dist.parallel.sebulba import layout as layouts
 from jaxrl_dist.training import policy, session, stop
@@ -155,6 +156,47 @@ def test_one_fault_more_than_allowed_ends_the_run(plays: Any, train: conftest.Tr
         train(steps=64_000, **{"layout.max_actor_restarts": 2})
 
 
+def test_an_actor_in_the_middle_of_a_long_unroll_ends_with_the_run(
+    plays: Any, train: conftest.Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hangs, "CLOSE_WITHIN_S", 0.0)
+    token, before, length = stop.StopToken(), actors(), 50_000
+
+    def play(walk: host.Walk) -> None:
+        if host.in_actor(0) and walk.total_steps == 30:
+            token.request()
+
+    made = plays(play)
+    run = train(system="a2c", stop=token, steps=4 * length, **{"layout.unroll_length": length, "env.num_envs": 4})
+    assert run.reason == "stopped" and actors() <= before
+    assert 0 < max(walk.total_steps for walk in made) < length / 2
+
+
+@pytest.mark.parametrize("restarts", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_environment_that_hangs_as_it_is_made_is_named_or_replaced(
+    restarts: int, plays: Any, train: conftest.Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = threading.Event()
+
+    def make(seeds: np.ndarray, batch_size: int, timeout_s: float) -> Any:
+        if host.in_actor(1) and not hung.is_set():
+            hung.set()
+            host.sleep_forever()
+        return host.Walk(seeds, timeout_s, lambda walk: None)
+
+    monkeypatch.setattr(hangs, "MAKE_S", 1.0)
+    monkeypatch.setattr(hangs, "CLOSE_WITHIN_S", 0.1)
+    monkeypatch.setattr(envs, "make", lambda name, params=None: envs.HostTask(host.spec(), "", make))
+    settings = {"layout.timeout_s": 0.5, "layout.max_actor_restarts": restarts}
+    message = r"actor 1\b.*fake:walk: .*\b1 s\b"
+    if restarts:
+        with pytest.warns(RuntimeWarning, match=message):
+            assert train(steps=2560, **settings).reason == "finished"
+    else:
+        with pytest.raises(errors.EnvironmentFault, match=message):
+            train(steps=2560, **settings)
+
+
 def test_a_hanging_environment_is_named_within_its_timeout(
     tmp_path: pathlib.Path, plays: Any, train: conftest.Train
 ) -> None:
@@ -284,6 +326,29 @@ def test_an_action_that_is_none_reaches_no_environment_and_ends_the_run(ready: i
         run.layout.close()
     assert isinstance(ended.value.fault, ValueError) and "valid: 0 to 2" in str(ended.value.fault)
     assert sent and set(sent) == {0}
+
+
+def test_stand_ins_of_a_process_with_a_fault_keep_what_the_last_action_led_to() -> None:
+    settings = {"layout": "sebulba", "layout.num_actors": 2, "layout.policy_lag": "0"}
+    run = conftest.Small("dqn", "toy:walk", 1, settings).run(3)
+    threads, length = run.layout._threads, conftest.SMALL["dqn"]["layout.unroll_length"]
+    closing = [jax.tree.map(np.copy, one.timestep) for one in run.state.actors]
+    # As in one of several processes, whose learner goes on for the others.
+    threads.fault = host.Broken("the simulator fell over")
+    for iteration in (3, 4):
+        assert threads.take(iteration, lambda: None) == []
+        learned, _ = run.layout._tier.learn(threads.state, iteration, run.total, threads.filled([]))
+        threads.state = layouts._advance(threads.state, learned, [])
+    rows = threads.state.replay.rows.timestep
+    for number, ended in enumerate(closing):
+        columns = threads.actors.columns(number)
+        for x, y in zip(rows[:4], ended[:4], strict=True):
+            if x is not rows.step_type:
+                np.testing.assert_array_equal(np.asarray(x)[0, columns, 3 * length], y)
+    # Nothing is learned of what follows: a step from a row that ended an episode is none.
+    assert (np.asarray(rows.step_type)[0, :, 3 * length : 5 * length] == types.LAST).all()
+    assert (np.asarray(rows.step_type)[0, :, : 3 * length] != types.LAST).any()
+    run.layout.close()
 
 
 @pytest.mark.slow

@@ -44,24 +44,24 @@ class Config:
     )
     simulations: int = setting(50, "Simulations of a search.", low=1, source=_ATARI)
     dirichlet_alpha: float = setting(
-        0.25, "muzero: concentration of the noise at the root.", above=0.0, sweep=True, source=_ATARI
+        0.25, "Search muzero: concentration of the noise at the root.", above=0.0, sweep=True, source=_ATARI
     )
     dirichlet_fraction: float = setting(
-        0.25, "muzero: share of the noise at the root.", low=0.0, high=1.0, sweep=True, source=_ATARI
+        0.25, "Search muzero: share of the noise at the root.", low=0.0, high=1.0, sweep=True, source=_ATARI
     )
     temperature: float = setting(
         1.0,
-        "muzero: actors act in proportion to visits to the power of 1 / temperature.",
+        "Search muzero: actors act in proportion to visits to the power of 1 / temperature.",
         above=0.0,
         sweep=True,
         source=f"{_MUZERO}, appendix D",
     )
     considered_actions: int = setting(
-        16, "gumbel: actions that the root considers (m).", low=1, source=f"{_GUMBEL}, section 5"
+        16, "Search gumbel: actions that the root considers (m).", low=1, source=f"{_GUMBEL}, section 5"
     )
     value_scale: float = setting(
         0.1,
-        "gumbel: weight of a completed action value in logits (c_scale).",
+        "Search gumbel: weight of a completed action value in logits (c_scale).",
         above=0.0,
         sweep=True,
         source=f"{_GUMBEL}, section 5 (.1 on Atari, 1 in Go and chess)",

@@ -13,7 +13,9 @@ from jaxrl_dist import envs, errors, types
 
 # Seconds to make an environment: longer than for a step, since libraries are imported and programs compiled.
 MAKE_S = 120.0
-_POLL_S = 0.1
+# Seconds for which the end of a thread is awaited that its environments keep.
+CLOSE_WITHIN_S = 5.0
+_POLL_S, _LOOK_S = 0.1, 0.005
 # Work that checks for a stop itself, between the steps of environments, does so within this time.
 _STOP_WITHIN_S = 2.0
 
@@ -29,6 +31,65 @@ def check_waiting(environment: envs.HostEnvironment) -> None:
     since, limit = environment.waiting_since, environment.timeout_s
     if since and time.monotonic() - since > limit:
         raise overdue(environment.spec, environment.waiting_for, limit)
+
+
+class Making:
+    """The time in which a thread makes environments, which any other thread can check.
+
+    Attributes:
+        since_s: `time.monotonic()` when it began, 0 while none are made.
+    """
+
+    def __init__(self, environment: str, timeout_s: float) -> None:
+        """Allows as long as environments may take, `MAKE_S`, or the timeout of their steps if that is longer.
+
+        Args:
+            environment: suite:name.
+            timeout_s: longest step.
+        """
+        self.since_s = 0.0
+        self._environment, self._limit_s = environment, max(timeout_s, MAKE_S)
+
+    def __enter__(self) -> None:
+        self.since_s = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.since_s = 0.0
+
+    def check(self) -> None:
+        """Raises an `EnvironmentFault` if it takes too long; any thread but that which makes them calls it."""
+        if (since_s := self.since_s) and time.monotonic() - since_s > self._limit_s:
+            raise errors.EnvironmentFault(f"{self._environment}: making it takes longer than {self._limit_s:g} s")
+
+
+def may_keep(environment: envs.HostEnvironment | None, making: Making) -> bool:
+    """Says whether a thread is, as far as can be seen, in code of its environments, which may never return.
+
+    Args:
+        environment: the thread's, None before they are made.
+        making: the time in which it makes them.
+    """
+    if environment is None:
+        return making.since_s > 0
+    return environment.waiting_since > 0 or len(environment.waiting_for) > 0
+
+
+def await_ends(count_alive: Callable[[], int], count_kept: Callable[[], int]) -> None:
+    """Waits for the end of threads: the process would abort if Python ended while one of them is inside JAX.
+
+    Those that environments keep are waited for shortly. The others end by themselves; there is a limit for them too,
+    in case one of them hangs where it cannot be seen.
+
+    Args:
+        count_alive: () -> number of threads that still run.
+        count_kept: () -> number of those that environments may keep for ever.
+    """
+    began_s = time.monotonic()
+    while alive := count_alive():
+        waited_s = time.monotonic() - began_s
+        if waited_s > MAKE_S or (waited_s > CLOSE_WITHIN_S and alive <= count_kept()):
+            break
+        time.sleep(_LOOK_S)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -11,13 +10,13 @@ import jax
 import numpy as np
 
 from jaxrl_dist import errors
+from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import precision
 from jaxrl_dist.parallel.async_gradient import programs, schedules, server, shared_replay, worker
 
 _POLL_S = 0.1
 _MOST_THREADS = 64
 _AHEAD = 3
-_CLOSE_WITHIN_S = 5.0
 # Tells a member how to go on when a run is resumed. WAITING and above are a queue: the first that waits has WAITING,
 # the second WAITING + 1, and so on. Saved runs have these numbers.
 HELD_BACK, FRESH, AT_WORK, PLAYED, WAITING = range(-1, 4)
@@ -181,7 +180,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Ends the threads, but for those that hang in an environment."""
-        self._pool.close(_CLOSE_WITHIN_S)
+        self._pool.close(lambda: sum(one.is_kept() for one in self.workers))
         for one in self.workers:
             one.close()
 
@@ -273,13 +272,11 @@ class Threads:
         self._calls.put((future, call, arguments))
         return future
 
-    def close(self, timeout_s: float) -> None:
-        """Ends each thread once it is free, and waits at most so long: a call inside JAX must not outlive Python."""
+    def close(self, count_kept: Callable[[], int]) -> None:
+        """Ends each thread once it is free, but for those that environments keep, see `hangs.await_ends`."""
         for _ in self._threads:
             self._calls.put(None)
-        until_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(until_s - time.monotonic(), 0.0))
+        hangs.await_ends(lambda: sum(thread.is_alive() for thread in self._threads), count_kept)
 
     def _run(self) -> None:
         while (job := self._calls.get()) is not None:

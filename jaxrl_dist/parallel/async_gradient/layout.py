@@ -119,7 +119,8 @@ class AsyncGradient(parallel.Layout):
         parallel.check_goes_on(parts, "async_gradient")
         self.plan = plan = plans.Plan(parts)
         self.mesh, self.rows_per_iteration = parts.mesh, plan.width * parts.config.unroll_length
-        self.placement = placement.table([(one, plan.width) for one in plan.devices], list(parts.mesh.devices.flat))
+        roles = [(one, plan.role(index)) for index, one in enumerate(plan.devices)]
+        self.placement = placement.table([*roles, *((one, "server") for one in parts.mesh.devices.flat)])
         self.program = plan.learning[0]
         self.diagnosis = parallel.Diagnosis(self.template, self.run_again)
         self.events = parallel.EventLog(

@@ -46,7 +46,7 @@ class Plan:
         self.num_rings = (1 if config.replay == "global" else self.players) if is_shared else 0
         _check(self)
         self.width, self.columns = parts.num_envs // self.players, parts.num_columns // self.players
-        available, named = jax.local_devices(backend=platform), config.worker_devices
+        available, named = placement.here(parts.devices, platform), config.worker_devices
         devices = placement.parse("layout.worker_devices", named, available) if named else available
         self.devices = tuple(devices[i % len(devices)] for i in range(self.members))
         self.rows = unrolls.rows_struct(parts.agent, parts.environment.spec, config.unroll_length, self.columns)
@@ -59,6 +59,12 @@ class Plan:
     def learns(self, index: int) -> bool:
         """Says whether a member takes gradients."""
         return bool(index >= self.parts.config.num_actors)
+
+    def role(self, index: int) -> str:
+        """Says in words what a member does."""
+        if not self.plays(index):
+            return f"learner {index - self.players}"
+        return f"{'worker' if self.learns(index) else 'actor'} {index} ({self.width} environments)"
 
     def env_ids(self, index: int) -> np.ndarray:
         """Returns i32 [E], the global indices of a player's environments."""

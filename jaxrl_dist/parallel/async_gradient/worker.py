@@ -77,6 +77,7 @@ class Worker:
         first_ready = step.pace(parts.replay, parts.config.unroll_length).first_ready
         self._ready_at = self.number - _unrolls_kept(before.replay, parts.config.unroll_length) + first_ready
         self._environment: envs.HostEnvironment | None = None
+        self._making = hangs.Making(parts.environment.spec.name, parts.config.timeout_s)
         self._player: Any = None
         if self.may_hang:
             seed, played = int(jax.random.bits(keys.environment, dtype=np.uint32)), int(saved.numbers.sum())
@@ -116,8 +117,13 @@ class Worker:
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
+        self._making.check()
         if self._environment is not None:
             hangs.check_waiting(self._environment)
+
+    def is_kept(self) -> bool:
+        """Says whether its environments may keep its thread for ever."""
+        return hangs.may_keep(self._environment, self._making)
 
     def close(self) -> None:
         """Frees its environments."""
@@ -131,7 +137,8 @@ class Worker:
         assert self.state.actors is not None
         _, timestep, carry = self.state.actors
         if self._environment is None:
-            self._environment = self._player = self._make()
+            with self._making:
+                self._environment = self._player = self._make()
             if self.number:
                 timestep = unrolls.ended(jax.tree.map(np.asarray, timestep))
                 self._player = unrolls.ResetOnFirstStep(self._environment)

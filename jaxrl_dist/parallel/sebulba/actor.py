@@ -1,5 +1,6 @@
 """The actor threads of one process: each plays with published parameters, and hands over unrolls."""
 
+import math
 import threading
 import time
 import warnings
@@ -19,7 +20,7 @@ from jaxrl_dist.parallel.sebulba import queue as queues
 from jaxrl_dist.parallel.sebulba.actors import Actors
 from jaxrl_dist.types import Array
 
-_CLOSE_WITHIN_S = 5.0
+_LOOK_S = 0.005
 
 
 class _Absent(Exception):  # noqa: N818
@@ -74,6 +75,10 @@ class Actor:
         self._taken: tuple[float, int, unrolls.Published] | None = None
         self._threads, self._is_current = threads, True
         self._environment: envs.HostEnvironment | None = None
+        # A fleet limits itself how long it looks for a player.
+        config = actors.parts.config
+        timeout_s = math.inf if config.fleet else config.timeout_s
+        self._making = hangs.Making(actors.parts.environment.spec.name, timeout_s)
         self._as_precise = precision.of_this_thread()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"actor {number}", daemon=True)
@@ -121,6 +126,7 @@ class Actor:
         if self._error is not None:
             raise self._error
         try:
+            self._making.check()
             if self._environment is not None:
                 hangs.check_waiting(self._environment)
         except errors.EnvironmentFault as fault:
@@ -148,16 +154,21 @@ class Actor:
         self._is_current = False
         self._threads.queue.wake()
 
-    def join(self, timeout_s: float) -> None:
-        """Waits for the thread to end."""
-        self._thread.join(timeout_s)
+    def is_alive(self) -> bool:
+        """Says whether the thread still runs."""
+        return self._thread.is_alive()
+
+    def is_kept(self) -> bool:
+        """Says whether the thread runs, and its environments may keep it for ever."""
+        return self.is_alive() and hangs.may_keep(self._environment, self._making)
 
     def _run(self) -> None:
         threads = self._threads
         try:
             with self._as_precise():
                 key = threads.keys.environment
-                self._environment = threads.acting.open(key, self._first_env, threads.began, self.life)
+                with self._making:
+                    self._environment = threads.acting.open(key, self._first_env, threads.began, self.life)
                 for unrolled in threads.acting.play(self, self._environment):
                     threads.queue.put(threads.send(unrolled), lambda: self._is_current)
         except channels.Closed:
@@ -204,7 +215,8 @@ class Threads:
         self.send = queues.Sender(actors)
         self._counted: dict[str, int] = {}
         self.fault: Exception | None = None
-        self._stand_ins = self._make_stand_ins() if actors.quorum < num_actors else ()
+        self._is_absent = False
+        self._stand_ins = self._make_stand_ins(()) if actors.quorum < num_actors else ()
         self.store.publish(iteration, published)
         for actor, pending in enumerate(state.pending):
             for number, (unroll, sums) in enumerate(pending, iteration):
@@ -231,7 +243,9 @@ class Threads:
                 return self.queue.take(self.actors.num_actors, check_all)
             return self.queue.take_number(iteration, self.actors.quorum, check_all)
         except _Absent:
-            self._stand_ins = self._stand_ins or self._make_stand_ins()
+            if not self._is_absent:
+                self._is_absent = True
+                self._stand_ins = self._make_stand_ins([one.timestep for one in self.state.actors])
             return []
 
     def filled(self, unrolled: Sequence[queues.Unrolled]) -> Sequence[queues.Unrolled]:
@@ -276,7 +290,7 @@ class Threads:
             self.check()
             if self.fault is not None:
                 raise self.fault
-            time.sleep(0.005)
+            time.sleep(_LOOK_S)
         return tuple(actor.resting_point() for actor in self._players)
 
     def counted(self) -> dict[str, int]:
@@ -294,11 +308,12 @@ class Threads:
         """Ends every thread, but for those that hang in an environment."""
         self.store.close()
         self.queue.close()
-        until_s = time.monotonic() + _CLOSE_WITHIN_S
         for actor in self._players:
             actor.give_up()
-        for actor in self._players:
-            actor.join(max(0.0, until_s - time.monotonic()))
+        hangs.await_ends(
+            lambda: sum(actor.is_alive() for actor in self._players),
+            lambda: sum(actor.is_kept() for actor in self._players),
+        )
 
     def _begin(self, number: int) -> tuple[int, unrolls.ActorState]:
         """Returns where an actor begins: where a snapshot has it, afresh, or where its lost environments ended."""
@@ -308,16 +323,29 @@ class Threads:
         timestep: Any = unrolls.ended(jax.tree.map(np.asarray, state.timestep)) if self.began else ()
         return self.began, unrolls.ActorState((), timestep, actors.parts.agent.init_carry(actors.num_rows))
 
-    def _make_stand_ins(self) -> tuple[queues.Unrolled, ...]:
-        """Makes the stand-in for each actor's late unroll, which teaches nothing; all share their arrays."""
+    def _make_stand_ins(self, opening: Sequence[types.TimeStep]) -> tuple[queues.Unrolled, ...]:
+        """Makes the stand-in for each actor's unroll, which teaches nothing.
+
+        Args:
+            opening: timesteps [B] in NumPy with which the unrolls open, so that a replay, which has the row before
+                them, keeps what came of it; the last of their episodes. Without them all share their arrays.
+        """
         actors, parts = self.actors, self.actors.parts
-        width = actors.num_columns
+        width = actors.num_rows
         struct = unrolls.rows_struct(parts.agent, parts.environment.spec, parts.config.unroll_length, width)
         steps = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct.steps)
         steps = steps._replace(timestep=unrolls.ended(steps.timestep))
-        rows = (types.Unroll(steps, parts.agent.init_carry(width)),) * len(actors.local)
-        one = self.send(queues.Unrolled(0, -1, -1, rows, (), (), (), unrolls.no_episodes(), {}))
-        return tuple(one._replace(actor=n, columns=actors.columns(n)) for n in range(actors.num_actors))
+
+        def made(steps: types.Step) -> queues.Unrolled:
+            rows = unrolls.cut(types.Unroll(steps, parts.agent.init_carry(width)), len(actors.local))
+            return self.send(queues.Unrolled(0, -1, -1, rows, (), (), (), unrolls.no_episodes(), {}))
+
+        def opened(timestep: types.TimeStep) -> types.Step:
+            rows = jax.tree.map(lambda x, first: np.concatenate([first[None], x[1:]]), steps.timestep, timestep)
+            return steps._replace(timestep=unrolls.ended(rows))
+
+        each = [made(opened(one)) for one in opening] or [made(steps)] * actors.num_actors
+        return tuple(one._replace(actor=n, columns=actors.columns(n)) for n, one in enumerate(each))
 
 
 def _to_host(x: Any) -> Any:

@@ -114,7 +114,7 @@ def make(parts: parallel.LayoutParts) -> Actors:
     config, replay = parts.config, parts.replay
     local = [device for device in parts.mesh.devices.flat if device.process_index == processes.index()]
     _check_divides(parts)
-    devices = acting_devices(config.actor_devices, local)
+    devices = acting_devices(config.actor_devices, local, parts.devices)
     width = parts.num_envs // (config.num_actors * processes.count())
     lag, ready = _parse_lag(config.policy_lag, parts.agent.staleness), config.ready_envs
     if config.inference == "central":
@@ -146,13 +146,20 @@ def make(parts: parallel.LayoutParts) -> Actors:
     return Actors(parts, devices, tuple(local), width, ready, lag, config.quorum or config.num_actors)
 
 
-def acting_devices(named: str, learners: Sequence[jax.Device]) -> Sequence[jax.Device]:
+def acting_devices(
+    named: str, learners: Sequence[jax.Device], available: Sequence[jax.Device] = ()
+) -> Sequence[jax.Device]:
     """Returns the named devices; if none are named, the learner's, or on CPUs all there are.
+
+    Args:
+        named: names, see `placement.parse`.
+        learners: devices of the learner in this process.
+        available: devices of the run; empty for all that there are.
 
     Raises:
         UsageError: a name is not that of a device of this process.
     """
-    there = jax.local_devices(backend=learners[0].platform)
+    there = placement.here(available, learners[0].platform)
     if named:
         return placement.parse("layout.actor_devices", named, there)
     return there if learners[0].platform == "cpu" else learners

@@ -95,6 +95,9 @@ class Fleet:
             UsageError: there is no such cluster.
         """
         del device
+        with self._lock:
+            # Versions are counted anew where a run goes on from an earlier state.
+            self._published.clear()
         if self._is_open:
             return
         self._connect()
@@ -303,7 +306,7 @@ class Fleet:
             NoneLeftError: there was none for so long as it may take to make environments.
             channels.Closed: the fleet was closed.
         """
-        until_s, reason = time.monotonic() + hangs.MAKE_S, "no machine has a free CPU"
+        until_s, reason = time.monotonic() + hangs.MAKE_S, "no machine has a free CPU, or its players still start"
         while time.monotonic() < until_s:
             with self._lock:
                 self._check_open()
@@ -360,6 +363,7 @@ class Remote:
     Attributes:
         timeout_s: infinite, since the thread that waits for the player notices itself when it hangs.
         waiting_since: always 0.
+        waiting_for: i32 [E], all environments, since the thread only waits.
     """
 
     timeout_s = float("inf")
@@ -368,6 +372,7 @@ class Remote:
     def __init__(self, fleet: Fleet, crew: Crew, start: player.Start) -> None:
         """Takes a warm player."""
         self._fleet, self._crew, self._start = fleet, crew, start
+        self.waiting_for = np.arange(fleet._actors.width, dtype=np.int32)
 
     def begin(self, actor: Actor, state: unrolls.ActorState) -> None:
         """Has the environments of an actor made, and waits until they are."""
@@ -391,9 +396,11 @@ class Remote:
         while not fleet.wait([reference], beat_s):
             actor.check_current()
             asked = self._crew.handle.check.options(concurrency_group=_ASKED).remote()
-            found = fleet.wait([reference, asked], timeout_s - beat_s)
-            if not found:
-                raise _Lost(f"its player gave no answer for {timeout_s:g} s")
+            until_s = time.monotonic() + timeout_s - beat_s
+            while not (found := fleet.wait([reference, asked], beat_s)):
+                actor.check_current()
+                if time.monotonic() > until_s:
+                    raise _Lost(f"its player gave no answer for {timeout_s:g} s")
             if asked in found:
                 fleet.result(asked)
         return fleet.result(reference)

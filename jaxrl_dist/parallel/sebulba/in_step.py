@@ -42,7 +42,8 @@ class InStep:
         while True:
             actor.at = number, unroll.ActorState((), timestep, carry)
             number, version, published = actor.parameters(number)
-            parts, rows = self.programs.run(published, actor.key, number, actor.env_ids, player, timestep, carry)
+            place = actor.key, number, actor.env_ids
+            parts, rows = self.programs.run(published, *place, player, timestep, carry, actor.check_current)
             timestep, carry = rows.timestep, rows.carry
             seconds = {"environment_s": rows.environment_s, "inference_s": rows.inference_s}
             yield queue.Unrolled(

@@ -106,9 +106,9 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], k
     """Chooses from the given devices those of the learner, the same ones in each process.
 
     Raises:
-        UsageError: a name is not that of a device.
+        UsageError: a name is not that of a device, or processes have not as many each.
     """
-    owners = processes.by_process(devices)
+    owners = placement.by_process(devices)
     own = next((one for one in owners if one[0].process_index == processes.index()), owners[0])
     chosen = own[:1] if own[0].platform == "cpu" else own
     if settings["layout.learner_devices"]:
@@ -146,9 +146,11 @@ class Sebulba(parallel.Layout):
         here = first_ready.FirstReady if self._actors.ready else in_step.InStep
         self._acting: actor.Acting = self._fleet or here(self._actors)
         self._tier: tiers.Tier = (host_tier.HostTier if parts.replay.host else tiers.DeviceTier)(parts)
-        acting = [] if self._fleet else [(device, self._actors.width) for device in self._actors.devices]
+        acting = () if self._fleet else self._actors.devices
+        roles = [(one, f"actor {i} ({self._actors.width} environments)") for i, one in enumerate(acting)]
+        roles += [(one, f"learner {i}") for i, one in enumerate(self._actors.local)]
         away = (self._fleet.placement,) if self._fleet else ()
-        self.placement = (*placement.table(acting, self._actors.local), *away, *self._tier.notes)
+        self.placement = (*placement.table(roles), *away, *self._tier.notes)
         self.program = self._tier.program
         self.diagnosis = parallel.Diagnosis(self._update_struct, self._run_again, lambda: self._failure)
         self._copy = jax.jit(_copy)

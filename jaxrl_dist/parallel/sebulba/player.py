@@ -82,6 +82,7 @@ class Player:
         """Builds nothing yet, so that a process answers as soon as it is there."""
         self._plan = plan
         self._environment: Any = None
+        self._making: hangs.Making | None = None
 
     def prepare(self) -> None:
         """Sets up a process that only plays: on one CPU device, in the thread that calls; before JAX has a backend."""
@@ -118,8 +119,10 @@ class Player:
         ids = np.arange(start.first_env, start.first_env + plan.width, dtype=np.int32)
         self._env_ids = jax.device_put(ids, device)
         key = jax.random.wrap_key_data(jnp.asarray(start.environment_key))
-        of_actor = start.first_env, start.iteration, start.life
-        self._environment = actors.make_environments(self._task, plan.width, plan.width, plan.timeout_s, key, *of_actor)
+        of_task = self._task, plan.width, plan.width, plan.timeout_s
+        self._making = hangs.Making(self._task.spec.name, plan.timeout_s)
+        with self._making:
+            self._environment = actors.make_environments(*of_task, key, start.first_env, start.iteration, start.life)
 
     def play(self, number: int, published: unrolls.Published) -> bytes:
         """Plays the next unroll, and returns it packed by `wire.Wire`.
@@ -144,11 +147,13 @@ class Player:
         )
 
     def check(self) -> None:
-        """Checks that the environments are not overdue; another thread than that which plays calls it.
+        """Checks that the environments, or their making, are not overdue; not the thread that plays calls it.
 
         Raises:
             errors.EnvironmentFault: they are.
         """
+        if self._making is not None:
+            self._making.check()
         if self._environment is not None:
             hangs.check_waiting(self._environment)
 
