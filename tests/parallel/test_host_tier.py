@@ -158,14 +158,16 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, A
 
 @pytest.mark.parametrize("first", [4, 5])
 def test_a_batch_that_was_drawn_ahead_is_learned_from_only_where_it_was_due(first: int, tmp_path: pathlib.Path) -> None:
-    # Every second iteration has an update, so of two checkpoints in turn one alone holds a batch for the next one.
+    # Every second iteration has one update, for which nothing can be drawn ahead.
     settings = {"layout.num_actors": 2, "replay.samples_per_insert": 0.5}
     whole = make("dqn", settings).run(first).run(3)
     second = make("dqn", settings).run(first).handed_to(make("dqn", settings), tmp_path).run(3)
-    for x, y in zip(whole.params, second.params, strict=True):
-        np.testing.assert_array_equal(x, y)
+    never = make("dqn", {**settings, "replay.prefetch": 0}).run(first).run(3)
+    for x, *others in zip(whole.params, second.params, never.params, strict=True):
+        for y in others:
+            np.testing.assert_array_equal(x, y)
     assert whole.metrics.updates == second.metrics.updates > 0
-    for run in (whole, second):
+    for run in (whole, second, never):
         run.layout.close()
 
 
