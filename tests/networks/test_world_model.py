@@ -1,0 +1,83 @@
+"""DreamerV3's encoder and decoder of images beside plain loops, written from the paper's appendix on its networks."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_dist.networks import world_model
+
+# Two stages, of odd and even sizes.
+SHAPE, CHANNELS = (14, 11, 2), 3
+SIZES = [(14, 11), (7, 6), (4, 3)]
+
+
+def convolved(x: np.ndarray, weights: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
+    """Convolves an image [H, W, C] with [5, 5, C, F], padded with zeros as evenly as can be, more at the end."""
+    height, width, _ = x.shape
+    out = np.zeros((-(-height // stride), -(-width // stride), weights.shape[-1]))
+    before = [max((n - 1) * stride + 5 - m, 0) // 2 for n, m in zip(out.shape[:2], x.shape[:2], strict=True)]
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = bias
+            for k in range(5):
+                for m in range(5):
+                    row, column = i * stride + k - before[0], j * stride + m - before[1]
+                    if 0 <= row < height and 0 <= column < width:
+                        out[i, j] += x[row, column] @ weights[k, m]
+    return out
+
+
+def normed(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Divides by the root of the mean square of the channels, and applies SiLU."""
+    x = x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-4) * scale
+    return x / (1 + np.exp(-x))
+
+
+def encoded(params: dict[str, Any], image: np.ndarray) -> np.ndarray:
+    for stage in range(2):
+        weights = params[f"Convolution_{stage}"]
+        image = normed(convolved(image, weights["kernel"], weights["bias"], 2), params[f"RMSNorm_{stage}"]["scale"])
+    return image.reshape(-1)
+
+
+def decoded(params: dict[str, Any], features: np.ndarray) -> np.ndarray:
+    layer = params["Layer_0"]
+    x = normed(features @ layer["Dense_0"]["kernel"] + layer["Dense_0"]["bias"], layer["RMSNorm_0"]["scale"])
+    x = x.reshape(*SIZES[2], -1)
+    for stage, (height, width) in ((0, SIZES[1]), (1, SIZES[0])):
+        # Each pixel becomes four; what is too much at the end is cut off.
+        x = np.array([[x[i // 2, j // 2] for j in range(width)] for i in range(height)])
+        weights = params[f"Convolution_{stage}"]
+        x = convolved(x, weights["kernel"], weights["bias"], 1)
+        # The last one gives the image.
+        x = normed(x, params["RMSNorm_0"]["scale"]) if stage == 0 else x
+    return x
+
+
+def random(module: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Returns parameters of which none is 0 or 1, as biases and scales are at first."""
+    params = jax.eval_shape(module.init, jax.random.key(0), np.zeros(shape, np.float32))["params"]
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: rng.normal(0.5, 0.3, x.shape).astype(np.float32), params)
+
+
+def test_the_encoder_is_that_of_plain_loops() -> None:
+    encoder = world_model.Encoder(CHANNELS, SHAPE)
+    params, images = random(encoder, (1, *SHAPE)), np.random.default_rng(1).normal(size=(2, 3, *SHAPE))
+    found = encoder.apply({"params": params}, images.astype(np.float32))
+    assert found.shape == (2, 3, 4 * 3 * 3 * CHANNELS)
+    for i in range(2):
+        for j in range(3):
+            np.testing.assert_allclose(found[i, j], encoded(params, images[i, j]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_the_decoder_is_that_of_plain_loops(batch: tuple[int, ...]) -> None:
+    decoder = world_model.Decoder(CHANNELS, SHAPE)
+    params, states = random(decoder, (1, 5)), np.random.default_rng(1).normal(size=(*batch, 5))
+    found = decoder.apply({"params": params}, states.astype(np.float32))
+    assert found.shape == (*batch, *SHAPE)
+    for index in np.ndindex(*batch):
+        np.testing.assert_allclose(found[index], decoded(params, states[index]), rtol=1e-4, atol=1e-4)
