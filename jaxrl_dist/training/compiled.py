@@ -15,7 +15,7 @@ from jaxrl_dist import errors
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import anakin, memory_use, unroll
 from jaxrl_dist.settings import sweep
-from jaxrl_dist.training import assemble, hlo, targets
+from jaxrl_dist.training import assemble, hlo, session, targets
 
 # Names that the project gives its loops, by `jax.named_scope`.
 SCOPES = (unroll.ROLLOUT_STEP, learner.EPOCH, learner.GRADIENT_STEP)
@@ -100,7 +100,8 @@ def compile_run(flags: Mapping[str, Any], target: targets.Target) -> Report:
     assert isinstance(parts.layout, anakin.Anakin), parts.layout
     layout, keys = parts.layout, jax.eval_shape(lambda: assemble.seed_keys(settings))
     started_s = time.perf_counter()
-    lowered = layout.program.lower(*layout.run_arguments(layout.template(keys), 0, 10, 100))
+    with session.matmul_precision(settings):
+        lowered = layout.program.lower(*layout.run_arguments(layout.template(keys), 0, 10, 100))
     lowered_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         is_gpu = layout.mesh.devices.flat[0].platform == "gpu"

@@ -239,8 +239,9 @@ def _names(one: Range) -> tuple[str, ...]:
 
 
 def _score(row: study_table.Row) -> float:
-    """Returns the score of a trial, minus infinity without an evaluation."""
-    return -math.inf if row["eval_return_iqm"] is None else float(row["eval_return_iqm"])
+    """Returns the score of a trial, minus infinity unless all of its seeds have finished."""
+    is_whole = row["state"] == "finished" and row["eval_return_iqm"] is not None
+    return float(row["eval_return_iqm"]) if is_whole else -math.inf
 
 
 def _asked(search: Search) -> dict[str, Any]:

@@ -277,9 +277,20 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
     length, chunks, learned, saved_s, called = 1, 0, 0, time.perf_counter(), ""
     while True:
         is_last = progress.iteration >= progress.total
+        # Here, so that a record is also made of what was saved at a fault. After a stop before the first iteration of
+        # a chunk, everything is logged already.
+        if (progress.iteration % log_every == 0 or is_last) and progress.pending.iterations:
+            record = records.training_record(parts, progress, session.recent)
+            with _saving_at_a_fault(session, state, progress):
+                called = processes.exchange(None, functools.partial(_publish, session, record))
         if progress.evaluated < progress.iteration and (progress.iteration % evaluate_every == 0 or is_last):
             state, told = _evaluate(session, state, progress)
             called = told or called
+            is_exploited = parts.exploit is not None and progress.evaluated == progress.iteration
+            if is_exploited and progress.iteration and not is_last:
+                # What goes wrong is found by training again from a checkpoint, where no population exploits.
+                _save(session, state, progress)
+                saved_s = time.perf_counter()
         is_late = time.perf_counter() - saved_s >= settings["checkpoint.interval_s"]
         following = _decide(session, bool(is_late and chunks), length)
         if reason := _reason(session, progress, following.stop_code) or called:
@@ -313,12 +324,6 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
             ):
                 if fault is not None:
                     raise fault
-        is_due = progress.iteration % log_every == 0 or progress.iteration >= progress.total
-        # After a stop before the first iteration of a chunk, everything is logged already.
-        if is_due and progress.pending.iterations:
-            record = records.training_record(parts, progress, session.recent)
-            with _saving_at_a_fault(session, state, progress):
-                called = processes.exchange(None, functools.partial(_publish, session, record))
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.systems import catalogue, training_flags
-from jaxrl_dist.training import resume
+from jaxrl_dist.training import resume, session
 
 _OWNED = ("out", "seed", "num_seeds")
 _LABEL = re.compile(r"\w[\w .+=,-]*")
@@ -126,8 +126,11 @@ def is_finished(cell: Cell) -> bool:
         changed = settings.difference(contents).identity
     except errors.UsageError:
         return False
+    # A run that was stopped after its last step has its last evaluation before it.
+    if changed or summary.get("reason") == session.STOPPED:
+        return False
     reached = summary.get("eval_return_mean", -math.inf) >= settings["stop_at_return"]
-    return not changed and (reached or summary.get("env_steps", 0) >= settings["steps"])
+    return bool(reached or summary.get("env_steps", 0) >= settings["steps"])
 
 
 def run(study: Study, train_command: Sequence[str], say: Callable[[str], None] = print) -> list[study_table.Row]:

@@ -12,9 +12,10 @@ import sys
 from typing import Any
 
 import conftest
+import jax
 import pytest
 
-from jaxrl_dist.parallel import mesh
+from jaxrl_dist.parallel import anakin, mesh
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import compiled, hlo, targets
 
@@ -101,6 +102,19 @@ def test_a_program_of_this_machine_has_the_loops_of_its_settings() -> None:
     torsos = 2 * (2 * (2 * 16 * 64 * (4 + 64)) + 2 * 16 * 64 * 64)
     # Their heads have three outputs, whose products may be sums.
     assert torsos <= step.flops <= torsos + 3 * (2 * 16 * 64 * 3) and step.kernels > 5
+
+
+def test_a_target_s_program_is_as_precise_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterate, seen = anakin.Anakin._iterate, set()
+
+    def spied(self: Any, *arguments: Any) -> Any:
+        seen.add(jax.config.jax_default_matmul_precision)
+        return iterate(self, *arguments)
+
+    monkeypatch.setattr(anakin.Anakin, "_iterate", spied)
+    sizes = {"env.num_envs": 8, "layout.unroll_length": 2, "precision": "float32"}
+    compiled.compile_run({"system": "a2c", "env": "toy:walk", **sizes}, targets.make("cpu"))
+    assert seen == {"float32"}
 
 
 def test_updates_of_a_replay_are_counted_as_they_fall_due() -> None:

@@ -153,6 +153,12 @@ def _evaluations(folder: pathlib.Path) -> list[dict[str, Any]]:
     ]
 
 
+def test_what_a_population_goes_on_with_is_saved_so_that_it_can_be_run_again(train: conftest.Train) -> None:
+    run = train(**{**NAMED, "num_seeds": 1, "checkpoint.interval_s": 1e9})
+    steps = {int(path.name.split("_")[1]) for path in (run.folder / "checkpoints").glob("step_*")}
+    assert steps == {128 * 4, 128 * 8, 128 * 12}
+
+
 @pytest.mark.slow
 def test_a_population_is_recorded_and_resumes_to_the_bit(tmp_path: pathlib.Path, train: conftest.Train) -> None:
     """Cut by a kill after an evaluation and between two, by a stop, and by a fault of what gets the record."""

@@ -190,6 +190,27 @@ def test_a_run_starts_from_the_parameters_of_another(
         train(folder="other", init_from=str(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize("at", [4, 8])
+def test_a_fault_at_the_end_of_a_chunk_leaves_out_no_record(
+    at: int, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
+) -> None:
+    iterations, faults = session._iterations, [errors.EnvironmentFault("an actor died as the chunk ended")]
+
+    def failing(own: Any, state: Any, progress: Any, count: int) -> Any:
+        state, metrics, count, fault = iterations(own, state, progress, count)
+        if progress.iteration + count == at and faults:
+            fault = faults.pop()
+        return state, metrics, count, fault
+
+    monkeypatch.setattr(session, "_iterations", failing)
+    settings = {"steps": 128 * 8, "evaluation.interval_steps": 128 * 8, "log.interval_steps": 128 * 2}
+    with pytest.raises(errors.EnvironmentFault):
+        train(**settings)
+    run = train(**settings)
+    steps = [record["env_steps"] for record in metrics.read(run.folder) if record["kind"] == "train"]
+    assert steps == [128 * 2, 128 * 4, 128 * 6, 128 * 8]
+
+
 @pytest.mark.slow
 def test_precision_reaches_every_program(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reference: runner.Run, train: conftest.Train

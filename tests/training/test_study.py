@@ -172,6 +172,11 @@ def test_only_what_was_asked_for_counts_as_finished(tmp_path: pathlib.Path, trai
     run(asked, train_command)
     (cell,) = study.cells(asked)
     assert study.is_finished(cell)
+    # Stopped in the evaluation after its last step, which is still due.
+    summary = json.loads((cell.folder / "summary.json").read_text())
+    (cell.folder / "summary.json").write_text(json.dumps({**summary, "reason": "stopped"}))
+    assert not study.is_finished(cell)
+    (cell.folder / "summary.json").write_text(json.dumps(summary))
     longer = plan(tmp_path, settings=SETTINGS[:1], common=(*COMMON[:2], "--steps=2000"))
     assert not study.is_finished(study.cells(longer)[0])
     enough = plan(tmp_path, settings=SETTINGS[:1], common=(*COMMON[:2], "--steps=2000", "--stop_at_return=91"))
