@@ -233,9 +233,13 @@ def _sweep(builder: Builder) -> tuple[agents.Agent, learner.Learner]:
     """Builds agent and learner of a sweep.
 
     Raises:
-        UsageError: a swept setting decides what is compiled, so one program cannot have several values of it.
+        UsageError: a combination is not valid, or a swept setting decides what is compiled, so one program cannot have
+            several values of it.
     """
     combinations = sweep.combinations(builder.settings)
+    for values in combinations:
+        # In the agent of all combinations they are arrays, of which no check says anything.
+        builder.agent_and_learner(values)
     for name in combinations[0]:
         if not builder.can_vary(name):
             marked = [one for one, field in builder.settings.fields.items() if field.sweep]

@@ -246,6 +246,20 @@ def test_a_number_is_marked_where_a_run_can_sweep_it_and_only_there(
     }
 
 
+@pytest.mark.parametrize(
+    ("sweep", "given"),
+    [
+        ("agent.epsilon_wait=0.0,0.9", {"agent.epsilon_fraction": 0.5}),
+        ("agent.epsilon_fraction=0.1,0.9", {"agent.epsilon_wait": 0.5}),
+        ("agent.epsilon_fraction=0.1,0.9;agent.epsilon_wait=0.0,0.5", {}),
+    ],
+)
+def test_a_combination_is_refused_as_its_values_are(sweep: str, given: dict[str, float]) -> None:
+    flags = {**conftest.SMALL["dqn"], "system": "dqn", "env": "toy:walk", "sweep": sweep, **given}
+    with conftest.refused("--agent.epsilon_wait="):
+        assemble.assemble(*assemble.resolve(flags), jax.devices()[:1])
+
+
 @pytest.mark.slow
 def test_a_number_that_a_configuration_decides_by_is_refused_there() -> None:
     """The atoms of a distribution follow from the discount."""
