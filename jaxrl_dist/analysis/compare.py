@@ -154,7 +154,7 @@ def compare(
     known = np.isfinite(returns).all(1)
     first, last = steps[known][[0, -1]] if known.any() else (np.inf, -np.inf)
     # The last evaluations of two runs may be an unroll apart.
-    shared = (reference_steps >= 0.99 * first) & (reference_steps <= 1.01 * last)
+    shared = (reference_steps >= 0.99 * first) & (reference_steps <= curves.AN_UNROLL_MORE * last)
     if not shared.any():
         raise ValueError("the run has no evaluation, in all of its seeds, at the steps of the reference")
     placed = np.stack([np.interp(reference_steps, steps[known], column) for column in returns[known].T], axis=1)

@@ -13,6 +13,10 @@ SHARES = {"share_environment": "environment", "share_inference": "inference", "s
 LEARNING = "share_learning"
 
 
+# Runs of equal steps end within an unroll of each other.
+AN_UNROLL_MORE = 1.01
+
+
 class Gauge(NamedTuple):
     """Numbers of training records in one panel.
 
@@ -120,8 +124,8 @@ def has_shares(records: Records) -> bool:
 
 
 def at_steps(curve: Curve, steps: float) -> Score:
-    """Returns the score of the last evaluation of all seeds up to so many steps."""
-    return _last(curve, curve.env_steps <= steps)
+    """Returns the score of the last evaluation of all seeds up to so many steps, or an unroll more."""
+    return _last(curve, curve.env_steps <= AN_UNROLL_MORE * steps)
 
 
 def at_seconds(curve: Curve, seconds: float) -> Score:

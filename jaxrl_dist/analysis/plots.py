@@ -257,17 +257,22 @@ def draw_scores(curves: Mapping[str, numbers.Curve], path: str | os.PathLike[str
 
 
 def draw_search(
-    settings: Sequence[Setting], returns: Sequence[np.ndarray], path: str | os.PathLike[str], title: str = ""
+    settings: Sequence[Setting],
+    returns: Sequence[np.ndarray],
+    finished: Sequence[bool],
+    path: str | os.PathLike[str],
+    title: str = "",
 ) -> None:
     """Draws return against each setting that was searched, one panel for each.
 
     Args:
         settings: their values, one for each trial.
         returns: of each trial, f64 [S], one of each seed; empty where it has none.
+        finished: whether all seeds of a trial have finished; another one is never the best.
         path: PNG file to write.
         title: above the panels.
     """
-    found = trials([f"trial {i}" for i in range(len(returns))], returns)
+    found = trials([f"trial {i}" for i in range(len(returns))], returns, finished)
     legend = [entry(1, "the best trial"), entry(0, "the other trials")] if any(one.is_best for one in found) else []
     write(path, [against(one, found) for one in settings], title, SEARCH_NOTE, legend, columns=3)
 
@@ -404,13 +409,14 @@ def strip(
     return Panel(_RETURN, "", draw, pixels=(160.0, 24.0), told=told)
 
 
-def trials(labels: Sequence[str], returns: Sequence[np.ndarray]) -> list[Trial]:
-    """Sums up trials; the best of those that have a return is marked."""
+def trials(labels: Sequence[str], returns: Sequence[np.ndarray], finished: Sequence[bool]) -> list[Trial]:
+    """Sums up trials; the best of those that have finished, with all of their seeds, is marked."""
     centres = [float(aggregate.interquartile_mean(scores)) if len(scores) else -np.inf for scores in returns]
-    best = max(centres, default=-np.inf)
-    first = centres.index(best) if best > -np.inf else -1
+    scores = [centre if whole else -np.inf for centre, whole in zip(centres, finished, strict=True)]
+    best = max(scores, default=-np.inf)
+    first = scores.index(best) if best > -np.inf else -1
     found = zip(labels, returns, centres, strict=True)
-    return [Trial(label, scores, centre, i == first) for i, (label, scores, centre) in enumerate(found)]
+    return [Trial(label, of_seeds, centre, i == first) for i, (label, of_seeds, centre) in enumerate(found)]
 
 
 def against(setting: Setting, trials: Sequence[Trial]) -> Panel:

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         make = _maker(environment, options)
         protocol = environment.protocol if isinstance(environment, envs.HostTask) else ""
         print(_described(environment.spec, protocol), flush=True)
-        report = hangs.watched(make, lambda remembering: check(remembering, options.steps, options.seed))
+        report = hangs.watched(name, make, lambda remembering: check(remembering, options.steps, options.seed))
     except command_line.Help as text:
         print(text)
         return 0

@@ -23,7 +23,12 @@ _FAMILY = files.Kind("text or null", lambda x: isinstance(x, str | None))
 def of(settings: Resolved) -> pathlib.Path:
     """Returns the folder of a run: `--out`, or one named after system, environment and seed under `runs`."""
     task = f"{settings['system']}-{settings['env']}".replace(":", "-").replace("/", "-")
-    return pathlib.Path(settings["out"] or f"runs/{task}-seed{settings['seed']}").expanduser()
+    return expanded(settings["out"] or f"runs/{task}-seed{settings['seed']}")
+
+
+def expanded(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a path that a user gave, whose ~ is the home folder, as a shell has it."""
+    return pathlib.Path(path).expanduser()
 
 
 def left(folder: pathlib.Path) -> list[str]:

@@ -75,8 +75,9 @@ class View(NamedTuple):
 
     @property
     def env_steps(self) -> int:
-        """The steps per seed so far."""
-        return max((record["env_steps"] for record in self.records), default=self.summary.get("env_steps", 0))
+        """The steps per seed so far; a run that was stopped has some behind its last record."""
+        recorded = max((record["env_steps"] for record in self.records), default=0)
+        return max(recorded, self.summary.get("env_steps", 0))
 
     @property
     def evaluation(self) -> metrics.Record:

@@ -195,7 +195,7 @@ def make_on_host(
 
         make = functools.partial(task.make_evaluation or task.make, seeds, num_own, timeout_s)
         # Also in several processes: its programs run in this one alone, so nobody else waits for their order.
-        return hangs.watched(make, work, stopped, left)
+        return hangs.watched(task.spec.name, make, work, stopped, left)
 
     def run(
         params: types.Params,

@@ -14,6 +14,7 @@ from jaxrl_dist.parallel import keys as run_keys
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.runs import checkpoint as checkpoints
 from jaxrl_dist.runs import files
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import fields, resolve, sweep, user_code
 from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import (
@@ -63,7 +64,8 @@ class Policy(NamedTuple):
         Returns:
             `types.ActOutput`.
         """
-        return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key, state=state))
+        with session.matmul_precision(self.settings):
+            return self.agent.evaluate(self.params, types.ActInputs(timestep, carry, key, state=state))
 
     def predict(
         self,
@@ -149,7 +151,7 @@ def load(
         (3,)
     """
     arguments.check_policy(run, checkpoint, seed_index, settings, system)
-    parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, own=system, trust=trust)
+    parts, trained, env_steps = _restore(run_folder.expanded(run), checkpoint, settings or {}, own=system, trust=trust)
     members = sweep.num_members(parts.settings)
     if not 0 <= seed_index < members:
         raise errors.UsageError(f"seed_index={seed_index}: {run} has seeds 0 to {members - 1}")
@@ -205,7 +207,9 @@ def evaluate(
     arguments.check_policy(run, checkpoint, 0, settings, None)
     arguments.check_episodes(seed, episodes=episodes)
     with memory_use.named("take smaller episodes"):
-        parts, trained, env_steps = _restore(pathlib.Path(run), checkpoint, settings or {}, episodes, trust=trust)
+        parts, trained, env_steps = _restore(
+            run_folder.expanded(run), checkpoint, settings or {}, episodes, trust=trust
+        )
         # A training run with this seed splits the key into one for each of these fields; this is one more.
         root = jax.random.fold_in(jax.random.key(seed), len(run_keys.SeedKeys._fields))
         keys = jax.vmap(jax.random.fold_in, (None, 0))(root, jnp.arange(parts.settings["num_seeds"]))
@@ -252,18 +256,18 @@ def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> 
         jaxrl_dist.errors.UsageError: runs/sound holds no failure
     """
     arguments.check_run(run)
-    path = checkpoints.find(pathlib.Path(run) / "failure", "state")
+    path = checkpoints.find(run_folder.expanded(run) / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
     # Each device has its own key, so with another number of devices the iteration would be another.
     meta = checkpoints.read_meta(path)
     checkpoints.check_meta(path, meta, guard.FAILURE)
-    parts = assemble_run(pathlib.Path(run), {}, meta["num_devices"], trust=trust)
+    parts = assemble_run(run_folder.expanded(run), {}, meta["num_devices"], trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
     try:
         saved, _ = checkpoints.restore(path, template)
     except ValueError as error:
-        raise errors.UsageError(resume.does_not_fit("the failure", pathlib.Path(run), error)) from error
+        raise errors.UsageError(resume.does_not_fit("the failure", run_folder.expanded(run), error)) from error
     with session.matmul_precision(parts.settings):
         learned, sums = parts.layout.diagnosis.run(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})

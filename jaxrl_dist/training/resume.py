@@ -150,9 +150,9 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     if not source:
         return state
     try:
-        params, _ = load_params(pathlib.Path(source), "latest", parts.layout.template(keys).learner.params)
+        params, _ = load_params(folders.expanded(source), "latest", parts.layout.template(keys).learner.params)
     except ValueError as error:
-        changes = _changes(parts.settings, pathlib.Path(source))
+        changes = _changes(parts.settings, folders.expanded(source))
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
         raise errors.UsageError(errors.given("init_from", source), f": {reason}") from error
     params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)

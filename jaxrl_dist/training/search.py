@@ -296,6 +296,7 @@ def _report(search: Search, rows: Sequence[study_table.Row]) -> None:
     ]
     returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
     environments: Mapping[str, None] = dict.fromkeys(name for row in rows for name in row["environments"])
-    plots.draw_search(settings, returns, out / "search.png", ", ".join(environments))
+    finished = [row["state"] == "finished" for row in rows]
+    plots.draw_search(settings, returns, finished, out / "search.png", ", ".join(environments))
     title = study.title(_cells(search, 0, rows[0]["searched"]))
     studies.write_search(out, title, rows, _table(search, rows), settings, search.trials)

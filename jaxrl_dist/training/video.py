@@ -95,7 +95,7 @@ def record_video(
     policy = policies.load(run, checkpoint, settings=settings, trust=trust)
     films.check(policy.environment)
     act = functools.partial(evaluation.acting(policy.agent), policy.params)
-    folder = pathlib.Path(run) / FOLDER
+    folder = folders.expanded(run) / FOLDER
     folder.mkdir(exist_ok=True)
     swept = {name: policy.settings[name] for name in sweep.combinations(policy.settings)[0]}
     of_run = {"settings": swept} if swept else {}
@@ -110,14 +110,19 @@ def record_video(
 
 def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_steps: int) -> Episode:
     timeout_s = policy.settings.settings.get("layout.timeout_s", _TIMEOUT_S)
-    film = films.start(policy.environment, env_seed, timeout_s)
-    # A simulator that is faster than viewers show pictures leaves some out.
-    stride = math.ceil(film.frames_per_second / _FASTEST)
-    as_precise = precision.of_this_thread()
+    started, as_precise = list[envs.Film](), precision.of_this_thread()
+
+    def start() -> envs.HostEnvironment:
+        # In the thread that draws every frame: OpenGL draws for that alone which has drawn first.
+        started.append(films.start(policy.environment, env_seed, timeout_s))
+        return started[0].environment
 
     def work(make: Callable[[], envs.HostEnvironment]) -> Episode:
         num_agents = policy.environment.spec.num_agents
         environment, carry, frames = make(), policy.agent.init_carry(num_agents), []
+        (film,) = started
+        # A simulator that is faster than viewers show pictures leaves some out.
+        stride = math.ceil(film.frames_per_second / _FASTEST)
         timestep = environment.reset()
         for t in range(max_steps + 1):
             is_last = bool((timestep.step_type == types.LAST).all())
@@ -139,16 +144,18 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
             return work(make)
 
     try:
-        return hangs.watched(lambda: film.environment, precisely)
+        return hangs.watched(policy.environment.spec.name, start, precisely)
     finally:
-        film.environment.close()
+        for film in started:
+            film.environment.close()
 
 
 def _picture(frame: np.ndarray) -> Any:
     """Makes a picture of a frame u8 [H, W, 3], in a size to look at, with few colours, as a GIF needs."""
     image_module: Any = importlib.import_module("PIL.Image")
     picture = image_module.fromarray(frame)
-    shrink, enlarge = math.ceil(max(picture.size) / _LARGEST_SIDE), _SMALLEST_SIDE // min(picture.size)
+    shrink = math.ceil(max(picture.size) / _LARGEST_SIDE)
+    enlarge = min(_SMALLEST_SIDE // min(picture.size), _LARGEST_SIDE // max(picture.size))
     if shrink > 1:
         picture = picture.reduce(shrink)
     elif enlarge > 1:

@@ -64,6 +64,27 @@ def test_a_run_is_put_between_its_evaluations_and_compared_as_far_as_it_goes() -
     assert [number.name for number in result.numbers] == ["whole run", "tenth 1, the farthest"]
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "tenths"),
+    [
+        (2.0, 20.0, range(1, 11)),
+        # An unroll apart at either end is no miss; more is.
+        (2.02, 19.9, range(1, 11)),
+        (2.0, 19.7, range(1, 10)),
+        (2.1, 20.0, range(2, 11)),
+        (2.0, 17.0, range(1, 9)),
+    ],
+)
+def test_a_tenth_counts_where_the_run_has_evaluations_of_it(first: float, last: float, tenths: range) -> None:
+    # One evaluation at the end of each tenth, of which one is not quite there as floats have it.
+    steps = np.array([2.0, 4.0, 3 * 0.1 * 20, *range(8, 21, 2)])
+    assert steps[2] > 6.0
+    theirs = np.repeat(np.array([[0.0, 1.0, 2.0, 3.0]]), 10, axis=0)
+    found = band.compare(np.array([first, last]), np.zeros((2, 1)), steps, theirs)
+    np.testing.assert_allclose(found.env_steps, 2 * np.array(tenths))
+    assert ("last tenth" in [number.name for number in found.numbers]) == (10 in tenths)
+
+
 def test_evaluations_that_miss_a_seed_are_left_out() -> None:
     theirs = np.repeat(10 * STEPS[:, None], 4, axis=1)
     run = theirs[:, :2].copy()

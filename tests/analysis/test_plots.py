@@ -320,7 +320,7 @@ def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name:
     plots.learning_curve(records, tmp_path / f"a{suffix}", name, plots.PANELS, marks)
     plots.draw_scores(drawn, tmp_path / "b.png")
     settings = [plots.Setting(name, [name], False, (name,)), plots.Setting(name, [0.5], True)]
-    plots.draw_search(settings, [np.array([1.0, 2.0])], tmp_path / f"c{suffix}", name)
+    plots.draw_search(settings, [np.array([1.0, 2.0])], [True], tmp_path / f"c{suffix}", name)
     for path in (tmp_path / f"a{suffix}", tmp_path / f"c{suffix}"):
         if suffix == ".svg":
             texts = [one.text or "" for one in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]

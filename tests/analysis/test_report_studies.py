@@ -121,13 +121,17 @@ def test_a_search_shows_the_best_first_and_each_setting(tmp_path: pathlib.Path) 
     assert set(titles) == {"Evaluation return", *(row["setting"] for row in made)}
 
 
-TRIALS = plots.trials(["a", "b", "c", "d"], [*(np.array([x, x + 1.0]) for x in (50.0, 100.0, 20.0)), np.array([])])
+RETURNS = [*(np.array([x, x + 1.0]) for x in (50.0, 100.0, 20.0)), np.array([])]
+TRIALS = plots.trials(["a", "b", "c", "d"], RETURNS, [True] * 4)
 
 
 def test_the_best_trial_is_the_first_with_the_largest_centre_of_those_that_have_one() -> None:
     assert [one.is_best for one in TRIALS] == [False, True, False, False]
     assert [one.centre for one in TRIALS] == [50.5, 100.5, 20.5, -np.inf]
-    assert not any(one.is_best for one in plots.trials(["a", "b"], [np.array([]), np.array([])]))
+    assert not any(one.is_best for one in plots.trials(["a", "b"], [np.array([]), np.array([])], [True] * 2))
+    # A trial of which a seed failed is drawn, but is not the best.
+    part = plots.trials(["a", "b", "c", "d"], RETURNS, [True, False, True, False])
+    assert [one.is_best for one in part] == [True, False, False, False] and len(part[1].returns) == 2
 
 
 @pytest.mark.parametrize(
@@ -144,7 +148,7 @@ def test_the_best_trial_is_the_first_with_the_largest_centre_of_those_that_have_
 )
 def test_scales_have_round_numbers_within_their_ends(setting: plots.Setting, expected: list[str]) -> None:
     count = len(setting.values)
-    panel = plots.against(setting, plots.trials([""] * count, [np.array([1.0])] * count))
+    panel = plots.against(setting, plots.trials([""] * count, [np.array([1.0])] * count, [True] * count))
     shown = ElementTree.fromstring(plots.svg(panel)).iter("{http://www.w3.org/2000/svg}g")
     ticks = [one for one in shown if (one.get("id") or "").startswith("xtick")]
     texts = ["".join(one.itertext()).strip() for one in ticks]

@@ -14,7 +14,7 @@ CURVE = curves.Curve(
 )
 
 
-@pytest.mark.parametrize(("steps", "returns"), [(99, []), (100, [1, 3]), (299, [1, 3]), (300, [8, 10])])
+@pytest.mark.parametrize(("steps", "returns"), [(98, []), (100, [1, 3]), (297, [1, 3]), (298, [8, 10]), (300, [8, 10])])
 def test_the_last_evaluation_of_all_seeds_counts(steps: float, returns: list[float]) -> None:
     score = curves.at_steps(CURVE, steps)
     np.testing.assert_array_equal(score.returns, returns)

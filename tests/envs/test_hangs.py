@@ -53,7 +53,7 @@ def test_an_interrupt_closes_the_environments_and_ends_the_thread(monkeypatch: p
     monkeypatch.setattr(hangs, "_STOP_WITHIN_S", 0.2)
     plays, walk = threading.Event(), Closable(SEEDS, 60.0, lambda walk: plays.set())
     with pytest.raises(KeyboardInterrupt):
-        hangs.watched(lambda: walk, play_on, interrupt_at(plays))
+        hangs.watched("fake:walk", lambda: walk, play_on, interrupt_at(plays))
     assert walk.is_closed
     assert_thread_ends()
 
@@ -70,7 +70,7 @@ def test_an_interrupt_tells_work_that_reads_it_before_it_closes_anything() -> No
         closed.append(environment.is_closed)
 
     with pytest.raises(KeyboardInterrupt):
-        hangs.watched(lambda: walk, work, interrupt_at(plays), left)
+        hangs.watched("fake:walk", lambda: walk, work, interrupt_at(plays), left)
     assert closed == [False]
 
 
@@ -84,7 +84,7 @@ def test_an_interrupt_leaves_an_environment_that_hangs(monkeypatch: pytest.Monke
 
     walk = Closable(SEEDS, 60.0, hang)
     with pytest.raises(KeyboardInterrupt):
-        hangs.watched(lambda: walk, play_on, interrupt_at(hung))
+        hangs.watched("fake:walk", lambda: walk, play_on, interrupt_at(hung))
     assert walk.is_closed
     over.set()
     assert_thread_ends()
@@ -103,7 +103,22 @@ def test_environments_that_are_made_after_an_interrupt_are_closed_and_not_played
         return walk
 
     with pytest.raises(KeyboardInterrupt):
-        hangs.watched(make, play_on, interrupt_at(begun))
+        hangs.watched("fake:walk", make, play_on, interrupt_at(begun))
+    over.set()
+    assert_thread_ends()
+    assert walk.is_closed and walk.total_steps == 0
+
+
+def test_an_environment_that_hangs_as_it_is_made_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hangs, "MAKE_S", 0.2)
+    over, walk = threading.Event(), Closable(SEEDS, 60.0, lambda walk: None)
+
+    def make() -> Any:
+        over.wait(conftest.SOON_S)
+        return walk
+
+    with pytest.raises(errors.EnvironmentFault, match=r"fake:walk: .*\b0\.2 s"):
+        hangs.watched("fake:walk", make, play_on)
     over.set()
     assert_thread_ends()
     assert walk.is_closed and walk.total_steps == 0
@@ -113,7 +128,7 @@ def test_an_environment_that_hangs_is_closed() -> None:
     over = threading.Event()
     walk = Closable(SEEDS, 0.2, lambda walk: over.wait(conftest.SOON_S))
     with pytest.raises(errors.EnvironmentFault, match=r"fake:walk gave nothing for 0\.2 s"):
-        hangs.watched(lambda: walk, play_on)
+        hangs.watched("fake:walk", lambda: walk, play_on)
     assert walk.is_closed
     over.set()
     assert_thread_ends()

@@ -22,6 +22,14 @@ def test_a_run_is_read_whole(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(view.evaluation["eval_return_per_seed"], returns[-1])
 
 
+def test_a_run_that_was_stopped_has_steps_behind_its_last_record(tmp_path: pathlib.Path) -> None:
+    view = run_view.read(written_runs.write(tmp_path / "a", written_runs.rising(1)))
+    records = [record for record in view.records if record["env_steps"] <= written_runs.TOTAL / 2]
+    assert view._replace(records=records, summary={"env_steps": 7}).env_steps == records[-1]["env_steps"] > 7
+    assert view._replace(records=records, summary={"env_steps": written_runs.TOTAL}).env_steps == written_runs.TOTAL
+    assert view._replace(records=[], summary={}).env_steps == 0
+
+
 def test_how_a_run_ended(tmp_path: pathlib.Path) -> None:
     returns = written_runs.rising(1, num_points=3)
     going = written_runs.write(tmp_path / "going", returns, reason=None, share=0.5)

@@ -16,7 +16,7 @@ from jaxrl_dist import envs, errors, parallel, types
 from jaxrl_dist.envs import wrappers
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble as assembles
-from jaxrl_dist.training import guard, policy, resume
+from jaxrl_dist.training import evaluation, guard, policy, resume
 
 CARTPOLE = "gymnax:CartPole-v1"
 # Ten iterations: a record every third, an evaluation every second, so that a stop after the fifth leaves half a record.
@@ -75,6 +75,15 @@ def test_the_environment_of_an_agent_s_row_is_named(small: Any) -> None:
     parts = small("ppo", "toy:team", 1, {}).parts
     told = guard._describe(parts, parallel.Failure(2, None, parallel.BadRow("reward", 0, 7, 3)))
     assert "the reward of toy:team, environment 2 of seed 0" in told
+
+
+def test_the_seed_and_the_combination_of_a_member_are_named(small: Any) -> None:
+    swept = {"num_seeds": 2, "seed": 10, "sweep": "learner.learning_rate=0.1,0.2"}
+    parts = small("a2c", "toy:walk", 1, swept).parts
+    told = guard._describe(parts, parallel.Failure(2, None, parallel.BadRow("reward", 2, 0, 3)))
+    assert "of seed 10 with learner.learning_rate=0.2," in told
+    with pytest.raises(errors.EnvironmentFault, match=r"episode 1 .*\bseed 11\b"):
+        evaluation.check_finite(np.array([[0.0] * 2] * 3 + [[0.0, np.nan]]), parts.settings.settings)
 
 
 @pytest.mark.slow

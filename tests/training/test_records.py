@@ -3,6 +3,7 @@
 import itertools
 import pathlib
 import time
+import types
 from typing import Any
 
 import conftest
@@ -45,6 +46,19 @@ def test_a_record_s_clock_begins_when_a_session_has_compiled(tmp_path: pathlib.P
     first_s, second_s = (640 / record["steps_per_second"] for record in (first, second))
     assert second_s < second["wall_s"] - first["wall_s"] - (after["compile_s"] - before["compile_s"])
     assert first_s + second_s <= after["running_s"] <= after["wall_s"] - after["compile_s"]
+
+
+def test_rates_are_of_all_seeds_without_steps_that_nobody_made_and_frames_are_counted() -> None:
+    parts = conftest.Small("a2c", "toy:walk", 1, {"num_seeds": 3}).parts
+    rows = parts.layout.rows_per_iteration
+    sums = {"layout/unplayed_steps": [4.0, 6.0]}
+    assert records.steps_per_second(parts, 10, sums, 2.0) == (10 * rows * 3 - 10) / 2
+    assert records.steps_per_second(parts, 10, {}, 2.0) == 10 * rows * 3 / 2
+    spec: Any = parts.environment.spec._replace(frames_per_step=4)
+    told = records.counters(
+        parts._replace(environment=types.SimpleNamespace(spec=spec)), records.Progress(iteration=2, total=10)
+    )
+    assert (told["env_steps"], told["frames"]) == (2 * rows, 8 * rows)
 
 
 def test_each_agent_of_an_environment_inserts_rows() -> None:

@@ -45,6 +45,9 @@ def test_draws_are_in_range_spread_and_depend_on_their_number_only(tmp_path: pat
     sizes = [draw["env.num_envs"] for draw in draws]
     assert {type(size) for size in sizes} == {int} and min(sizes) == 1 and 32 < max(sizes) <= 64
     assert {draw["network.core"] for draw in draws} == {"lstm", "identity"}
+    # Both ends of whole numbers are drawn as often as those between.
+    one = search.Range("env.num_envs", 1.0, 4.0, is_whole=True)
+    assert [search._draw(one, share) for share in (0.0, 0.24, 0.26, 0.74, 0.76, 0.999)] == [1, 1, 2, 3, 4, 4]
     assert search._draw_at_random(made(tmp_path, RATE), 7, (), ()) == {
         "learner.learning_rate": draws[7]["learner.learning_rate"]
     }

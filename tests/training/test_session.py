@@ -190,6 +190,24 @@ def test_a_run_starts_from_the_parameters_of_another(
         train(folder="other", init_from=str(tmp_path / "nothing"))
 
 
+def test_each_evaluation_plays_episodes_of_its_own(train: conftest.Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    assemble, seen = assembles.assemble, []
+
+    def spied(*arguments: Any, **more: Any) -> Any:
+        parts = assemble(*arguments, **more)
+
+        def evaluate(params: Any, keys: Any, index: int, **of_run: Any) -> Any:
+            # Without a limit of 0, which only compiles.
+            seen.extend([index] if "limit" not in of_run else [])
+            return parts.evaluate(params, keys, index, **of_run)
+
+        return parts._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(assembles, "assemble", spied)
+    train(steps=128 * 8, **{**RUN, "evaluation.interval_steps": 128 * 4})
+    assert seen == [0, 4, 8]
+
+
 @pytest.mark.parametrize("at", [4, 8])
 def test_a_fault_at_the_end_of_a_chunk_leaves_out_no_record(
     at: int, monkeypatch: pytest.MonkeyPatch, train: conftest.Train

@@ -48,12 +48,45 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
     return conftest.train_in(tmp_path_factory.mktemp("run"), env=CARTPOLE, **EPISODES)
 
 
+def test_each_combination_of_a_sweep_is_evaluated_in_the_same_episodes_by_seed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept = conftest.train_in(tmp_path, env="toy:walk", sweep="agent.discount=0.9,0.8,0.7", num_seeds=2, **EPISODES)
+    assemble, seen = assembles.assemble, []
+
+    def spied(*arguments: Any, **more: Any) -> Any:
+        parts = assemble(*arguments, **more)
+
+        def evaluate(params: Any, keys: jax.Array, index: int) -> Any:
+            seen.append(np.asarray(jax.random.key_data(keys)).tolist())
+            return parts.evaluate(params, keys, index)
+
+        return parts._replace(evaluate=evaluate)
+
+    monkeypatch.setattr(assembles, "assemble", spied)
+    policy.evaluate(swept.folder, 2, 0, "latest", {})
+    ((first, second, *others),) = seen
+    assert first != second and others == [first, second, first, second]
+
+
 @pytest.mark.parametrize("given", [pathlib.Path("runs/here"), "runs/here"])
 def test_a_folder_is_a_text_or_a_path(given: str | pathlib.Path) -> None:
     settings = assembles.resolve({"system": "ppo", "env": "toy:walk", "out": given})[0]
     assert settings["out"] == "runs/here" and type(settings["out"]) is str
     with pytest.raises(errors.UsageError, match="out="):
         assembles.resolve({"system": "ppo", "env": "toy:walk", "out": b"runs/here"})
+
+
+def test_a_folder_is_read_where_it_was_written(
+    run: jaxrl_dist.Run, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(run.folder.parent))
+    at_home = f"~/{run.folder.name}"
+    assert jaxrl_dist.load(at_home).env_steps == 1280
+    assert jaxrl_dist.evaluate(at_home, episodes=2)["env_steps"] == 1280
+    with pytest.raises(errors.UsageError, match="no failure"):
+        jaxrl_dist.replay_failure(at_home)
+    conftest.train_in(tmp_path / "from", env=CARTPOLE, steps=128, init_from=at_home, **EPISODES)
 
 
 def test_a_run_has_a_complete_summary_and_folder(run: jaxrl_dist.Run, tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """Films: what each suite draws, that filming changes nothing, and the files of an episode."""
 
 import pathlib
+import threading
 import types as python_types
 from typing import Any
 
@@ -188,6 +189,31 @@ def test_bodies_are_where_they_are_and_in_front_of_what_they_hide() -> None:
     assert beside > 1000 and still_red == red
 
 
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((10, 10), (160, 160)),
+        ((4, 200), (400, 8)),
+        ((400, 20), (20, 400)),
+        ((900, 300), (100, 300)),
+        ((1, 401), (201, 1)),
+    ],
+)
+def test_pictures_have_a_size_to_look_at(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    assert video._picture(np.zeros((*shape, 3), np.uint8)).size == size
+
+
+def test_a_camera_shows_what_is_right_and_above_there() -> None:
+    axes, drawer = bodies.camera(20.0), bodies._Bodies.__new__(bodies._Bodies)
+    # Towards who looks.
+    np.testing.assert_allclose(np.cross(axes.right, axes.up), axes.forward, atol=1e-12)
+    assert axes.up[2] > 0 and axes.right[2] == 0
+    drawer._camera, drawer._scale = axes, 2.0
+    middle, right, above = drawer._project(np.zeros(3), np.stack([np.zeros(3), axes.right, axes.up]))
+    np.testing.assert_allclose(np.subtract(right, middle), (2.0, 0.0), atol=1e-12)
+    np.testing.assert_allclose(np.subtract(above, middle), (0.0, -2.0), atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["gymnax:MemoryChain-bsuite", "envpool:HalfCheetah-v4"])
 def test_what_has_no_picture_is_refused_and_what_has_is_named(name: str) -> None:
     pytest.importorskip(name.partition(":")[0])
@@ -225,6 +251,39 @@ def test_a_run_is_filmed_into_its_folder(run: jaxrl_dist.Run) -> None:
     assert video.record_video(run.folder, episodes=3) == records
     assert [pathlib.Path(record["gif"]).read_bytes() for record in records] == files
     assert sorted(path.suffix for path in gif.parent.iterdir()) == [".gif"] * 3 + [".png"] * 3
+
+
+def test_each_episode_is_of_seeds_of_its_own_and_is_drawn_in_one_thread(
+    run: jaxrl_dist.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, keys, threads = film.start, [], []
+
+    def spied(environment: Any, seed: int, timeout_s: float) -> envs.Film:
+        made, own = start(environment, seed, timeout_s), [threading.get_ident()]
+        threads.append(own)
+
+        def frame(observation: Any) -> Any:
+            own.append(threading.get_ident())
+            return made.frame(observation)
+
+        return made._replace(frame=frame)
+
+    acting = video.evaluation.acting
+
+    def act(agent: Any) -> Any:
+        chosen = acting(agent)
+
+        def spied_act(*arguments: Any, key: Any, **more: Any) -> Any:
+            keys.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+            return chosen(*arguments, key=key, **more)
+
+        return spied_act
+
+    monkeypatch.setattr(film, "start", spied)
+    monkeypatch.setattr(video.evaluation, "acting", act)
+    video.record_video(run.folder, episodes=2, max_steps=2)
+    assert len(threads) == 2 and all(len(own) == 4 and len(set(own)) == 1 for own in threads)
+    assert len(set(keys)) == 2
 
 
 def test_a_film_is_cut_after_the_steps_that_were_asked_for(run: jaxrl_dist.Run) -> None:

@@ -77,7 +77,8 @@ def write_search(
         OSError: it cannot be written.
     """
     labels = [row["setting"] for row in rows]
-    trials = plots.trials(labels, [np.array(row["eval_return_per_seed"], np.float64) for row in rows])
+    returns = [np.array(row["eval_return_per_seed"], np.float64) for row in rows]
+    trials = plots.trials(labels, returns, [row["state"] == "finished" for row in rows])
     best = next((row for row, trial in zip(rows, trials, strict=True) if trial.is_best), None)
     named = f"the best, {best['setting']}" if best else ""
     made = pages.render(

@@ -135,6 +135,7 @@ class _Overdue(BaseException):
 
 
 def watched(
+    environment: str,
     make: Callable[[], envs.HostEnvironment],
     work: Callable[[Callable[[], envs.HostEnvironment]], Any],
     stopped: Callable[[], bool] = lambda: False,
@@ -145,7 +146,8 @@ def watched(
     The environments of a thread that is abandoned are closed, and so it ends as soon as it has another step made.
 
     Args:
-        make: makes environments.
+        environment: suite:name.
+        make: makes environments, in that thread.
         work: (a function that makes environments) -> result.
         stopped: () -> whether to stop; work that waits for environments at a stop is abandoned, too.
         left: is set here before environments are closed, so that work which reads it can end by itself.
@@ -154,15 +156,16 @@ def watched(
         The result of `work`, or None if it was abandoned at a stop.
 
     Raises:
-        errors.EnvironmentFault: an environment hangs, or the work raises it.
+        errors.EnvironmentFault: an environment hangs, also as it is made, or the work raises it.
     """
-    left = threading.Event() if left is None else left
+    left, making = threading.Event() if left is None else left, Making(environment, MAKE_S)
     made: list[envs.HostEnvironment] = []
     results: list[Any] = []
     raised: list[BaseException] = []
 
     def remembering() -> envs.HostEnvironment:
-        made.append(make())
+        with making:
+            made.append(make())
         if left.is_set():
             made[-1].close()
             raise errors.EnvironmentFault(f"{made[-1].spec.name}: these environments were closed")
@@ -178,7 +181,7 @@ def watched(
     thread.start()
     has_ended = False
     try:
-        has_ended = _ends(thread, made, stopped)
+        has_ended = _ends(thread, making, made, stopped)
     except KeyboardInterrupt:
         left.set()
         thread.join(_STOP_WITHIN_S)
@@ -186,14 +189,16 @@ def watched(
     finally:
         left.set()
         if not has_ended:
-            for environment in made:
-                environment.close()
+            for one in made:
+                one.close()
     if raised and has_ended:
         raise raised[0]
     return results[0] if has_ended else None
 
 
-def _ends(thread: threading.Thread, made: list[envs.HostEnvironment], stopped: Callable[[], bool]) -> bool:
+def _ends(
+    thread: threading.Thread, making: Making, made: list[envs.HostEnvironment], stopped: Callable[[], bool]
+) -> bool:
     """Waits for a thread, and says whether it has ended; not if it still plays some time after a stop.
 
     Raises:
@@ -202,6 +207,7 @@ def _ends(thread: threading.Thread, made: list[envs.HostEnvironment], stopped: C
     stop_s = 0.0
     while thread.is_alive():
         thread.join(_POLL_S)
+        making.check()
         for environment in made:
             check_waiting(environment)
         if stopped():
