@@ -262,9 +262,11 @@ def test_each_row_of_the_canon_and_of_the_zoo_is_on_a_page() -> None:
 
 def test_a_page_says_how_many_seeds_kept_what_they_learned() -> None:
     names = {"cartpole": "CartPole-v1", "catch": "Catch", "pendulum": "Pendulum-v1"}
-    for system, task, *cells in system_pages.rows("Who keeps what it has learned"):
+    for name, task, *cells in system_pages.rows("Who keeps what it has learned"):
+        system, is_of_paper = name.removesuffix("/paper"), name.endswith("/paper")
         page = system_pages.page(system).read_text(encoding="utf-8")
-        assert f"| {names[task]} | {' | '.join(cells)} |\n" in page.partition("#who-keeps-what-it-has-learned")[2]
+        told = names[task] + f", `--preset={name}`" * is_of_paper
+        assert f"| {told} | {' | '.join(cells)} |\n" in page.partition("#who-keeps-what-it-has-learned")[2]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
