@@ -34,7 +34,7 @@ class Config:
 
     interval_steps: int = setting(
         0,
-        "Environment steps between two log lines; 0 is a hundredth of the run.",
+        "Environment steps between two log lines, rounded down to whole iterations; 0 is a hundredth of the run.",
         low=0,
         high=fields.MANY,
         tag="tunable",

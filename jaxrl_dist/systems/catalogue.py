@@ -101,7 +101,7 @@ class EvaluationConfig:
     episodes: int = setting(32, "Whole episodes per evaluation and seed, one environment each.", low=1, tag="tunable")
     interval_steps: int = setting(
         0,
-        "Environment steps between evaluations; 0 is a twentieth of the run.",
+        "Environment steps between evaluations, rounded down to whole iterations; 0 is a twentieth of the run.",
         low=0,
         high=fields.MANY,
         tag="tunable",

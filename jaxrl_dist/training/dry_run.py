@@ -18,7 +18,6 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.learning import learner
 from jaxrl_dist.parallel import memory_use, mesh
 from jaxrl_dist.runs import folder as folders
-from jaxrl_dist.runs import loggers
 from jaxrl_dist.settings import resolve, sweep
 from jaxrl_dist.systems import training_flags
 from jaxrl_dist.training import assemble, auto_layout, exchanges, probe, records, resume, session
@@ -175,8 +174,7 @@ def _schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: typ
     lines += [f"  {name}: {', '.join(values)}" for name, values in schedules(settings, parts, params).items()]
     if "replay.min_size" in settings.settings:
         lines.append(f"  learning begins after {settings['replay.min_size']:,} steps")
-    log = settings.group("log", loggers.Config).interval_steps or settings["steps"] // 100
-    evaluation = settings["evaluation.interval_steps"] or settings["steps"] // 20
+    log, evaluation = (every * parts.layout.rows_per_iteration for every in session.intervals(parts))
     return [*lines, f"  a log line every {log:,} steps, an evaluation every {evaluation:,}"]
 
 

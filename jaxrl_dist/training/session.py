@@ -266,12 +266,17 @@ def matmul_precision(settings: resolve.Resolved) -> contextlib.AbstractContextMa
     return jax.default_matmul_precision(None if settings["precision"] == "default" else settings["precision"])
 
 
+def intervals(parts: assemble.Assembly) -> tuple[int, int]:
+    """Returns the iterations from one log line, and from one evaluation, to the next: rounded down, but at least 1."""
+    rows, settings = parts.layout.rows_per_iteration, parts.settings
+    log = settings["log.interval_steps"] or settings["steps"] // 100
+    evaluation = settings["evaluation.interval_steps"] or settings["steps"] // 20
+    return max(1, log // rows), max(1, evaluation // rows)
+
+
 def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[Any, str]:
     parts, settings = session.parts, session.parts.settings
-    log_every, evaluate_every = (
-        max(1, (settings[f"{owner}.interval_steps"] or settings["steps"] // share) // parts.layout.rows_per_iteration)
-        for owner, share in (("log", 100), ("evaluation", 20))
-    )
+    log_every, evaluate_every = intervals(parts)
     copies = parts.layout.copies_state(sweep.num_members(settings))
     chunk_s = _CHUNK_S * (_TIMES_LONGER if copies else 1)
     length, chunks, learned, saved_s, called = 1, 0, 0, time.perf_counter(), ""

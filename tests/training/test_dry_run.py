@@ -30,7 +30,8 @@ def told(command: training_flags.Command) -> str:
 
 
 def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> None:
-    text = told(command_of("dqn", tmp_path / "run", **{"evaluation.episodes": 2}))
+    settings = {"evaluation.episodes": 2, "evaluation.interval_steps": 100}
+    text = told(command_of("dqn", tmp_path / "run", **settings))
     assert not list(tmp_path.iterdir())
     for pattern in (
         r"^dry run of dqn on gymnax:CartPole-v1; nothing is written",
@@ -40,6 +41,7 @@ def test_everything_is_told_and_nothing_is_written(tmp_path: pathlib.Path) -> No
         r"of 10 iterations of 32 steps\n  step size: 0\.0001, 0\.0001",
         r"\n  ε: 1, 0\.55, 0\.1, 0\.1, 0\.1",
         r"\n  learning begins after 64 steps",
+        r"\n  a log line every 32 steps, an evaluation every 96\n",
         r"[\d,]+ steps/s: 320 steps take \d+ s, without evaluations; 20 updates per seed",
         r"bottleneck: (learning|environments and acting) \(environments and acting \d+%",
     ):
