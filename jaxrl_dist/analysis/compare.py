@@ -229,7 +229,8 @@ def _numbers(windows: np.ndarray, run: np.ndarray, reference: np.ndarray, random
 
     def number(name: str, run: float, reference: float, deviations: np.ndarray, random_play: float) -> Number:
         width = max(factor * float(deviations.max()), smallest)
-        least = min(random_play + LEAST_GAIN * (reference - random_play), reference - smallest)
+        gained = random_play + LEAST_GAIN * (reference - random_play) if math.isfinite(random_play) else -math.inf
+        least = min(gained, reference - smallest)
         return Number(name, run, reference, max(reference - width, least), reference + width)
 
     whole = _deviations(reference.mean(0, keepdims=True), run.shape[1])

@@ -209,7 +209,9 @@ def parse(field: Field, value: Any) -> Any:
         if field.kind.startswith("tuple") and not field.repeats:
             parts = value.strip("()[] ").split(",") if isinstance(value, str) else value
             kind = field.kind[len("tuple[") :].split(",")[0]
-            items = tuple(_SCALARS[kind](part) for part in parts if part != "")
+            items = tuple(
+                _SCALARS[kind](part.strip() if isinstance(part, str) else part) for part in parts if part != ""
+            )
             parsed: Any = items
         else:
             parsed = tuple(map(_text, value)) if field.repeats else _SCALARS[field.kind](value)
@@ -313,7 +315,7 @@ def _is_valid(field: Field, item: Any) -> bool:
     """Says whether one value is in the range and among the choices; infinity is valid where it is the default."""
     if isinstance(item, float) and math.isinf(item) and item != field.default:
         return False
-    if field.kind == "int" and field.high is None and item > LARGEST:
+    if isinstance(item, int) and field.high is None and item > LARGEST:
         return False
     if field.choices is not None and item not in field.choices:
         return any(one in field.choices and form.fullmatch(str(item)) for one, form in _OPEN.items())

@@ -372,7 +372,7 @@ def resolved(
     catalogue = declared(system, layout)
     needed = resolve.from_row(system.settings_in(layout, family))
     is_elsewhere = choose({**flags, "layout": ""}, preset, own).layout != layout
-    above = _in_layout(preset, layout, catalogue, needed if is_elsewhere else ())
+    above = _of_task(_in_layout(preset, layout, catalogue, needed if is_elsewhere else ()), str(flags.get("env") or ""))
 
     def parse(name: str, value: Any) -> Any:
         return _value(system, catalogue, name, value)
@@ -573,6 +573,19 @@ def _in_layout(
     if "layout" in kept and kept["layout"].value != layout:
         del kept["layout"]
     return kept
+
+
+def _of_task(settings: Mapping[str, Cited], env: str) -> dict[str, Cited]:
+    """Returns the settings of a preset without parameters of its environment that say nothing of another one.
+
+    Those of a suite's environments, as of Atari's games or of bodies, hold for the others; those of another suite do
+    not, nor does which components of the observation are seen.
+    """
+    own = str(settings["env"].value) if "env" in settings else ""
+    if not own or env in ("", own):
+        return dict(settings)
+    dropped = f"{PARAMS}observe" if env.partition(":")[0] == own.partition(":")[0] else PARAMS
+    return {name: value for name, value in settings.items() if not name.startswith(dropped)}
 
 
 def _value(system: systems.System, catalogue: Mapping[str, Field], name: str, value: Any) -> Any:

@@ -319,16 +319,20 @@ def test_the_residual_torso_adds_what_its_blocks_find():
     np.testing.assert_allclose(module.apply({"params": params}, image), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_hidden_layers_of_heads_and_memories_begin_orthogonal(core):
+@pytest.mark.parametrize(
+    ("core", "layers"),
+    [("lstm", ["input", "hidden"]), ("gru", ["input", "hidden"]), ("mingru", ["gate/kernel", "new/kernel"])],
+)
+def test_hidden_layers_of_heads_and_memories_begin_orthogonal(core, layers):
     config = networks.Config(torso="mlp", hidden_sizes=(32,), head_size=16, core=core, core_size=8)
     params = networks.make(config, _spec((32,)), HEADS).init(jax.random.key(0))
     hidden = params["outputs_policy"]["Dense_0"]["kernel"]
     gram = hidden @ hidden.T if hidden.shape[0] < hidden.shape[1] else hidden.T @ hidden
     np.testing.assert_allclose(gram, 2.0 * np.eye(len(gram)), atol=1e-5)
-    leaves = {path[-1].key: x for path, x in jax.tree_util.tree_leaves_with_path(params)}
-    for name in ("input", "hidden"):
-        rows = leaves[name]
+    paths = jax.tree_util.tree_leaves_with_path(params)
+    leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in paths}
+    for name in layers:
+        (rows,) = (x for path, x in leaves.items() if path.endswith(f"/{name}"))
         gram = rows @ rows.T if rows.shape[0] < rows.shape[1] else rows.T @ rows
         np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-5)
 

@@ -58,3 +58,12 @@ def test_steps_may_be_more_than_a_program_counts(name: str) -> None:
     assert catalogue.resolved({"system": "dqn", name: "1e15"})[name] == 10**15
     with conftest.refused(name, "1e+18"):
         catalogue.resolved({"system": "dqn", name: 10**18})
+
+
+def test_parts_of_a_list_are_read_as_single_values_are() -> None:
+    flags = ["--env=toy:walk", "--network.hidden_sizes=64, 32", "--network.policy_inputs=a, b"]
+    settings = training_flags.parse(flags).settings
+    assert settings is not None
+    assert (settings["network.hidden_sizes"], settings["network.policy_inputs"]) == ((64, 32), ("a", "b"))
+    with conftest.refused("--network.hidden_sizes=64,3000000000", "2147483647"):
+        training_flags.parse(["--env=toy:walk", "--network.hidden_sizes=64,3000000000"])

@@ -80,6 +80,18 @@ def test_a_preset_is_above_the_family_and_below_flags() -> None:
     assert (above["agent.burn_in"], above.origins["agent.burn_in"], above["env"]) == (5, "flag", "gymnax:CartPole-v1")
 
 
+def test_what_a_preset_says_of_its_environment_is_not_said_of_others() -> None:
+    own = catalogue.resolved({"preset": "ppo/hidden_velocities"}, "classic")
+    assert own.env_params == {"observe": "0,2"}
+    # The numbers of another observation are others.
+    assert not catalogue.resolved({"preset": "ppo/hidden_velocities", "env": "gymnax:Acrobot-v1"}, "classic").env_params
+    given = {"preset": "ppo/hidden_velocities", "env": "gymnax:Acrobot-v1", "env.params.observe": "1"}
+    assert catalogue.resolved(given, "classic").env_params == {"observe": "1"}
+    games = catalogue.resolved({"preset": "dreamer/pong", "env": "envpool:Breakout-v5"}, "atari").env_params
+    assert games == catalogue.resolved({"preset": "dreamer/pong"}, "atari").env_params and "protocol" in games
+    assert not catalogue.resolved({"preset": "dreamer/pong", "env": "gymnax:Breakout-MinAtar"}, "minatar").env_params
+
+
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
     assert catalogue.resolved({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
     made = presets.Preset("x/y", (), {n: fields.Cited(v, "s") for n, v in OTHER.items()})
