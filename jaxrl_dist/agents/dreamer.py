@@ -100,7 +100,7 @@ class Config:
     )
     policy_learning_rate: float = shared.policy_learning_rate(0.0, source=_TABLE)
     critic_learning_rate: float = setting(
-        0.0, "Step size of the critic; 0 is the learner's, which is the world model's.", low=0.0, source=_TABLE
+        0.0, "Step size of the critic; 0 takes the world model's.", low=0.0, source=_TABLE
     )
     units: int = setting(256, "Units of hidden layers (d).", low=1, source=_SIZES)
     layers: int = setting(

@@ -156,7 +156,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit(system: str, settings: dict[str, A
         run.layout.close()
 
 
-@pytest.mark.parametrize("first", [4, 5])
+@pytest.mark.parametrize("first", [5, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_batch_that_was_drawn_ahead_is_learned_from_only_where_it_was_due(first: int, tmp_path: pathlib.Path) -> None:
     # Every second iteration has one update, for which nothing can be drawn ahead.
     settings = {"layout.num_actors": 2, "replay.samples_per_insert": 0.5}

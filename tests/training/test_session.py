@@ -208,7 +208,7 @@ def test_each_evaluation_plays_episodes_of_its_own(train: conftest.Train, monkey
     assert seen == [0, 4, 8]
 
 
-@pytest.mark.parametrize("at", [4, 8])
+@pytest.mark.parametrize("at", [8, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_fault_at_the_end_of_a_chunk_leaves_out_no_record(
     at: int, monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
