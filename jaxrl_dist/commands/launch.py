@@ -95,10 +95,11 @@ def run(count: int, flags: Sequence[str]) -> int:
 
 def _wait(started: Sequence[subprocess.Popen[bytes]], asked: collections.deque[int]) -> int:
     """Waits until all processes have ended, and passes on signals; returns the first code that is not 0, or 0."""
-    code, end_others_s = 0, math.inf
+    code, end_others_s, was_asked = 0, math.inf, False
     while None in [process.poll() for process in started]:
-        _pass_on(asked, started)
-        if not code and (code := _failed(started)):
+        was_asked = _pass_on(asked, started) or was_asked
+        # After a signal those that are left save, for as long as it takes; another one would cut that short.
+        if not code and (code := _failed(started)) and not was_asked:
             end_others_s = time.monotonic() + _END_OTHERS_S
         if time.monotonic() > end_others_s:
             asked.append(signal.SIGTERM)
@@ -129,13 +130,15 @@ def _start(index: int, count: int, flags: Sequence[str], address: str, line: int
     return process
 
 
-def _pass_on(asked: collections.deque[int], started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Sends the processes the signals that have come."""
+def _pass_on(asked: collections.deque[int], started: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Sends the processes the signals that have come; returns whether there were any."""
+    were_any = False
     while asked:
-        number = asked.popleft()
+        number, were_any = asked.popleft(), True
         for process in started:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
+    return were_any
 
 
 def _free_port() -> int:

@@ -70,6 +70,15 @@ def test_who_fails_first_says_the_code_and_the_others_are_ended(
     assert [process.returncode for process in sleepers] == [-signal.SIGTERM, 3, -signal.SIGTERM]
 
 
+def test_after_a_signal_who_still_saves_gets_no_other(sleepers: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    saves = "n=0; trap 'n=$((n+1)); test $n = 1 || exit 9' TERM; for i in $(seq 20); do sleep 0.1; done"
+    codes = iter([saves, "exec sleep 20"])
+    monkeypatch.setattr(commands, "command_of", lambda name: ["sh", "-c", next(codes)])
+    monkeypatch.setattr(launch, "_END_OTHERS_S", 0.1)
+    assert launch.run(2, []) == 128 + signal.SIGTERM
+    assert [process.returncode for process in sleepers] == [0, -signal.SIGTERM]
+
+
 def test_a_child_imports_nothing_from_the_folder_where_it_is_started(tmp_path: pathlib.Path) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(7)")
     command = [*commands.command_of("train"), "--help"]
