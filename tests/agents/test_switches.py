@@ -258,7 +258,7 @@ ALTERED = {
     },
     "mpo": {
         "agent.discount": 0.9,
-        "agent.n_step": 3,
+        "agent.n_step": 4,
         "agent.num_samples": 3,
         "agent.temperature": 0.1,
         "agent.temperature_bound": 1.0,

@@ -14,8 +14,13 @@ TASKS = {"discrete": "gymnax:CartPole-v1", "bounded": "gymnax:Pendulum-v1"}
 # Evolution strategies reduce no gradient; tests/agents/test_es.py counts what crosses devices.
 ANAKIN = [name for name, row in systems.SYSTEMS.items() if "anakin" in row.layout_names and name != "es"]
 # Name -> bytes of the reduction beside the gradients': a prioritised replay has the largest priority of all devices and
-# the least, DPPO its mean divergence, V-MPO the sums of its weights.
-BESIDE = {**dict.fromkeys(("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "muzero", "dppo"), 8), "vmpo": 20}
+# the least, DPPO its mean divergence, V-MPO the sums of its weights, A2C the mean square of returns, by which rewards
+# are divided (PPO has it once for all of its gradient steps).
+BESIDE = {
+    **dict.fromkeys(("apex_dpg", "apex_dqn", "d4pg", "r2d2", "rainbow", "muzero", "dppo"), 8),
+    "vmpo": 20,
+    "a2c": 4,
+}
 # Bytes that join the gradients: means and variances of the inputs of CrossQ's layers, 4 and 16 numbers of two critics.
 AUX = {"crossq": 4 * 2 * 2 * (4 + 16)}
 CODE = """
