@@ -160,8 +160,11 @@ def settings(name: str) -> str:
     # A value that a family shares with the other system is not new, but for where this system has its own.
     elsewhere = [one for one in _elsewhere(row) if one not in known or one.flag in {own_one.flag for own_one in own}]
     others = f"Those that differ from [{TITLES[beside]}'s]({beside}.md#settings)" if beside else "The system's own"
-    first = [f"{others}; a task's family, a preset and a flag come above them. Beside a value that switches a part off"]
-    first += ["(`0`, `false`, `none`, or a number of 1) the source is that of the part. [All flags](../flags.md).", ""]
+    first = [f"{others}; a task's family, a preset and a flag come above them. Where a value leaves a part out (`0`,"]
+    first += [
+        "`false`, `none`, one critic, a period of 1), the source is that of the part. [All flags](../flags.md).",
+        "",
+    ]
     first += ["| flag | value | source |", "|---|---|---|"]
     first += [f"| `--{one.flag}` | `{one.value}` | {_cell(one.source)} |" for one in own]
     if not elsewhere:

@@ -11,8 +11,6 @@ Records = Sequence[Mapping[str, Any]]
 # Of what actors do, and of the learner's time.
 SHARES = {"share_environment": "environment", "share_inference": "inference", "share_transfer": "transfer"}
 LEARNING = "share_learning"
-
-
 # Runs of equal steps end within an unroll of each other.
 AN_UNROLL_MORE = 1.01
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxrl_dist import commands, errors
 from jaxrl_dist.envs.host import lifeline
@@ -74,19 +74,18 @@ def run(count: int, flags: Sequence[str]) -> int:
     asked = collections.deque[int]()
     for number in stop.heeded():
         signal.signal(number, lambda number, frame: asked.append(number))
-    if idle := _idle(count):
-        commands.complain(
-            _NAME,
-            f"warning: of {len(_gpus())} GPUs each of {count} processes gets as many as the "
-            f"others; idle: {', '.join(idle)}",
-        )
+    gpus = _gpus()
+    if idle := _idle(gpus, count):
+        told = f"{len(gpus)} GPUs cannot be shared equally by {count} processes; idle: {', '.join(idle)}"
+        commands.complain(_NAME, f"warning: {told}")
     started = list[subprocess.Popen[bytes]]()
     with contextlib.ExitStack() as lines:
         for index in range(count):
             # Those that have started get the signal below; another one would only be told to end at once.
             if not asked:
                 line = lines.enter_context(lifeline.pipe())
-                started.append(_start(index, count, flags, address, line))
+                visible = _accelerators(gpus, index, count)
+                started.append(_start(index, count, flags, address, line, visible))
         code = _wait(started, asked)
     # Before the first process there may have been a signal alone.
     code = code or -next(iter(asked), 0)
@@ -114,7 +113,9 @@ def _failed(started: Sequence[subprocess.Popen[bytes]]) -> int:
     return next((process.returncode for process in started if process.returncode), 0)
 
 
-def _start(index: int, count: int, flags: Sequence[str], address: str, line: int) -> subprocess.Popen[bytes]:
+def _start(
+    index: int, count: int, flags: Sequence[str], address: str, line: int, visible: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     """Starts a process, which ends as by SIGTERM, saved, when the other end of the pipe `line` closes."""
     own = [f"--processes={count}", f"--process_index={index}", f"--coordinator={address}"] if count > 1 else []
     with _cores(index, count):
@@ -123,7 +124,7 @@ def _start(index: int, count: int, flags: Sequence[str], address: str, line: int
             stdout=None if index == 0 else subprocess.DEVNULL,
             # Signals of the terminal reach this process, which passes them on, once.
             start_new_session=True,
-            env={**service.environ(), **_accelerators(index, count)},
+            env={**service.environ(), **visible},
             pass_fds=(line,),
         )
     lifeline.tie(line, process.pid, signal.SIGTERM)
@@ -160,17 +161,15 @@ def _cores(index: int, count: int) -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def _accelerators(index: int, count: int) -> dict[str, str]:
+def _accelerators(gpus: Sequence[str], index: int, count: int) -> dict[str, str]:
     """Returns the GPUs of a process where all can have one; all get as many, since a run takes equal parts."""
-    gpus = _gpus()
     own = gpus[index::count][: len(gpus) // count]
     return {_VISIBLE: ",".join(own)} if own and count > 1 else {}
 
 
-def _idle(count: int) -> list[str]:
+def _idle(gpus: Sequence[str], count: int) -> Sequence[str]:
     """Returns the GPUs that no process gets where each has some of its own."""
-    gpus = _gpus()
-    return gpus[len(gpus) // count * count :] if len(gpus) > count else []
+    return gpus[len(gpus) // count * count :] if len(gpus) > count else ()
 
 
 def _gpus() -> list[str]:

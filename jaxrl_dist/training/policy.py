@@ -256,18 +256,19 @@ def replay_failure(run: str | os.PathLike[str], trust: Collection[str] = ()) -> 
         jaxrl_dist.errors.UsageError: runs/sound holds no failure
     """
     arguments.check_run(run)
-    path = checkpoints.find(run_folder.expanded(run) / "failure", "state")
+    folder = run_folder.expanded(run)
+    path = checkpoints.find(folder / "failure", "state")
     if path is None:
         raise errors.UsageError(f"{run} holds no failure")
     # Each device has its own key, so with another number of devices the iteration would be another.
     meta = checkpoints.read_meta(path)
     checkpoints.check_meta(path, meta, guard.FAILURE)
-    parts = assemble_run(run_folder.expanded(run), {}, meta["num_devices"], trust=trust)
+    parts = assemble_run(folder, {}, meta["num_devices"], trust=trust)
     template = parts.layout.diagnosis.template(assemble.seed_keys(parts.settings))
     try:
         saved, _ = checkpoints.restore(path, template)
     except ValueError as error:
-        raise errors.UsageError(resume.does_not_fit("the failure", run_folder.expanded(run), error)) from error
+        raise errors.UsageError(resume.does_not_fit("the failure", folder, error)) from error
     with session.matmul_precision(parts.settings):
         learned, sums = parts.layout.diagnosis.run(saved, meta["iteration"], meta["total"])
     named = records.by_path({**sums.learner, **sums.episodes._asdict(), "params": _norms(learned.params.network)})

@@ -149,10 +149,11 @@ def initial_state(parts: assemble.Assembly, keys: jax.Array) -> Any:
     state, source = parts.init(keys), parts.settings["init_from"]
     if not source:
         return state
+    folder = folders.expanded(source)
     try:
-        params, _ = load_params(folders.expanded(source), "latest", parts.layout.template(keys).learner.params)
+        params, _ = load_params(folder, "latest", parts.layout.template(keys).learner.params)
     except ValueError as error:
-        changes = _changes(parts.settings, folders.expanded(source))
+        changes = _changes(parts.settings, folder)
         reason = f"its parameters do not fit, as this run differs ({changes})" if changes else error
         raise errors.UsageError(errors.given("init_from", source), f": {reason}") from error
     params, target = parts.agent.adopt(state.learner.params, params), parts.agent.target(params.network)

@@ -113,7 +113,7 @@ def _play(policy: policies.Policy, act: Callable[..., Any], env_seed: int, max_s
     started, as_precise = list[envs.Film](), precision.of_this_thread()
 
     def start() -> envs.HostEnvironment:
-        # In the thread that draws every frame: OpenGL draws for that alone which has drawn first.
+        # In the thread that draws every frame: OpenGL draws only in the thread in which it began.
         started.append(films.start(policy.environment, env_seed, timeout_s))
         return started[0].environment
 

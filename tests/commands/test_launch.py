@@ -128,11 +128,12 @@ def test_processes_share_the_gpus_that_are_named_or_there(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if named is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert [launch._accelerators(index, 2).get("CUDA_VISIBLE_DEVICES") for index in range(2)] == expected
+    found = launch._gpus()
+    assert [launch._accelerators(found, index, 2).get("CUDA_VISIBLE_DEVICES") for index in range(2)] == expected
     gpus = named.split(",") if named else [str(i) for i in range(files)]
     given = {gpu for one in expected if one for gpu in one.split(",")}
     # Without enough for all, every process sees every one.
-    assert launch._idle(2) == [gpu for gpu in gpus if given and gpu not in given]
+    assert list(launch._idle(found, 2)) == [gpu for gpu in gpus if given and gpu not in given]
 
 
 def test_a_child_finds_the_package_where_it_is_not_installed(tmp_path: pathlib.Path) -> None:

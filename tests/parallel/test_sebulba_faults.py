@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fakes import host
 
-from jaxrl_dist import envs, errors, parallel, types
+from jaxrl_dist import envs, errors, parallel, processes, types
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel.sebulba import first_ready, tiers
 from jaxrl_dist.parallel.sebulba import layout as layouts
@@ -328,13 +328,17 @@ def test_an_action_that_is_none_reaches_no_environment_and_ends_the_run(ready: i
     assert sent and set(sent) == {0}
 
 
-def test_stand_ins_of_a_process_with_a_fault_keep_what_the_last_action_led_to() -> None:
+def test_stand_ins_of_a_process_with_a_fault_keep_what_the_last_action_led_to(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"layout": "sebulba", "layout.num_actors": 2, "layout.policy_lag": "0"}
     run = conftest.Small("dqn", "toy:walk", 1, settings).run(3)
     threads, length = run.layout._threads, conftest.SMALL["dqn"]["layout.unroll_length"]
     closing = [jax.tree.map(np.copy, one.timestep) for one in run.state.actors]
     # As in one of several processes, whose learner goes on for the others.
-    threads.fault = host.Broken("the simulator fell over")
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "count", lambda: 2)
+        patch.setattr(threads._players[1], "_error", host.Broken("the simulator fell over"))
+        threads.check()
+    assert isinstance(threads.fault, host.Broken)
     for iteration in (3, 4):
         assert threads.take(iteration, lambda: None) == []
         learned, _ = run.layout._tier.learn(threads.state, iteration, run.total, threads.filled([]))

@@ -62,6 +62,21 @@ class Making:
             raise errors.EnvironmentFault(f"{self._environment}: making it takes longer than {self._limit_s:g} s")
 
 
+def check(environment: envs.HostEnvironment | None, making: Making) -> None:
+    """Checks that a thread's environments take no longer than they may, to be made or to step; any other calls it.
+
+    Args:
+        environment: the thread's, None before they are made.
+        making: the time in which it makes them.
+
+    Raises:
+        errors.EnvironmentFault: they do.
+    """
+    making.check()
+    if environment is not None:
+        check_waiting(environment)
+
+
 def may_keep(environment: envs.HostEnvironment | None, making: Making) -> bool:
     """Says whether a thread is, as far as can be seen, in code of its environments, which may never return.
 

@@ -117,9 +117,7 @@ class Worker:
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if its environments take longer than they may."""
-        self._making.check()
-        if self._environment is not None:
-            hangs.check_waiting(self._environment)
+        hangs.check(self._environment, self._making)
 
     def is_kept(self) -> bool:
         """Says whether its environments may keep its thread for ever."""

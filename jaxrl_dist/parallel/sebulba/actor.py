@@ -126,9 +126,7 @@ class Actor:
         if self._error is not None:
             raise self._error
         try:
-            self._making.check()
-            if self._environment is not None:
-                hangs.check_waiting(self._environment)
+            hangs.check(self._environment, self._making)
         except errors.EnvironmentFault as fault:
             message = f"actor {self.number}, whose environments begin at {self._first_env}: {fault}"
             raise errors.EnvironmentFault(message) from None
@@ -215,7 +213,6 @@ class Threads:
         self.send = queues.Sender(actors)
         self._counted: dict[str, int] = {}
         self.fault: Exception | None = None
-        self._is_absent = False
         self._stand_ins = self._make_stand_ins(()) if actors.quorum < num_actors else ()
         self.store.publish(iteration, published)
         for actor, pending in enumerate(state.pending):
@@ -243,9 +240,6 @@ class Threads:
                 return self.queue.take(self.actors.num_actors, check_all)
             return self.queue.take_number(iteration, self.actors.quorum, check_all)
         except _Absent:
-            if not self._is_absent:
-                self._is_absent = True
-                self._stand_ins = self._make_stand_ins([one.timestep for one in self.state.actors])
             return []
 
     def filled(self, unrolled: Sequence[queues.Unrolled]) -> Sequence[queues.Unrolled]:
@@ -264,7 +258,7 @@ class Threads:
         except Exception as fault:
             if processes.count() == 1:
                 raise
-            self.fault = fault
+            self.fault, self._stand_ins = fault, self._make_stand_ins([one.timestep for one in self.state.actors])
 
     def _replace_failed(self) -> None:
         limit = self.actors.parts.config.max_actor_restarts

@@ -147,15 +147,13 @@ class Player:
         )
 
     def check(self) -> None:
-        """Checks that the environments, or their making, are not overdue; not the thread that plays calls it.
+        """Checks that environments, or their making, are not overdue; another thread than that which plays calls it.
 
         Raises:
             errors.EnvironmentFault: they are.
         """
         if self._making is not None:
-            self._making.check()
-        if self._environment is not None:
-            hangs.check_waiting(self._environment)
+            hangs.check(self._environment, self._making)
 
     def state(self) -> ArrayTree:
         """Returns the state of environments that can be saved, in NumPy."""
