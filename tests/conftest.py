@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,11 @@ from jaxrl_dist.training import stop as stopping
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+
+# What one test compiled, the next loads. Each process has its own folder: JAX's writes to it are not atomic.
+_PROGRAMS = tempfile.TemporaryDirectory(prefix="jaxrl_dist-tests-", ignore_cleanup_errors=True)
+jax.config.update("jax_compilation_cache_dir", _PROGRAMS.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
 # Longest wait of a test: anything that ends by itself ends sooner, even on a busy machine.
