@@ -1,11 +1,11 @@
 """Measures who keeps what it learned: `python benchmarks/holding.py [--rows=a2c] [--minutes=60] [--figure=FILE]`.
 
 Each row trains one system on one small task for twice the steps of its result, and evaluates it 40 times: with 20 seeds
-in one program (Dreamer's with five), or with five one after the other where the layout trains one seed at a time. Where
-values of small tasks were chosen because a paper's own fall, a row beside it has the paper's (`--preset=a2c/paper`). A
-task counts as solved from its mark on; a seed has fallen where an evaluation after its first solved one is below the
-floor: nine tenths of the way from random play to the mark. Rows of `holding.jsonl` are not run again; the end writes
-the table of all rows into docs/results.md.
+in one program (five of those in `FEWER_TOGETHER`), or with five one after the other where the layout trains one seed at
+a time. Where values of small tasks were chosen because a paper's own fall, a row beside it has the paper's
+(`--preset=a2c/paper`). A task counts as solved from its mark on; a seed has fallen where an evaluation after its first
+solved one is below the floor: nine tenths of the way from random play to the mark. Rows of `holding.jsonl` are not run
+again; the end writes the table of all rows into docs/results.md.
 """
 
 import pathlib
@@ -28,8 +28,8 @@ TABLE = HERE / "holding.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
 MARKERS = "<!-- holding: written by `make holding` -->\n", "<!-- end of holding -->\n"
 SEEDS_TOGETHER, SEEDS_APART, EVALUATIONS = 20, 5, 40
-# Five of Dreamer take a core for an hour.
-FEWER_TOGETHER = {"dreamer": 5}
+# Of these, by their systems or by a paper's values, five take a core for up to an hour.
+FEWER_TOGETHER = dict.fromkeys(("dreamer", "rainbow/paper", "rnd/paper", "d4pg/paper", "mpo/paper"), 5)
 # Share of the seeds that should end with the task solved.
 WANTED = 0.95
 
@@ -108,8 +108,10 @@ def _rows() -> Iterator[tuple[str, Row]]:
             seeds = tuple((seed, 1) for seed in range(SEEDS_APART)) if is_apart else (together,)
             yield f"{system}/{name}", Row(task, steps, flags, seeds)
         for system in PAPERS.get(name, ()):
-            flags = (f"--preset={system}/paper", f"--env={task.env}", f"--steps={2 * task.steps}", "--layout=anakin")
-            yield f"{system}/paper/{name}", Row(task, 2 * task.steps, flags, ((0, SEEDS_TOGETHER),))
+            paper = f"{system}/paper"
+            flags = (f"--preset={paper}", f"--env={task.env}", f"--steps={2 * task.steps}", "--layout=anakin")
+            seeds = ((0, FEWER_TOGETHER.get(paper, SEEDS_TOGETHER)),)
+            yield f"{paper}/{name}", Row(task, 2 * task.steps, flags, seeds)
 
 
 def train(row: Row, folder: pathlib.Path) -> dict[str, Any]:
