@@ -9,6 +9,7 @@ again; the end writes the table of all rows into docs/results.md.
 """
 
 import pathlib
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ import programs  # noqa: E402
 
 from jaxrl_dist.analysis import curves, plots  # noqa: E402
 from jaxrl_dist.runs import display, metrics  # noqa: E402
+from jaxrl_dist.systems import catalogue  # noqa: E402
 
 TABLE = HERE / "holding.jsonl"
 RESULTS = HERE.parent / "docs" / "results.md"
@@ -150,7 +152,7 @@ def share_solved(row: Mapping[str, Any], task: Task) -> float:
 
 
 def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
-    """Returns the lines of the table of all rows."""
+    """Returns the lines of the table of all rows, and the names of those that are not measured."""
     lines = [
         "| system | task | steps | solved at the end | later evaluations below | lowest seed | minutes | commit |",
         "|---|---|---|---|---|---|---|---|",
@@ -158,16 +160,30 @@ def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
     for name, row in rows().items():
         if name in measured:
             found = measured[name]
-            seeds, below = len(found["returns"]), found["below"] / max(found["later"], 1)
+            seeds = len(found["returns"])
             solved = round(seeds * share_solved(found, row.task))
+            below = f"{100 * found['below'] / found['later']:.1f} %" if found["later"] else "–"
             system, _, task = name.rpartition("/")
             # A paper's values may fall: that is why there are others.
             is_short = solved < WANTED * seeds and "/" not in system
             short = ", **short**" if is_short else ""
-            cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", f"{100 * below:.1f} %")
+            cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", below)
             ends = (f"{min(found['returns']):.4g}", programs.minutes(found), jsonl.short(found["commit"]))
             lines.append("| " + " | ".join((*cells, *ends)) + " |")
-    return jsonl.with_minus("".join(f"{line}\n" for line in lines))
+    return jsonl.with_minus("".join(f"{line}\n" for line in lines)) + jsonl.missing(rows(), measured)
+
+
+def tell(measured: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the results of papers' values into their presets."""
+    for name, row in rows().items():
+        system, *paper, _ = name.split("/")
+        if paper and name in measured:
+            found = measured[name]
+            seeds, solved = len(found["returns"]), round(len(found["returns"]) * share_solved(found, row.task))
+            told = f"{row.task.env} solved by {solved} of {seeds} seeds after {display.count(row.steps)} steps"
+            file = catalogue.PRESETS / system / "paper.flags"
+            head = re.sub(r"^# Result: .*$", f"# Result: {told} (make holding).", file.read_text("utf-8"), flags=re.M)
+            file.write_text(head, encoding="utf-8")
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:
@@ -203,6 +219,7 @@ def main() -> None:
     options = parser.parse_args()
     measured = jsonl.fill(TABLE, rows(), options, train)
     jsonl.show(RESULTS, MARKERS, table(measured))
+    tell(measured)
     if options.figure:
         draw(measured, options.figure)
 

@@ -86,6 +86,18 @@ def with_minus(text: str) -> str:
     return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)
 
 
+def missing(names: Iterable[str], measured: Iterable[str]) -> str:
+    """Returns a paragraph with the rows that a table lacks, "" if it has them all.
+
+    Example:
+        >>> import jsonl
+        >>> jsonl.missing(["ppo/acrobot", "dqn/acrobot"], ["ppo/acrobot"])
+        '\\nNot measured yet: `dqn/acrobot`.\\n'
+    """
+    lacking = ", ".join(f"`{name}`" for name in names if name not in set(measured))
+    return f"\nNot measured yet: {lacking}.\n" if lacking else ""
+
+
 def show(document: pathlib.Path, markers: tuple[str, str], table: str) -> None:
     """Writes a table between two lines of a document."""
     start, end = markers

@@ -1,10 +1,11 @@
 """Judges defaults on tasks that nobody tuned for: `python benchmarks/unseen.py [--rows=ppo/] [--minutes=60]`.
 
 Values of families come from papers, other projects, and runs on CartPole, Catch, Pendulum, DeepSea, MemoryChain,
-MinAtar Breakout and Freeway, LunarLander and HalfCheetah. Here each system plays other tasks by the values that it has
-there without a flag, five seeds in one program, or one after the other where the layout trains one at a time; beside
-it, the same agents by the defaults of Stable-Baselines3, and by PureJaxRL's where they are not ours. Rows of
-`unseen.jsonl` are not run again; the end writes the tables of all rows into docs/results.md.
+MinAtar Breakout and Freeway, LunarLander, HalfCheetah, and NAVIX's empty room and its room with a door. Here each
+system plays other tasks by the values that it has there without a flag, five seeds in one program, or one after the
+other where the layout trains one at a time; beside it, the same agents by the defaults of Stable-Baselines3, and by
+PureJaxRL's where they are not ours. Rows of `unseen.jsonl` are not run again; the end writes the tables of all rows
+into docs/results.md.
 """
 
 import pathlib
@@ -178,17 +179,24 @@ def train(row: tuple[Task, tuple[str, ...]], folder: pathlib.Path) -> dict[str, 
 
 
 def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) -> str:
-    """Returns the lines of a table with a column for each task that was measured, "" if none was."""
+    """Returns the lines of a table with a column for each task that was measured, "" if none was.
+
+    A dash is for a row that is not measured yet; arms without a row on a task have nothing there.
+    """
     names = [name for name in tasks if any(row.endswith(f"/{name}") for row in measured)]
     if not names:
         return ""
     heads = [f"`{tasks[name].env.partition(':')[2]}`, {display.count(tasks[name].steps)}" for name in names]
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(names) + 1) + "|"]
     lines.append("| random play | " + " | ".join(f"{tasks[name].random:g}" for name in names) + " |")
+    planned = rows()
     for arm in ARMS:
-        found = [measured.get(f"{arm}/{name}") for name in names]
-        cells = [zoo.scored(row).replace(" ", "<br>", 1) if row else "" for row in found]
-        if any(cells):
+        of_arm = [f"{arm}/{name}" for name in names]
+        cells = [
+            zoo.scored(measured[row]).replace(" ", "<br>", 1) if row in measured else "–" * (row in planned)
+            for row in of_arm
+        ]
+        if any(row in measured for row in of_arm):
             lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines))
 
@@ -196,7 +204,8 @@ def table(measured: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Task]) 
 def main() -> None:
     """Runs what is missing, and writes the tables."""
     measured = jsonl.fill(TABLE, rows(), jsonl.parser(__doc__).parse_args(), train)
-    jsonl.show(RESULTS, MARKERS, "\n".join(filter(None, (table(measured, tasks) for tasks in TABLES))))
+    tables = filter(None, (table(measured, tasks) for tasks in TABLES))
+    jsonl.show(RESULTS, MARKERS, "\n".join(tables) + jsonl.missing(rows(), measured))
 
 
 if __name__ == "__main__":

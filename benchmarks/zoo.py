@@ -133,12 +133,13 @@ def scored(row: Mapping[str, Any]) -> str:
 
 
 def table() -> str:
-    """Returns the lines of the table of all rows."""
+    """Returns the lines of the table of all rows, and the names of those that are not measured."""
+    measured = jsonl.read(TABLE)
     lines = [
         "| preset | task | steps | return, IQM [95 %] | lowest seed | seeds | minutes | published | commit |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in jsonl.read(TABLE).items():
+    for name, row in measured.items():
         task = presets.load(name, catalogue.PRESETS).settings["env"].value
         cells = (
             *(f"`{name}`", f"`{task}`", display.count(row["steps"]), scored(row)),
@@ -146,7 +147,7 @@ def table() -> str:
             *(PUBLISHED.get(name, "–"), jsonl.short(row["commit"])),
         )
         lines.append("| " + " | ".join(cells) + " |")
-    return jsonl.with_minus("".join(f"{line}\n" for line in lines))
+    return jsonl.with_minus("".join(f"{line}\n" for line in lines)) + jsonl.missing(ROWS, measured)
 
 
 def write() -> None:

@@ -65,6 +65,24 @@ def test_what_was_measured_stands_in_the_document(holding: Any) -> None:
     assert holding.table(measured) in holding.RESULTS.read_text(encoding="utf-8")
 
 
+def test_a_preset_of_a_paper_says_what_was_measured(
+    holding: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, row in holding.rows().items():
+        system, *paper, _ = name.split("/")
+        if paper:
+            text = (catalogue.PRESETS / system / "paper.flags").read_text(encoding="utf-8")
+            assert (f"# Result: {row.task.env} solved by " in text) == (name in holding.jsonl.read(holding.TABLE)), name
+    (tmp_path / "a2c").mkdir()
+    file = tmp_path / "a2c" / "paper.flags"
+    file.write_text("# A2C.\n# Result: not measured yet.\n\n--system=a2c\n", encoding="utf-8")
+    monkeypatch.setattr(holding.catalogue, "PRESETS", tmp_path)
+    ends = {"a2c/paper/cartpole": {"returns": [500.0, 475.0, 474.9]}, "a2c/catch": {"returns": [1.0]}}
+    holding.tell(ends)
+    told = "# Result: gymnax:CartPole-v1 solved by 2 of 3 seeds after 1M steps (make holding).\n"
+    assert file.read_text(encoding="utf-8") == f"# A2C.\n{told}\n--system=a2c\n"
+
+
 def test_a_row_that_falls_is_marked(holding: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"later": 40, "below": 3, "steps": 30_000, "wall_s": 90, "commit": "0123456789"}
     ends = {
@@ -83,3 +101,10 @@ def test_a_row_that_falls_is_marked(holding: Any, tmp_path: pathlib.Path, monkey
     assert "| a2c | catch | 30k | 18 of 20, **short** | 7.5 % | 0.875 | 1.5 | 0123456 |" in text
     # A paper's values are there to be seen, not to hold.
     assert "| a2c/paper | cartpole | 30k | 5 of 20 | 7.5 % | 9 | 1.5 | 0123456 |" in text
+    missing = text.partition("\nNot measured yet: ")[2]
+    assert "`ppo/cartpole`" in missing and not any(f"`{name}`" in missing for name in ends)
+
+
+def test_nothing_is_below_where_no_seed_was_solved(holding: Any) -> None:
+    row = {"later": 0, "below": 0, "steps": 30_000, "wall_s": 90, "commit": "0123456789", "returns": [9.0] * 20}
+    assert "| dqn/paper | cartpole | 30k | 0 of 20 | – | 9 |" in holding.table({"dqn/paper/cartpole": row})

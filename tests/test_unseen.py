@@ -79,6 +79,10 @@ def test_a_table_has_an_arm_in_each_line_and_a_task_in_each_column(unseen: Any) 
     lines = unseen.table(measured, unseen.DISCRETE).splitlines()
     assert lines[:3] == ["| | `Acrobot-v1`, 200k |", "|---|---|", "| random play | −498.8 |"]
     assert len(lines) == 4 and lines[3].startswith("| ppo | −3<br>[−")
+    measured["ppo/mountain_car"] = measured["dqn/acrobot"] = {"returns": [1.0] * 5}
+    lines = unseen.table(measured, unseen.DISCRETE).splitlines()
+    assert lines[0] == "| | `Acrobot-v1`, 200k | `MountainCar-v0`, 200k |" and "| ppo |" in lines[3]
+    assert lines[4] == "| dqn | 1<br>[1, 1] | – |" and len(lines) == 5
 
 
 def test_what_was_measured_stands_in_the_document(unseen: Any) -> None:

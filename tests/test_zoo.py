@@ -62,6 +62,8 @@ def test_a_row_is_written_where_it_belongs(zoo: Any, tmp_path: pathlib.Path, mon
     text = (tmp_path / "results.md").read_text(encoding="utf-8")
     assert text.startswith(f"before\n{start}\n| preset |") and text.endswith(f"\n{end}after\n") and "old" not in text
     assert wanted in text
+    missing = text.partition("\nNot measured yet: ")[2]
+    assert "`a2c/acrobot`" in missing and "`ppo/acrobot`" not in missing
     written = (tmp_path / "presets" / "ppo" / "acrobot.flags").read_text(encoding="utf-8")
     assert "# Result: -85 [-95, -73.33], 5 seeds (docs/results.md, zoo).\n" in written
     assert len(written.splitlines()) == len(preset.splitlines())

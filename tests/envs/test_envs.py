@@ -185,6 +185,20 @@ def test_every_backend_of_brax_can_be_made_in_silence(
     assert not [w for w in recwarn if "not actively being maintained" in str(w.message)]
 
 
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("Breakout-MinAtar", "minatar"),
+        ("Pong-misc", "minatar"),
+        ("Catch-bsuite", "classic"),
+        ("FrozenLake-misc", "classic"),
+        ("PointRobot-misc", "continuous"),
+    ],
+)
+def test_a_family_is_told_by_the_observation_and_the_actions(name: str, family: str) -> None:
+    assert environments.make(f"gymnax:{name}").spec.family == family
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in gymnax_suite.ENVIRONMENTS if name.endswith("-MinAtar")])
 def test_planes_of_minatar_are_exactly_zeros_and_ones(name: str) -> None:

@@ -132,7 +132,8 @@ def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
         errors.UsageError: its action space is neither discrete nor a box.
     """
     is_minatar = name.endswith("-MinAtar")
-    num_observations = getattr(environment.observation_space(env_params), "n", None)
+    observed = environment.observation_space(env_params)
+    num_observations = getattr(observed, "n", None)
 
     def convert(observation: ArrayTree) -> ArrayTree:
         if num_observations is not None:
@@ -150,11 +151,12 @@ def adapt(environment: Any, env_params: Any, name: str) -> envs.BareEnvironment:
 
     action = _space(environment.action_space(env_params), name)
     continuous = isinstance(action, types.BoxSpace)
+    has_planes = len(observed.shape or ()) == 3
     spec = types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=(),
         action=action,
-        family="minatar" if is_minatar else "continuous" if continuous else "classic",
+        family="continuous" if continuous else "minatar" if has_planes else "classic",
         reward_range=_reward_range(name, env_params),
         time_limit=math.ceil(env_params.max_steps_in_episode),
     )

@@ -124,11 +124,12 @@ def adapt(environment: Any, name: str, values: dict[str, Any]) -> envs.BareEnvir
 
     # All but the kitchen count a step after they look at the limit.
     extra = 0 if name == _COOKS else 1
+    has_planes = len(environment.observation_spaces[agents[0]].shape) == 3
     spec = types.EnvironmentSpec(
         name=f"{_NAME}:{name}",
         observation=(),
         action=types.DiscreteSpace(int(environment.action_spaces[agents[0]].n)),
-        family="minatar" if name == _COOKS else "classic",
+        family="minatar" if has_planes else "classic",
         time_limit=values["max_steps"] + extra,
         mask=episodes.MASK if name == _SMAX else "",
         categories={"agent": (len(agents),)},
