@@ -83,6 +83,15 @@ def test_a_preset_of_a_paper_says_what_was_measured(
     assert file.read_text(encoding="utf-8") == f"# A2C.\n{told}\n--system=a2c\n"
 
 
+def test_the_summaries_say_how_many_rows_hold(holding: Any) -> None:
+    measured = holding.jsonl.read(holding.TABLE)
+    own = {name: row.task for name, row in holding.rows().items() if "/paper/" not in name}
+    hold = sum(holding.share_solved(measured[name], task) >= 0.95 for name, task in own.items())
+    for file in ("README.md", "docs/results.md"):
+        text = (BENCHMARKS.parent / file).read_text(encoding="utf-8")
+        assert f"| {hold} of {len(own)} pairs end with" in text, file
+
+
 def test_a_row_that_falls_is_marked(holding: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"later": 40, "below": 3, "steps": 30_000, "wall_s": 90, "commit": "0123456789"}
     ends = {
