@@ -113,11 +113,16 @@ def test_what_plays_at_random_leaves_the_band_of_every_reference() -> None:
                 assert not compare.compare(steps, returns, one.env_steps, one.returns, level).is_inside, one.name
 
 
-def test_the_level_of_random_play_makes_no_alarm_of_a_seed_that_had_none() -> None:
+def test_the_level_of_random_play_makes_hardly_an_alarm_of_a_seed_that_had_none() -> None:
+    added = []
     for one, level in known_levels():
-        assert compare.false_alarms(one.env_steps, one.returns, level) == compare.false_alarms(
-            one.env_steps, one.returns
-        )
+        without = compare.false_alarms(one.env_steps, one.returns)
+        alarms = compare.false_alarms(one.env_steps, one.returns, level)
+        assert all(after for before, after in zip(without, alarms, strict=True) if before), one.name
+        added += [after and not before for before, after in zip(without, alarms, strict=True)]
+    text = (STORED / "README.md").read_text(encoding="utf-8")
+    assert len(added) > 80 and np.mean(added) < 0.005
+    assert f"| {sum(added)} of {len(added)} more |" in text
 
 
 def test_a_run_at_the_level_of_random_play_is_judged_outside(tmp_path: pathlib.Path) -> None:
