@@ -18,7 +18,7 @@ RENAMED = {
 }
 PARAMS = "env.params."
 # Parameters that say how environments run, of any suite: neither the task nor its scores change with them.
-_OF_PROCESSES = ("num_threads", "workers", "max_restarts")
+_OF_PROCESSES = {f"{PARAMS}{name}" for name in ("num_threads", "workers", "max_restarts")}
 EVALUATION = "agent.evaluation_"
 FLAG, AUTO = "flag", "auto"
 
@@ -115,7 +115,8 @@ class Resolved:
         """
         found = {}
         for name, value in self.settings.items():
-            entry = {"value": plain(value), "origin": self.origins[name], "tag": "identity"}
+            tag = "tunable" if name in _OF_PROCESSES else "identity"
+            entry = {"value": plain(value), "origin": self.origins[name], "tag": tag}
             if name in self.fields:
                 entry["tag"], default = self.fields[name].tag, plain(self.fields[name].default)
                 entry |= {"default": default} if default != entry["value"] else {}
@@ -143,7 +144,7 @@ def env_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 def task_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns the parameters that say which task is played, not how its environments run; see `env_params`."""
-    return {name: value for name, value in env_params(values).items() if name not in _OF_PROCESSES}
+    return env_params({name: value for name, value in values.items() if name not in _OF_PROCESSES})
 
 
 def declared_params(names: Iterable[str]) -> dict[str, setting_fields.Field]:
@@ -180,14 +181,14 @@ def layered(
 def difference(
     before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], always: Collection[str] = ()
 ) -> Difference:
-    """Compares two configurations.
+    """Compares two configurations; parameters that say how environments run are tunable.
 
     Args:
         before: name -> entry of `config.json`; a setting that is missing had its default.
         after: likewise; a setting that is missing is None.
         always: names of settings that count as identity, whatever their tag is.
     """
-    changes, tunable = [], set()
+    changes, tunable = [], _OF_PROCESSES - set(always)
     for name in dict.fromkeys((*after, *before)):
         old, new = before.get(name, {}), after.get(name, {})
         value = new.get("value")

@@ -316,6 +316,19 @@ def test_a_setting_newer_than_the_file_had_its_default(toy: None) -> None:
     assert changed.identity == (("agent.scale", 1.0, 2.0),)
 
 
+@pytest.mark.parametrize(
+    ("name", "tunable"), [("num_threads", True), ("workers", True), ("max_restarts", True), ("frame_skip", False)]
+)
+def test_a_parameter_of_how_environments_run_may_change(toy: None, name: str, tunable: bool) -> None:
+    flag = f"env.params.{name}"
+    old, new = (catalogue.resolved({"system": "toy", "env": "envpool:X", flag: value}) for value in ("2", "4"))
+    assert old.as_json()["settings"][flag]["tag"] == ("tunable" if tunable else "identity")
+    found = new.difference(old.as_json())
+    assert found == (((), ((flag, "2", "4"),)) if tunable else (((flag, "2", "4"),), ()))
+    left_out = catalogue.resolved({"system": "toy", "env": "envpool:X"})
+    assert bool(left_out.difference(old.as_json()).identity) != tunable
+
+
 def test_every_setting_changed_once_is_identity_or_tunable(toy: None) -> None:
     base = catalogue.resolved({})
     others = {"bool": "true", "int": "77", "float": "0.25", "tuple[int, ...]": "3"}
