@@ -95,6 +95,7 @@ def test_rows_that_a_table_lacks_are_run_and_kept_in_order(zoo: Any, tmp_path: p
     assert sorted((tmp_path / "table").rglob("seed0")) == [tmp_path / "table" / "b" / "y" / "seed0"]
 
 
+@pytest.mark.slow
 def test_a_row_that_was_stopped_goes_on(zoo: Any, tmp_path: pathlib.Path) -> None:
     flags = ("--system=a2c", "--env=toy:walk", *(f"--{name}={value}" for name, value in conftest.SMALL["a2c"].items()))
 

@@ -311,7 +311,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("suffix", [pytest.param(".png", marks=pytest.mark.slow), ".svg"])
 def test_names_of_others_are_text_and_nothing_else(tmp_path: pathlib.Path, name: str, suffix: str) -> None:
     work = published.Curve(name, np.array([1e3]), np.array([0.1]), np.array([5.0]), name)
     marks = published.Marks((published.Level(name, 3.0, name),), (work,))

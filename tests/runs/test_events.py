@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import conftest
-import marks
 import pytest
 from fakes import written_runs
 
@@ -251,7 +250,8 @@ def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> Non
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("script", marks.some(["rollback.py", "replay_schedule.py"], slow={"rollback.py"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["rollback.py", "replay_schedule.py"])
 def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
     script: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], train: conftest.Train
 ) -> None:

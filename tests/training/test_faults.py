@@ -324,7 +324,9 @@ def wait_for_handlers(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [pytest.param(0.1, marks=pytest.mark.slow), 0.9])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow), (signal.SIGINT, 130)]
+)
 def test_a_signal_while_libraries_are_imported_ends_the_process_silently(
     number: int, code: int, delay_s: float, tmp_path: pathlib.Path
 ) -> None:

@@ -249,6 +249,7 @@ def test_a_run_that_was_stopped_before_it_began_is_not_called_saved(
     assert "stopped and saved" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_whose_epsilon_waits_for_rows_can_be_made_longer_and_shorter(train: conftest.Train) -> None:
     more = {"agent.epsilon_fraction": 0.01, "replay.min_size": 64}
     waits = []
@@ -347,7 +348,7 @@ def test_what_is_in_the_way_of_a_run_is_named_before_it_trains(
     assert train(folder=folder, **RUN).reason == "finished"
 
 
-@pytest.mark.parametrize("free_bytes", [0, 4096, 8192])
+@pytest.mark.parametrize("free_bytes", marks.some([0, 4096, 8192], fast={"4096"}))
 def test_a_start_on_a_full_disk_names_the_file(free_bytes: int, tmp_path: pathlib.Path, train: conftest.Train) -> None:
     with checkpoints.small_disk(tmp_path / "disk", 1) as disk:
         filler, folder = disk / "filler", disk / "run"

@@ -42,7 +42,7 @@ def test_the_first_weight_of_a_divergence_is_that_of_the_settings(train: conftes
     assert_equal(params._replace(statistics=params.statistics._replace(own=given.statistics.own)), given)
 
 
-@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize("learns", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_temperature_that_does_not_learn_is_that_of_the_settings(train: conftest.Train, learns: bool) -> None:
     first = {"agent.temperature": 3.0, "agent.learn_temperature": False}
     origin = train("discrete_sac", folder="before", **first).folder

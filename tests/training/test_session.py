@@ -258,7 +258,7 @@ def test_precision_reaches_every_program(
     assert len(seen) == 1 and "HIGHEST" not in seen.pop()
 
 
-@pytest.mark.parametrize(("num_seeds", "lengths"), [(1, {1}), (2, {1, 4, 5})])
+@pytest.mark.parametrize(("num_seeds", "lengths"), [pytest.param(1, {1}, marks=pytest.mark.slow), (2, {1, 4, 5})])
 def test_chunks_that_copy_replays_are_longer(
     num_seeds: int, lengths: set[int], monkeypatch: pytest.MonkeyPatch, train: conftest.Train
 ) -> None:
