@@ -80,7 +80,7 @@ TOGETHER = {
 APART = {"cartpole": ("a3c", "ga3c", "gorila", "seed_impala", "seed_r2d2")}
 # By their papers' values as well.
 PAPERS = {
-    "cartpole": ("ppo", "a2c", "impala", "dqn", "apex_dqn", "rainbow", "vmpo", "rnd"),
+    "cartpole": ("ppo", "a2c", "impala", "impala_replay", "dqn", "apex_dqn", "rainbow", "vmpo", "rnd"),
     "pendulum": ("d4pg", "mpo"),
 }
 
