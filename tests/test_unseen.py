@@ -90,3 +90,4 @@ def test_what_was_measured_stands_in_the_document(unseen: Any) -> None:
     assert set(measured) <= set(unseen.rows())
     for tasks in unseen.TABLES:
         assert unseen.table(measured, tasks) in text
+    assert unseen.jsonl.missing(unseen.rows(), measured) in text
