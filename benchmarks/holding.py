@@ -9,7 +9,6 @@ again; the end writes the table of all rows into docs/results.md.
 """
 
 import pathlib
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -151,6 +150,11 @@ def share_solved(row: Mapping[str, Any], task: Task) -> float:
     return float(np.mean(np.array(row["returns"]) >= task.mark))
 
 
+def _solved(row: Mapping[str, Any], task: Task) -> str:
+    seeds = len(row["returns"])
+    return f"{round(seeds * share_solved(row, task))} of {seeds}"
+
+
 def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the lines of the table of all rows, and the names of those that are not measured."""
     lines = [
@@ -160,14 +164,12 @@ def table(measured: Mapping[str, Mapping[str, Any]]) -> str:
     for name, row in rows().items():
         if name in measured:
             found = measured[name]
-            seeds = len(found["returns"])
-            solved = round(seeds * share_solved(found, row.task))
             below = f"{100 * found['below'] / found['later']:.1f} %" if found["later"] else "–"
             system, _, task = name.rpartition("/")
             # A paper's values may fall: that is why there are others.
-            is_short = solved < WANTED * seeds and "/" not in system
+            is_short = share_solved(found, row.task) < WANTED and "/" not in system
             short = ", **short**" if is_short else ""
-            cells = (system, task, display.count(found["steps"]), f"{solved} of {seeds}{short}", below)
+            cells = (system, task, display.count(found["steps"]), f"{_solved(found, row.task)}{short}", below)
             ends = (f"{min(found['returns']):.4g}", programs.minutes(found), jsonl.short(found["commit"]))
             lines.append("| " + " | ".join((*cells, *ends)) + " |")
     return jsonl.with_minus("".join(f"{line}\n" for line in lines)) + jsonl.missing(rows(), measured)
@@ -178,12 +180,9 @@ def tell(measured: Mapping[str, Mapping[str, Any]]) -> None:
     for name, row in rows().items():
         system, *paper, _ = name.split("/")
         if paper and name in measured:
-            found = measured[name]
-            seeds, solved = len(found["returns"]), round(len(found["returns"]) * share_solved(found, row.task))
-            told = f"{row.task.env} solved by {solved} of {seeds} seeds after {display.count(row.steps)} steps"
-            file = catalogue.PRESETS / system / "paper.flags"
-            head = re.sub(r"^# Result: .*$", f"# Result: {told} (make holding).", file.read_text("utf-8"), flags=re.M)
-            file.write_text(head, encoding="utf-8")
+            solved, steps = _solved(measured[name], row.task), display.count(row.steps)
+            told = f"{row.task.env} solved by {solved} seeds after {steps} steps (make holding)"
+            jsonl.tell(catalogue.PRESETS / system / "paper.flags", told)
 
 
 def draw(table: Mapping[str, Mapping[str, Any]], path: pathlib.Path) -> None:

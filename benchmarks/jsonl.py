@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def with_minus(text: str) -> str:
     return re.sub(r"(?<=[ \[])-(?=\d)", "−", text)
 
 
-def missing(names: Iterable[str], measured: Iterable[str]) -> str:
+def missing(names: Iterable[str], measured: Container[str]) -> str:
     """Returns a paragraph with the rows that a table lacks, "" if it has them all.
 
     Example:
@@ -94,8 +94,14 @@ def missing(names: Iterable[str], measured: Iterable[str]) -> str:
         >>> jsonl.missing(["ppo/acrobot", "dqn/acrobot"], ["ppo/acrobot"])
         '\\nNot measured yet: `dqn/acrobot`.\\n'
     """
-    lacking = ", ".join(f"`{name}`" for name in names if name not in set(measured))
+    lacking = ", ".join(f"`{name}`" for name in names if name not in measured)
     return f"\nNot measured yet: {lacking}.\n" if lacking else ""
+
+
+def tell(preset: pathlib.Path, result: str) -> None:
+    """Writes a result into the head of a preset's file."""
+    text = preset.read_text(encoding="utf-8")
+    preset.write_text(re.sub(r"^# Result: .*$", f"# Result: {result}.", text, flags=re.MULTILINE), encoding="utf-8")
 
 
 def show(document: pathlib.Path, markers: tuple[str, str], table: str) -> None:

@@ -7,7 +7,6 @@ tests/test_docs.py` and `python docs/figures/curves.py` do the pages.
 """
 
 import pathlib
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -154,9 +153,8 @@ def write() -> None:
     """Writes the table into docs/results.md, and each result into its preset."""
     jsonl.show(RESULTS, MARKERS, table())
     for name, row in jsonl.read(TABLE).items():
-        file = catalogue.PRESETS / f"{name}.flags"
-        told = f"# Result: {scored(row)}, {len(row['returns'])} seeds (docs/results.md, zoo)."
-        file.write_text(re.sub(r"^# Result: .*$", told, file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        told = f"{scored(row)}, {len(row['returns'])} seeds (docs/results.md, zoo)"
+        jsonl.tell(catalogue.PRESETS / f"{name}.flags", told)
 
 
 def main() -> None:

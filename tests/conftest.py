@@ -28,6 +28,7 @@ from fakes import host
 
 import jaxrl_dist
 from jaxrl_dist import envs, errors
+from jaxrl_dist.numeric import moments
 from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import assemble, runner, session
 from jaxrl_dist.training import stop as stopping
@@ -171,6 +172,15 @@ class Small:
     @property
     def params(self) -> list[np.ndarray]:
         return [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.learner.params)]
+
+
+def without_rounding(state: Any) -> Any:
+    """Leaves out what moments keep of sums that were rounded, which is nothing but rounding."""
+
+    def whole(x: Any) -> Any:
+        return x._replace(lost=()) if isinstance(x, moments.Moments) else x
+
+    return jax.tree.map(whole, state, is_leaf=lambda x: isinstance(x, moments.Moments))
 
 
 Train = Callable[..., runner.Run]

@@ -21,7 +21,7 @@ _SEED = "SEED RL's released code, dmlab/vtrace_main.py and agents/vtrace/learner
 _PUREJAXRL_MINATAR = "PureJaxRL examples/brax_minatar.ipynb (Lu et al. 2022)"
 
 _CLASSIC = cited(
-    f"{OURS}: by the paper's, 2 of 20 seeds end CartPole solved (docs/results.md)",
+    f"{OURS}: with the paper's values 2 of 20 seeds end with CartPole solved",
     {
         "env.num_envs": 16,
         "layout.unroll_length": 10,

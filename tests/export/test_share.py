@@ -133,7 +133,6 @@ def test_sharing_again_leaves_nothing_of_the_share_before(run: pathlib.Path, tmp
     assert not (tmp_path / "theirs" / "policy.onnx").exists()
 
 
-@pytest.mark.slow
 def test_the_card_of_a_sweep_has_the_score_of_what_is_loaded(tmp_path: pathlib.Path) -> None:
     swept = conftest.train_in(tmp_path, "ppo", num_seeds=2, sweep="learner.learning_rate=1e-3,1e-5", folder="swept")
     share.share(swept.folder, str(tmp_path / "theirs"))

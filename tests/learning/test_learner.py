@@ -37,7 +37,6 @@ from jaxrl_dist.agents import (
     vmpo,
 )
 from jaxrl_dist.learning import learner, optimizers
-from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import mesh as meshes
 
 T, B, D = 6, 8, 3
@@ -196,15 +195,6 @@ def _draw_the_same(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(jax.random, "randint", lambda key, shape, low, high, **_: jnp.full(shape, low + 1))
 
 
-def _without_rounding(state: Any) -> Any:
-    """Leaves out what moments keep of sums that were rounded, which is nothing but rounding."""
-
-    def whole(x: Any) -> Any:
-        return x._replace(lost=()) if isinstance(x, moments.Moments) else x
-
-    return jax.tree.map(whole, state, is_leaf=lambda x: isinstance(x, moments.Moments))
-
-
 @pytest.mark.parametrize(("case", "num_devices", "reduction"), marks.some(_reductions(), fast={"ppo-2-mean"}))
 def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devices, reduction, monkeypatch):
     agent, sample = _sample(case)
@@ -216,7 +206,7 @@ def test_one_update_on_n_devices_is_one_update_on_the_whole_batch(case, num_devi
     moved = jax.tree.leaves(jax.tree.map(lambda a, b: jnp.abs(a[0] - b).max(), one.params, start))
     assert max(map(float, moved)) > 1e-3
     # A mean of rewards that is 0 but for rounding is far off in relation.
-    for a, b in zip(jax.tree.leaves(_without_rounding(one)), jax.tree.leaves(_without_rounding(many)), strict=True):
+    for a, b in zip(*(jax.tree.leaves(conftest.without_rounding(state)) for state in (one, many)), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-6)
     for name in one_metrics:
         np.testing.assert_allclose(one_metrics[name], many_metrics[name], rtol=2e-3, atol=1e-5, err_msg=name)

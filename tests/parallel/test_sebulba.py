@@ -15,7 +15,6 @@ from fakes import host
 
 from jaxrl_dist import envs, errors, parallel, processes, types
 from jaxrl_dist.envs.host import as_host
-from jaxrl_dist.numeric import moments
 from jaxrl_dist.parallel import unroll
 from jaxrl_dist.parallel.sebulba import metrics, tiers
 from jaxrl_dist.runs import checkpoint
@@ -89,15 +88,6 @@ def test_rows_carry_the_version_of_an_exact_lag(lag: int, monkeypatch: pytest.Mo
     run.layout.close()
 
 
-def with_what_was_lost(params: types.Params) -> list[Any]:
-    """The leaves of parameters, sums of moments with the part that rounding has left out of them."""
-
-    def whole(x: Any) -> Any:
-        return jax.tree.map(jnp.add, tuple(x[:3]), x.lost) if isinstance(x, moments.Moments) else x
-
-    return jax.tree.leaves(jax.tree.map(whole, params, is_leaf=lambda x: isinstance(x, moments.Moments)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("system", "settings"), marks.some(SYSTEMS, fast={"dqn"}))
 def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> None:
@@ -110,7 +100,7 @@ def test_two_devices_update_as_one(system: str, settings: dict[str, Any]) -> Non
         settings = {**plain, "layout.num_actors": 2, "replay.batch_size": 8192, "replay.samples_per_insert": 512.0}
     one, two = (sebulba(system, settings, "toy:episode", n).run(3) for n in (1, 2))
     tolerance = 2e-2 if system == "dqn" else 1e-5
-    leaves = (with_what_was_lost(run.state.learner.params) for run in (one, two))
+    leaves = (jax.tree.leaves(conftest.without_rounding(run.state.learner.params)) for run in (one, two))
     for x, y in zip(*leaves, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=tolerance)
     for leaf in jax.tree.leaves(two.state.learner.params):

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import conftest
+import marks
 import pytest
 from fakes import written_runs
 
@@ -250,8 +251,7 @@ def test_a_wrong_rollback_is_one_line(arguments: list[str], message: str) -> Non
     assert done.returncode == 2 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["rollback.py", "replay_schedule.py"])
+@pytest.mark.parametrize("script", marks.some(["rollback.py", "replay_schedule.py"], slow={"rollback.py"}))
 def test_corrupt_checkpoints_and_folders_that_are_in_use_are_one_line(
     script: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], train: conftest.Train
 ) -> None:

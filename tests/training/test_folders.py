@@ -249,7 +249,6 @@ def test_a_run_that_was_stopped_before_it_began_is_not_called_saved(
     assert "stopped and saved" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_run_whose_epsilon_waits_for_rows_can_be_made_longer_and_shorter(train: conftest.Train) -> None:
     more = {"agent.epsilon_fraction": 0.01, "replay.min_size": 64}
     waits = []

@@ -77,7 +77,6 @@ def test_a_trial_of_which_a_seed_failed_is_never_the_best() -> None:
     assert [search._score(row) for row in rows] == [9.0, -math.inf, -math.inf, -math.inf]
 
 
-@pytest.mark.slow
 def test_a_failed_trial_is_named_and_tried_again(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     (tmp_path / "fail").write_text("trial_001")
     rows = run(made(tmp_path, DISCOUNT), train_command)

@@ -230,7 +230,6 @@ def test_separate_seeds_are_processes_of_their_own(tmp_path: pathlib.Path, train
     assert (row["state"], row["eval_return_per_seed"]) == ("finished", [93.0, 94.0, 95.0])
 
 
-@pytest.mark.slow
 def test_settings_of_other_environments_are_not_compared(tmp_path: pathlib.Path, train_command: list[str]) -> None:
     other = study.Setting("catch", ("--env=gymnax:Catch-bsuite",))
     longer = study.Setting("longer", ("--env.params.max_steps_in_episode=300",))

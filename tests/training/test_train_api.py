@@ -12,6 +12,7 @@ from typing import Any
 
 import conftest
 import jax
+import marks
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -47,7 +48,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> jaxrl_dist.Run:
     return conftest.train_in(tmp_path_factory.mktemp("run"), env=CARTPOLE, **EPISODES)
 
 
-@pytest.mark.slow
 def test_each_combination_of_a_sweep_is_evaluated_in_the_same_episodes_by_seed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,8 +339,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
     compilation_cache.reset_cache()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("system", "num_devices"), [("ppo", 1), ("ppo", 2), ("dqn", 1)])
+@pytest.mark.parametrize(("system", "num_devices"), marks.some([("ppo", 1), ("ppo", 2), ("dqn", 1)], fast=("ppo-1",)))
 def test_kept_programs_serve_other_folders_and_seeds(
     system: str, num_devices: int, programs: pathlib.Path, train: conftest.Train
 ) -> None:

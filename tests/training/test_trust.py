@@ -207,7 +207,6 @@ def test_trust_is_a_list_of_names(run: pathlib.Path) -> None:
                 read(run, trust=value)
 
 
-@pytest.mark.slow
 def test_the_command_that_names_a_module_resumes_by_itself(train: conftest.Train, ran: pathlib.Path) -> None:
     named = {"env": "custom:theirs:make", "network.torso": "theirs:Net", "env.params.stmt": "a/b.c"}
     train(steps=128, **named)
