@@ -79,7 +79,10 @@ TOGETHER = {
 APART = {"cartpole": ("a3c", "ga3c", "gorila", "seed_impala", "seed_r2d2")}
 # By their papers' values as well.
 PAPERS = {
-    "cartpole": ("ppo", "a2c", "impala", "impala_replay", "dqn", "apex_dqn", "rainbow", "vmpo", "rnd"),
+    "cartpole": (
+        *("ppo", "a2c", "impala", "impala_replay", "dqn", "apex_dqn", "rainbow", "vmpo", "rnd", "gorila"),
+        "seed_impala",
+    ),
     "pendulum": ("d4pg", "mpo"),
 }
 
@@ -102,17 +105,18 @@ def _rows() -> Iterator[tuple[str, Row]]:
     for name, task in TASKS.items():
         for system in (*TOGETHER[name], *APART.get(name, ())):
             steps = 2 * OTHER_STEPS.get((system, name), task.steps)
-            is_apart = system in APART.get(name, ())
-            flags = (f"--system={system}", f"--env={task.env}", f"--steps={steps}")
-            flags += () if is_apart else ("--layout=anakin",)
-            together = (0, FEWER_TOGETHER.get(system, SEEDS_TOGETHER))
-            seeds = tuple((seed, 1) for seed in range(SEEDS_APART)) if is_apart else (together,)
-            yield f"{system}/{name}", Row(task, steps, flags, seeds)
+            yield f"{system}/{name}", _row(system, f"--system={system}", task, steps, system in APART.get(name, ()))
         for system in PAPERS.get(name, ()):
             paper = f"{system}/paper"
-            flags = (f"--preset={paper}", f"--env={task.env}", f"--steps={2 * task.steps}", "--layout=anakin")
-            seeds = ((0, FEWER_TOGETHER.get(paper, SEEDS_TOGETHER)),)
-            yield f"{paper}/{name}", Row(task, 2 * task.steps, flags, seeds)
+            is_apart = system in APART.get(name, ())
+            yield f"{paper}/{name}", _row(paper, f"--preset={paper}", task, 2 * task.steps, is_apart)
+
+
+def _row(values: str, chosen: str, task: Task, steps: int, is_apart: bool) -> Row:
+    flags = (chosen, f"--env={task.env}", f"--steps={steps}")
+    if is_apart:
+        return Row(task, steps, flags, tuple((seed, 1) for seed in range(SEEDS_APART)))
+    return Row(task, steps, (*flags, "--layout=anakin"), ((0, FEWER_TOGETHER.get(values, SEEDS_TOGETHER)),))
 
 
 def train(row: Row, folder: pathlib.Path) -> dict[str, Any]:
