@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import importlib
+import math
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -448,6 +449,47 @@ class Suite(NamedTuple):
     draws: str = ""
 
 
+def _contradictions(spec: types.EnvironmentSpec) -> Iterator[str]:
+    """Yields facts of a spec that do not fit each other or the observation, each with what would."""
+    space, leaves = spec.action, types.named_leaves(spec.observation)
+    names = f"the observation has {', '.join(leaves)}" if types.is_tree(spec.observation) else "it is one array"
+    if isinstance(space, types.BoxSpace):
+        try:
+            low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+        except ValueError:
+            yield f"bounds of an action that have not its shape {list(space.shape)}"
+            return
+        if not (low <= high).all():
+            yield f"an action from {space.low} to {space.high}; expected low <= high everywhere"
+    elif not isinstance(space, types.DiscreteSpace | types.MultiDiscreteSpace):
+        yield f"an action of {type(space).__name__}; expected a DiscreteSpace, MultiDiscreteSpace or BoxSpace"
+        return
+    elif not np.size(space.num_values) or np.min(space.num_values) < 1:
+        yield f"an action of num_values={space.num_values}; expected at least 1"
+    if not spec.reward_range[0] <= spec.reward_range[1]:
+        yield f"reward_range={spec.reward_range}; expected (lowest, highest)"
+    for fact, name in (("mask", spec.mask), *(("categories", name) for name in spec.categories)):
+        if name not in leaves and (name or fact == "categories"):
+            yield f"{fact} of {name!r}; {names}{errors.nearest(name, leaves)}"
+            return
+    is_known = any(f"{name}/".startswith(f"{spec.privileged}/") for name in leaves)
+    if spec.privileged and not is_known:
+        yield f"privileged={spec.privileged!r}; {names}{errors.nearest(spec.privileged, leaves)}"
+    if spec.mask:
+        size = math.prod(leaves[spec.mask].shape)
+        numbers = 0 if isinstance(space, types.BoxSpace) else int(np.sum(space.num_values))
+        if size != numbers:
+            yield f"mask={spec.mask!r}, a leaf of {size}; the action has {numbers} choices"
+    for name, sizes in spec.categories.items():
+        shape, dtype = leaves[name].shape, np.dtype(leaves[name].dtype)
+        if not (np.issubdtype(dtype, np.integer) or dtype == np.bool_):
+            yield f"categories of {name!r}, a leaf of {dtype}; expected whole numbers"
+        if len(sizes) != 1 and shape[-1:] != (len(sizes),):
+            yield f"{len(sizes)} categories of {name!r}, a leaf of shape {list(shape)}; expected one, or one for each"
+        if min(sizes, default=0) < 1:
+            yield f"categories={dict(spec.categories)}; expected at least 1 of {name!r}"
+
+
 @functools.cache
 def registry() -> Mapping[str, Suite]:
     """Returns the suites by name: those of this package, and those that installed packages offer.
@@ -531,8 +573,8 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
         `Environment` on the device, or `HostTask`.
 
     Raises:
-        errors.UsageError: the suite, its package, the name or a parameter does not exist, or a value does not fit or is
-            not trusted.
+        errors.UsageError: the suite, its package, the name or a parameter does not exist, a value does not fit or is
+            not trusted, or the facts of the environment's spec contradict each other.
 
     Example:
         >>> from jaxrl_dist import envs
@@ -551,6 +593,8 @@ def make(name: str, params: Mapping[str, str] | None = None) -> Environment | Ho
         environment = suite.make(task, remaining)
     except ModuleNotFoundError as error:
         raise errors.missing_package(errors.given("env", name), error.name, suite.name) from error
+    for wrong in _contradictions(environment.spec):
+        raise errors.UsageError(errors.given("env", name), f": its spec has {wrong}")
     if not masks:
         if not environment.spec.mask:
             raise parameters.refused(parameters.MASK, "false", f"{name} has no mask of actions")

@@ -422,6 +422,16 @@ def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
         action = jax.ShapeDtypeStruct((bare.spec.num_agents, *action.shape), action.dtype)
     transition = jax.eval_shape(bare.step, key, from_reset[0], action)
     from_step = (transition.state, transition.observation)
+    shape = (bare.spec.num_agents,) if bare.spec.num_agents > 1 else ()
+    for name in ("reward", "terminated", "truncated"):
+        number = getattr(transition, name)
+        if np.shape(number) not in ((), shape):
+            found = f"step returns {name} of shape {list(np.shape(number))}"
+            raise ValueError(f"{bare.spec.name}: {found}, expected one number{' or one for each agent' * bool(shape)}")
+    for leaf in jax.tree.leaves(from_reset[1]) if shape else ():
+        if leaf.shape[:1] != shape:
+            found = f"reset returns an observation of shape {list(leaf.shape)}"
+            raise ValueError(f"{bare.spec.name}: {found}, expected a leading axis of {bare.spec.num_agents} agents")
     of_reset: Any = jax.tree.structure(from_reset)
     of_step: Any = jax.tree.structure(from_step)
     if of_reset != of_step:

@@ -9,6 +9,8 @@ import pytest
 from jaxrl_dist import envs
 
 MODULE = """
+import jax.numpy as jnp
+from jaxrl_dist import envs, types
 from jaxrl_dist.envs.suites import toy
 from jaxrl_dist.envs import wrappers
 
@@ -25,6 +27,30 @@ def nothing():
 def swapped():
     bare = make()
     return bare._replace(reset=lambda key: bare.reset(key)[::-1])
+
+def shaped(reward=0, terminated=0, truncated=0, agents=1):
+    def give(number, axes):
+        return jnp.full((1,) * axes, number)
+
+    def reset(key):
+        return jnp.int32(0), jnp.zeros(2)
+
+    def step(key, state, action):
+        numbers = give(1.0, reward), give(state > 3, terminated), give(False, truncated)
+        return envs.Transition(state + 1, jnp.zeros(2), *numbers)
+
+    spec = types.EnvironmentSpec("", (), types.DiscreteSpace(2), "classic", num_agents=agents)
+    return envs.BareEnvironment(reset, step, spec)
+
+def spec(facts=""):
+    def reset(key):
+        return jnp.int32(0), {"seen": jnp.zeros(2), "codes": jnp.zeros(3, jnp.int8), "all": {"map": jnp.zeros(4)}}
+
+    def step(key, state, action):
+        return envs.Transition(state + 1, reset(key)[1], 1.0, state > 3, False)
+
+    known = types.EnvironmentSpec("", (), types.DiscreteSpace(2), "classic")
+    return envs.BareEnvironment(reset, step, eval(f"known._replace({facts})", {"types": types, "known": known}))
 
 _hidden = make
 """
@@ -54,11 +80,15 @@ def test_a_function_makes_an_environment(module: str, wraps: str) -> None:
 @pytest.mark.parametrize(
     ("name", "params", "named"),
     [
-        ("own_world:makes", {}, ["--env=custom:own_world:makes: ", "make, fails, nothing, swapped", " make?"]),
+        (
+            "own_world:makes",
+            {},
+            ["--env=custom:own_world:makes: ", "make, fails, nothing, swapped, shaped, spec", " make?"],
+        ),
         ("own_world", {}, ["--env=custom:own_world: ", "custom:module:NAME"]),
         ("nowhere:make", {}, ["--env=custom:nowhere:make: ", "ModuleNotFoundError", "'nowhere'"]),
         ("broken_world:make", {}, ["ModuleNotFoundError", "broken_world.py:1: ", "'no_such_library'"]),
-        ("own_world:fails", {}, ["--env=custom:own_world:fails: ", "ZeroDivisionError", "own_world.py:10: "]),
+        ("own_world:fails", {}, ["--env=custom:own_world:fails: ", "ZeroDivisionError", "own_world.py:12: "]),
         ("own_world:swapped", {}, ["--env=custom:own_world:swapped: ", "ValueError at ", "(state, observation)"]),
         ("own_world:nothing", {}, ["--env=custom:own_world:nothing: ", " int,", "BareEnvironment", " Environment"]),
         ("own_world:make", {"lenght": "3"}, ["--env.params.lenght: ", "length, wraps, observe", " length?"]),
@@ -70,3 +100,61 @@ def test_what_is_no_environment_is_refused_in_one_line(
 ) -> None:
     with conftest.refused(*named):
         envs.make(f"custom:{name}", params)
+
+
+@pytest.mark.parametrize("fact", ["reward", "terminated", "truncated"])
+def test_a_step_returns_numbers(module: str, fact: str) -> None:
+    envs.make(f"custom:{module}:shaped")
+    with conftest.refused(f"--env=custom:{module}:shaped: ", f"returns {fact} of shape [1], expected one number;"):
+        envs.make(f"custom:{module}:shaped", {fact: "1"})
+    with conftest.refused(f"returns {fact} of shape [1, 1], expected one number or one for each agent"):
+        envs.make(f"custom:{module}:shaped", {fact: "2", "agents": "2"})
+
+
+def test_an_observation_of_several_agents_has_their_axis(module: str) -> None:
+    envs.make(f"custom:{module}:shaped", {"agents": "2"})
+    with conftest.refused(f"--env=custom:{module}:shaped: ", "shape [2]", "3 agents"):
+        envs.make(f"custom:{module}:shaped", {"agents": "3"})
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "",
+        "mask='seen', categories={'codes': (5,)}, privileged='all', reward_range=(0.0, 0.0)",
+        "mask='codes', action=types.MultiDiscreteSpace((2, 1)), categories={'codes': (2, 3, 1)}",
+        "privileged='all/map', action=types.BoxSpace((2,), -1.0, (1.0, -1.0))",
+        "action=types.BoxSpace((2, 1), float('-inf'), float('inf'))",
+    ],
+)
+def test_a_spec_that_fits_its_observation_is_taken(module: str, facts: str) -> None:
+    assert envs.make(f"custom:{module}:spec", {"facts": facts}).spec.family == "classic"
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [
+        ("mask='sen'", ["mask of 'sen'", "all/map, codes, seen", " seen?"]),
+        ("mask='codes'", ["mask='codes'", " 3;", " 2 choices"]),
+        ("mask='seen', action=types.BoxSpace((2,), -1.0, 1.0)", ["mask='seen'", " 0 choices"]),
+        ("mask='seen', action=types.MultiDiscreteSpace((2, 1))", ["mask='seen'", " 3 choices"]),
+        ("privileged='al'", ["privileged='al'", "all/map, codes, seen"]),
+        ("categories={'code': (3,)}", ["categories of 'code'", " codes?"]),
+        ("categories={'': (3,)}", ["categories of ''", "all/map, codes, seen"]),
+        ("categories={'seen': (3,)}", ["'seen'", "float32", "whole numbers"]),
+        ("categories={'codes': (3, 3)}", ["2 categories of 'codes'", "[3]"]),
+        ("categories={'codes': (3, 0, 3)}", ["(3, 0, 3)", "at least 1"]),
+        ("categories={'codes': ()}", ["0 categories of 'codes'"]),
+        ("action=types.DiscreteSpace(0)", ["num_values=0", "at least 1"]),
+        ("action=types.MultiDiscreteSpace((3, 0))", ["num_values=(3, 0)", "at least 1"]),
+        ("action=types.MultiDiscreteSpace(())", ["num_values=()", "at least 1"]),
+        ("action=types.BoxSpace((2,), 1.0, -1.0)", [" from 1.0 to -1.0", "low <= high"]),
+        ("action=types.BoxSpace((2,), -1.0, (1.0, -2.0))", ["low <= high"]),
+        ("action=types.BoxSpace((2,), -1.0, (1.0, 1.0, 1.0))", ["bounds", "[2]"]),
+        ("reward_range=(1.0, 0.0)", ["reward_range=(1.0, 0.0)"]),
+        ("reward_range=(float('nan'), 0.0)", ["reward_range=(nan, 0.0)"]),
+    ],
+)
+def test_a_spec_that_contradicts_itself_is_refused(module: str, facts: str, named: list[str]) -> None:
+    with conftest.refused(f"--env=custom:{module}:spec: its spec has ", *named):
+        envs.make(f"custom:{module}:spec", {"facts": facts})
