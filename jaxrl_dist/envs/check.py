@@ -1,6 +1,6 @@
 """`python -m jaxrl_dist.envs.check suite:name`: plays random actions and says whether an environment keeps the rules.
 
-The rules are those of `envs.HostEnvironment` and `types.TimeStep`; device environments are checked through `as_host`.
+The rules are those of `envs.HostEnvironment` and `types.TimeStep`; device environments are checked in their own rows.
 """
 
 import dataclasses
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs.host import as_host, episodes, hangs
+from jaxrl_dist.envs.host import episodes, hangs
 from jaxrl_dist.settings import command_line, resolve, setting
 
 _USAGE = "python -m jaxrl_dist.envs.check suite:name [--env.params.NAME=VALUE ...] [--flag=value ...]"
@@ -283,13 +284,35 @@ def _described(spec: types.EnvironmentSpec, protocol: str) -> str:
     return "\n".join([spec.name, *(f"  {key:12}{text}" for key, text in lines.items())])
 
 
+class _OnDevice:
+    """B copies of a device environment; rows are as it returns them, as layouts on the device see them."""
+
+    timeout_s, waiting_since = float("inf"), 0.0
+
+    def __init__(self, environment: envs.Environment, num_envs: int, key: types.Array) -> None:
+        self.spec, self.num_envs, self._key = environment.spec, num_envs, key
+        columns = envs.columns(environment)
+        self._reset, self._step, self._state = jax.jit(columns.reset), jax.jit(columns.step), None
+
+    def reset(self) -> types.TimeStep:
+        self._state, row = self._reset(self._key, jnp.arange(self.num_envs))
+        return jax.device_get(row)  # type: ignore[no-any-return]
+
+    def step(self, action: np.ndarray) -> types.TimeStep:
+        self._state, row = self._step(self._state, action)
+        return jax.device_get(row)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._state = None
+
+
 def _maker(environment: envs.Environment | envs.HostTask, options: Config) -> Any:
     seed, num_envs = options.seed, options.num_envs
     if isinstance(environment, envs.HostTask):
         seeds, task = episodes.seeds(seed, "check", 0, 0, num_envs), environment
         return lambda: task.make(seeds, num_envs, _TIMEOUT_S)
     on_device = environment
-    return lambda: as_host.AsHost(on_device, num_envs, jax.random.key(seed))
+    return lambda: _OnDevice(on_device, num_envs, jax.random.key(seed))
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, Config, dict[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import pool as fake_pool
@@ -99,6 +100,33 @@ def test_too_long_an_episode_is_found() -> None:
     short = environment._replace(spec=environment.spec._replace(time_limit=3))
     report = check.check(lambda: as_host.AsHost(short, 2, jax.random.key(0)), 20)
     assert [fact.rule for fact in report.facts if fact.broken] == ["no episode is longer than 3 steps"]
+
+
+@pytest.mark.parametrize("rule", SPOILED)
+def test_rows_of_an_environment_with_resets_of_its_own_are_judged_as_they_are(
+    rule: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right: Any = envs.make("toy:walk")
+
+    def step(state: Any, action: Any) -> Any:
+        state, row = right.step(state, action)
+        return state, jax.tree.map(jnp.asarray, _in_numpy(rule, row))
+
+    monkeypatch.setattr(envs, "make", lambda *_: right._replace(step=step))
+    assert check.main(["toy:walk", "--num_envs=2", "--steps=30"]) == 1
+    assert f"BROKEN    {rule}: row " in capsys.readouterr().out
+
+
+def _in_numpy(rule: str, row: Any) -> Any:
+    structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), row)
+    return jax.pure_callback(
+        lambda given: jax.tree.map(
+            lambda x, to: np.asarray(x, to.dtype), SPOILED[rule](jax.tree.map(np.asarray, given)), structs
+        ),
+        structs,
+        row,
+        vmap_method="sequential",
+    )
 
 
 @pytest.mark.parametrize("name", ["toy:episode", "envpool:CartPole-v1", "envpool:FrozenLake-v1"])
