@@ -57,8 +57,9 @@ def write(policy: policies.Policy, form: str, out: pathlib.Path) -> dict[str, An
     if not out.name:
         raise errors.UsageError(errors.given("out", out), ": expected the name of a file")
     beside = out.with_suffix(".json")
-    if beside.exists() and "format" not in files.read_json(beside):
-        told = f": its description would replace {beside}, which is another file; expected another name"
+    if beside.exists() and (of := files.read_json(beside).get("format")) != form:
+        whose = f"describes a policy as {of}" if of else "is another file"
+        told = f": its description would replace {beside}, which {whose}; expected another name"
         raise errors.UsageError(errors.given("out", out), told)
     if out.suffix == ".json":
         raise errors.UsageError(errors.given("out", out), ": expected another name, as the description ends in .json")

@@ -406,3 +406,7 @@ def test_a_description_replaces_no_other_file(tmp_path: pathlib.Path) -> None:
         export.write(one, "stablehlo", pathlib.Path("."))
     for _ in range(2):
         export.write(one, "stablehlo", tmp_path / "policy.stablehlo")
+    described = (tmp_path / "policy.json").read_bytes()
+    with conftest.refused("policy.json", "as stablehlo", "another name"):
+        export.write(one, "onnx", tmp_path / "policy.onnx")
+    assert (tmp_path / "policy.json").read_bytes() == described
