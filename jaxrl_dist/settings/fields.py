@@ -294,13 +294,13 @@ def _number(value: Any) -> decimal.Decimal:
 
 
 def _whole(value: Any) -> int:
-    """Converts numbers without a fraction, of at most 18 digits."""
+    """Converts numbers without a fraction; of those with more than 18 digits all are the same, too large for any."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     number = _number(value)
-    if number.is_infinite() or number.adjusted() > 17 or number != number.to_integral_value():
+    if number.is_infinite() or number != number.to_integral_value():
         raise ValueError(value)
-    return int(number)
+    return int(number) if number.adjusted() < 18 else int(math.copysign(10**18, number))
 
 
 def _real(value: Any) -> float:

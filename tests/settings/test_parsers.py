@@ -49,8 +49,11 @@ def test_programs_count_in_32_bits(name: str) -> None:
         return catalogue.resolved({"system": "dqn", name: value})[name]
 
     assert found("2147483647") == 2**31 - 1
-    with conftest.refused(name, "2147483647"):
-        found("2147483648")
+    for too_large in ("2147483648", "9223372036854775807", "1e19", "1e300"):
+        with conftest.refused(name, "2147483647"):
+            found(too_large)
+    with conftest.refused(name, "whole number >= "):
+        found("-1e19")
 
 
 @pytest.mark.parametrize("name", ["steps", "evaluation.interval_steps", "log.interval_steps"])
