@@ -61,7 +61,8 @@ class Observations:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(observation)]
         compress = _CODECS.compressor(self._window).compress
         return [
-            tuple(compress(np.ascontiguousarray(leaf[:, n]).data) for leaf in leaves) for n in range(leaves[0].shape[1])
+            tuple(compress(_as_bytes(np.ascontiguousarray(leaf[:, n]))) for leaf in leaves)
+            for n in range(leaves[0].shape[1])
         ]
 
     def unpack(self, block: Block) -> list[np.ndarray]:
@@ -81,8 +82,13 @@ class Observations:
         decompressor = _CODECS.decompressor
         for data, own in zip(block, rows, strict=True):
             # zstd writes a whole frame to its place at once if it has room for it there.
-            if decompressor.stream_reader(data).readinto(own) != own.nbytes:
+            if decompressor.stream_reader(data).readinto(_as_bytes(own)) != own.nbytes:
                 raise ValueError(f"a block holds less than {own.nbytes} bytes")
+
+
+def _as_bytes(rows: np.ndarray) -> np.ndarray:
+    """Views contiguous rows as u8 [bytes]; types that are not NumPy's own, such as bfloat16, have no buffer."""
+    return rows.reshape(-1).view(np.uint8)
 
 
 class Blocks:

@@ -5,6 +5,7 @@ from typing import Any
 
 import conftest
 import jax
+import jax.numpy as jnp
 import marks
 import numpy as np
 import pytest
@@ -40,6 +41,19 @@ def test_equal_rows_of_any_size_are_kept_once() -> None:
     (block,) = observations.pack(np.broadcast_to(one, (4, 1, *one.shape)))
     assert sum(map(len, block)) < 1.1 * one.nbytes
     np.testing.assert_array_equal(observations.unpack(block)[0], np.broadcast_to(one, (4, *one.shape)))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "bool", "int8", "float64"])
+@pytest.mark.parametrize("shape", [(3, 2), (), (0,)])
+def test_rows_of_any_type_come_back(dtype: str, shape: tuple[int, ...]) -> None:
+    rows = np.random.default_rng(0).integers(-3, 3, (5, 2, *shape)).astype(jnp.dtype(dtype))
+    observations = packed_observations.Observations(jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)), 5)
+    for n, block in enumerate(observations.pack(rows)):
+        (unpacked,), written = observations.unpack(block), np.zeros((5, *shape), rows.dtype)
+        observations.unpack_into(block, [written])
+        assert unpacked.dtype == written.dtype == rows.dtype
+        np.testing.assert_array_equal(unpacked, rows[:, n])
+        np.testing.assert_array_equal(written, rows[:, n])
 
 
 def filled(num_unrolls: int) -> tuple[packed_observations.Observations, packed_observations.Blocks]:
