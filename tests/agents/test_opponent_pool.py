@@ -167,6 +167,14 @@ def test_a_row_in_which_another_network_moved_teaches_nothing(system: str) -> No
         assert learned.valid == before.teaches_value[:, 0].sum() > wanted[:, 0].sum()
 
 
+@pytest.mark.parametrize(
+    ("columns", "share", "size", "count"), [(100, 0.29, 29, 29), (100, 0.29, 1, 29), (9, 0.5, 2, 4)]
+)
+def test_the_columns_of_a_pool_are_its_share(columns: int, share: float, size: int, count: int) -> None:
+    found = opponent_pool._places(opponent_pool.Config(pool_size=size, pool_share=share), columns)
+    assert found == (columns - count, count)
+
+
 def test_a_pool_that_does_not_fit_is_refused() -> None:
     with conftest.refused("agent.pool_size=2", "toy:walk"):
         muzero.make(muzero.Config(pool_size=2), envs.make("toy:walk").spec, networks.Config(torso="mlp"))

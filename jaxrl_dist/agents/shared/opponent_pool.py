@@ -171,7 +171,8 @@ def _places(config: Config, columns: int) -> tuple[int, int]:
     Raises:
         UsageError: there are fewer than past networks.
     """
-    count = int(columns * config.pool_share) // config.pool_size * config.pool_size
+    # 100 × .29 is a little less than 29.
+    count = int(columns * config.pool_share + 1e-6) // config.pool_size * config.pool_size
     if not count:
         raise UsageError(
             given("agent.pool_size", config.pool_size),
