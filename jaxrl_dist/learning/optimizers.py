@@ -99,10 +99,24 @@ def make_direction(name: str, momentum: float, decay: float, epsilon: float) -> 
     if name == "rmsprop":
         return optax.scale_by_rms(decay=decay, eps=epsilon)
     if name == "rmsprop_centred":
-        return optax.scale_by_stddev(decay=decay, eps=epsilon)
+        return _centred(optax.scale_by_stddev(decay=decay, eps=epsilon), epsilon)
     if name == "adagrad":
         return optax.scale_by_rss(initial_accumulator_value=0.0, eps=epsilon)
     return optax.identity()
+
+
+def _centred(rule: optax.GradientTransformation, epsilon: float) -> optax.GradientTransformation:
+    """Bounds the variance below by 0: of gradients that hardly change, rounding makes it negative, and the root NaN."""
+
+    def update(gradient: ArrayTree, state: Any, params: ArrayTree = None) -> Any:
+        _, state = rule.update(gradient, state, params)
+
+        def direction(g: Array, mean: Array, square: Array) -> Array:
+            return jax.lax.rsqrt(jnp.maximum(square - mean * mean, 0.0) + epsilon) * g
+
+        return jax.tree.map(direction, gradient, state.mu, state.nu), state
+
+    return optax.GradientTransformation(rule.init, update)
 
 
 def check(name: str, network: ArrayTree) -> None:

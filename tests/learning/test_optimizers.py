@@ -91,6 +91,18 @@ def test_steps_under_a_schedule_are_those_of_optax(text: str, make: Any, argumen
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), params, reference)
 
 
+def test_a_centred_rule_is_finite_where_gradients_hardly_change() -> None:
+    rule = optimizers.make_direction("rmsprop_centred", 0.9, 0.95, 1.5e-7)
+    noise = 1 + 1e-4 * jax.random.normal(jax.random.key(0), (2000,))
+
+    def one(state: Any, scale: Any) -> Any:
+        direction, state = rule.update(30 * scale * jnp.ones(()), state)
+        return state, direction
+
+    directions = jax.lax.scan(one, rule.init(jnp.zeros(())), noise)[1]
+    assert np.isfinite(directions).all() and float(directions.max()) == pytest.approx(30 / np.sqrt(1.5e-7), rel=1e-3)
+
+
 def test_a_step_size_of_0_moves_no_parameter_whatever_decays_weights() -> None:
     rule, params = made("optax:adafactor(weight_decay_rate=0.5)"), drawn(0)
     after, _ = rule.step(drawn(1), rule.init(params), params, jnp.float32(0.0))
