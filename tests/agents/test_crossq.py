@@ -33,6 +33,7 @@ def test_loss_gradient_and_moments_are_those_of_the_papers(corrects: bool) -> No
     rows["running"] = [crossq.Moments(*layer) for layer in running(0)]
     weights = np.random.default_rng(0).uniform(0.2, 1.0, N)
     found = call.learn(made, rows, now, weights=weights)
+    assert np.abs(found.draws[0] - found.draws[1]).max() > 0.1
     rows["action"] = (rows["action"] - (call.HIGH + call.LOW) / 2) / ((call.HIGH - call.LOW) / 2)
     s = {**made.settings, "corrects": corrects}
     taught = [b for b in range(N) if rows["step_type"][0, b] != types.LAST]

@@ -35,6 +35,7 @@ def test_loss_and_gradient_are_those_of_the_papers(changes: dict[str, Any]) -> N
     rows["action"] = (rows["action"] - (call.HIGH + call.LOW) / 2) / ((call.HIGH - call.LOW) / 2)
     draws = found.draws
     assert [draw.shape for draw in draws] == [(4, 10, 2)] * 2
+    assert np.abs(draws[0] - draws[1]).max() > 0.1
 
     def objective(params: dict[str, Any]) -> float:
         terms = oracle.terms(params, now, target, rows, s, draws)

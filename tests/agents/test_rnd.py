@@ -93,6 +93,16 @@ def test_loss_and_gradient_are_those_of_the_paper(name: str, monkeypatch: pytest
     assert (far > 5).any() and (far < 5).any()
 
 
+def test_the_rows_that_teach_the_predictor_are_drawn_by_the_key_of_a_loss() -> None:
+    made = call.make("rnd", **{**SETTINGS, "predictor_share": 0.5})
+    acted, rows, before = call.params(made, 1), call.rows(made, seed=7, length=7, columns=4), _before(made)
+    around = lambda own: _statistics(before, acted["predictor"], own)  # noqa: E731
+    rows["log_prob"] = actor_critic.log_probs(acted["agent"], call.normalised(made, rows))
+    first, again, second = (call.learn(made, rows, acted, around=around, key=key) for key in (1, 1, 2))
+    assert first.loss == again.loss and abs(first.loss - second.loss) > 1e-3
+    assert first.metrics == second.metrics
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_statistics_move_by_the_rows_and_bonuses_of_the_predictor_that_prepared(devices: int) -> None:
     made = call.make("rnd", **SETTINGS)

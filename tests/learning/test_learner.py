@@ -258,6 +258,17 @@ def test_adapt_gets_the_mean_of_aux_over_devices_and_gradient_steps(num_devices,
     np.testing.assert_allclose(found["of one"][0], 2.0, rtol=1e-6)
 
 
+def test_adapt_gets_the_new_rows_where_a_sample_says_which_these_are():
+    agent, sample = _sample("pqn")
+    watched = agent._replace(adapt=lambda params, sequences, *_: params._replace(statistics=sequences))
+    rules = learner.make(SGD, watched, types.LOCAL)
+    fresh = jax.tree.map(lambda x: x[:, :1], sample.sequences)
+    for given, wanted in ((sample, sample.sequences), (sample._replace(fresh=fresh), fresh)):
+        state = rules.init(agent.init(jax.random.key(0)))
+        found = rules.update(state, given, jax.random.key(1), jnp.float32(0))[0].params.statistics
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
 def test_every_epoch_and_minibatch_has_an_order_and_a_key_of_its_own():
     agent, sample = _sample("pqn")
     seen = []

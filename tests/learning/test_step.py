@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from fakes import rings
 from oracles import learner as oracle
 
 from jaxrl_dist import replay as replays
@@ -53,6 +55,35 @@ def test_the_program_makes_the_updates_that_are_due(ratio: tuple[int, int]) -> N
         state, held, credit, due, total = learn(state, held, [], credit, ready, key, jnp.float32(0))
         assert int(due) == wanted[iteration] and float(total["x"]) == 2 * wanted[iteration]
     assert int(state.updates) == int(held) == sum(wanted)
+
+
+def test_windows_that_are_chosen_ahead_are_those_of_one_draw_after_the_other() -> None:
+    """Eight rows come in an iteration, and three windows are taught: two updates or three."""
+    ring = rings.make(48, 2, 4, batch=3)
+
+    def update(state: Any, sample: types.Sample, key: Any, progress: Any) -> Any:
+        rows = sample.sequences.steps
+        seen = rows.timestep.reward[0] + 100.0 * rows.action[0]
+        return state._replace(params=state.params.at[state.updates].set(seen)), jnp.zeros(3), {"x": seen.sum()}
+
+    def taught(replay: Any) -> tuple[np.ndarray, list[int]]:
+        fake: Any = learner.Learner(*[None] * 5, update)
+        learn = jax.jit(step.make(fake, replay))
+        state = learner.LearnerState(jnp.zeros((20, 3)), (), (), jnp.int32(0))
+        held, credit, due = rings.filled(replay, 3, 4, 2), jnp.int32(0), []
+        for iteration in range(4):
+            new = (rings.unroll(12 + 4 * iteration, 4, 2), None)
+            key = jax.random.key(iteration)
+            state, held, credit, made, _ = learn(state, held, [new], credit, jnp.bool_(True), key, jnp.float32(0))
+            due.append(int(made))
+        return np.asarray(state.params), due
+
+    assert ring.updates == (8, 3) and ring.choose is not None
+    found, due = taught(ring)
+    wanted, other_due = taught(ring._replace(choose=None))
+    assert due == other_due == [2, 3, 3, 2]
+    np.testing.assert_array_equal(found, wanted)
+    assert len(np.unique(found[:10], axis=0)) == 10 and found[:10].min() >= 0
 
 
 @pytest.mark.parametrize("keeps_rows", [True, False])

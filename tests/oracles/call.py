@@ -87,10 +87,10 @@ class Found(NamedTuple):
 
 @contextlib.contextmanager
 def wide() -> Iterator[None]:
-    """Lets ours compute in float64, whose functions refuse it by their checks of dtypes."""
+    """Lets ours compute in float64, whose functions refuse it by their checks of dtypes, and use no key twice."""
     chex.disable_asserts()
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.debug_key_reuse(True):
             yield
     finally:
         chex.enable_asserts()
@@ -190,6 +190,7 @@ def learn(
     penalty: float = 0.0,
     devices: int = 1,
     around: Callable[[Any], Any] = lambda own: own,
+    key: int = 4,
 ) -> Found:
     """Prepares a batch by the parameters that acted, and takes the loss and its gradient by those of now.
 
@@ -203,6 +204,7 @@ def learn(
         penalty: DPPO's weight.
         devices: over which the columns are dealt out, one half after the other.
         around: makes statistics of those of the agent inside, for a wrapper.
+        key: of the loss.
     """
     axis = mesh.AXIS if devices > 1 else types.LOCAL
     gradients = learner.make(learner.Config(), made.agent, axis).gradients
@@ -228,11 +230,11 @@ def learn(
         arguments = *fixed, () if target is None else _named(of_target, target)
         split = _unroll(made, given), np.ones(columns) if weights is None else weights
         if devices == 1:
-            found, drawn = jax.jit(one)(*arguments, *split, jax.random.key(4))
+            found, drawn = jax.jit(one)(*arguments, *split, jax.random.key(key))
             sums, loss, valid, metrics = found.sums, found.loss, found.valid, found.metrics
         else:
             mapped = jax.vmap(one, (None, None, None, 0, 0, None), axis_name="devices")
-            found, drawn = jax.jit(mapped)(*arguments, *_dealt(split, devices), jax.random.key(4))
+            found, drawn = jax.jit(mapped)(*arguments, *_dealt(split, devices), jax.random.key(key))
             sums, loss, valid, metrics = jax.tree.map(lambda x: x.sum(0), found[:4])
         maxima = {name: float(x.max()) for name, x in found.maxima.items()}
         metrics = {name: float(x) for name, x in metrics.items()}
