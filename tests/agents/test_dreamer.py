@@ -177,6 +177,22 @@ def test_losses_and_gradients_of_all_parts_are_those_of_the_paper(
     assert min(np.abs(x).max() for x in jax.tree.leaves(gradient)) > 1e-4
 
 
+@pytest.mark.parametrize("kind", ["discrete", pytest.param("bounded", marks=pytest.mark.slow)])
+def test_no_draw_of_a_loss_has_the_key_of_another(kind: str) -> None:
+    agent, unroll = _made(kind), jax.tree.map(jnp.asarray, _unroll(_rows(kind)))
+    unroll = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, unroll)
+    params = agent.init(jax.random.key(0))
+
+    def loss(params: types.Params, key: Any) -> Any:
+        inputs = types.LossInputs(unroll, params.network["critic"], key, jnp.float32(0), types.LOCAL)
+        return agent.loss(params, inputs._replace(batch=agent.prepare(params, inputs))).loss
+
+    with jax.debug_key_reuse(True):
+        found = jax.jit(loss)(params, jax.random.key(1))
+    assert found.shape == (N,) and np.isfinite(found).all()
+    assert not np.array_equal(found, jax.jit(loss)(params, jax.random.key(2)))
+
+
 def _acted(agent: Any, params: types.Params, rows: dict[str, Any]) -> list[Any]:
     """Acts on the rows one by one, but takes their actions for those that were chosen; returns the states."""
     unroll = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, _unroll(rows))
