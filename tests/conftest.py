@@ -48,7 +48,7 @@ PACKAGE = pathlib.Path(jaxrl_dist.__file__).resolve().parent
 SOON_S = 45.0
 
 # JAX makes a context of the compiler's for each program that it lowers, in 3 ms: an eighth of the tests' time. Here
-# each thread makes one.
+# each thread makes one for a file.
 _CONTEXTS = threading.local()
 _make_context = mlir.make_ir_context
 
@@ -253,6 +253,8 @@ def refused(*words: str) -> Iterator[None]:
 def few_programs() -> Iterator[None]:
     """Forgets compiled programs between modules, where there are many."""
     yield
+    # A context keeps the constants of its programs.
+    _CONTEXTS.__dict__.clear()
     with open("/proc/self/maps", "rb") as mappings:
         count = sum(1 for _ in mappings)
     if count > _MOST_MAPPINGS:
