@@ -471,3 +471,18 @@ def named_leaves(tree: ArrayTree) -> dict[str, Any]:
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def is_within(name: str, tree: str) -> bool:
+    """Says whether a leaf is the one of a name, or in the tree of that name.
+
+    Args:
+        name: of the leaf, as in `named_leaves`.
+        tree: name of a leaf or of a tree.
+
+    Example:
+        >>> from jaxrl_dist import types
+        >>> types.is_within("robot/joints", "robot"), types.is_within("robot_2/joints", "robot")
+        (True, False)
+    """
+    return name == tree or name.startswith(f"{tree}/")

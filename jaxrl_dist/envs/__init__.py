@@ -450,14 +450,14 @@ class Suite(NamedTuple):
 
 
 def _contradictions(spec: types.EnvironmentSpec) -> Iterator[str]:
-    """Yields facts of a spec that do not fit each other or the observation, each with what would."""
+    """Yields each fact of a spec that does not fit the others or the observation, and what would fit."""
     space, leaves = spec.action, types.named_leaves(spec.observation)
     names = f"the observation has {', '.join(leaves)}" if types.is_tree(spec.observation) else "it is one array"
     if isinstance(space, types.BoxSpace):
         try:
             low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
         except ValueError:
-            yield f"bounds of an action that have not its shape {list(space.shape)}"
+            yield f"an action of shape {list(space.shape)} with bounds of another"
             return
         if not (low <= high).all():
             yield f"an action from {space.low} to {space.high}; expected low <= high everywhere"
@@ -472,8 +472,7 @@ def _contradictions(spec: types.EnvironmentSpec) -> Iterator[str]:
         if name not in leaves and (name or fact == "categories"):
             yield f"{fact} of {name!r}; {names}{errors.nearest(name, leaves)}"
             return
-    is_known = any(f"{name}/".startswith(f"{spec.privileged}/") for name in leaves)
-    if spec.privileged and not is_known:
+    if spec.privileged and not any(types.is_within(name, spec.privileged) for name in leaves):
         yield f"privileged={spec.privileged!r}; {names}{errors.nearest(spec.privileged, leaves)}"
     if spec.mask:
         size = math.prod(leaves[spec.mask].shape)

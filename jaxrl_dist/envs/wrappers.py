@@ -242,7 +242,7 @@ class _Vector:
     def __call__(self, observation: Any) -> Any:
         # The names are those of `types.named_leaves`, which would take longer at each step.
         leaves = dict(zip(self.ranks, jax.tree.leaves(observation), strict=True))
-        hidden = [name for name in leaves if self.privileged and f"{name}/".startswith(f"{self.privileged}/")]
+        hidden = [name for name in leaves if self.privileged and types.is_within(name, self.privileged)]
         apart = (self.mask, *hidden) if self.mask else hidden
         joined = self._joined({name: leaf for name, leaf in leaves.items() if name not in apart})
         found = {"observation": joined}
@@ -417,12 +417,10 @@ def _common_struct(bare: envs.BareEnvironment) -> ArrayTree:
     """Returns (state, observation) as structs, with dtypes that can hold the results of both reset and step."""
     key = jax.eval_shape(jax.random.key, 0)
     from_reset = jax.eval_shape(bare.reset, key)
-    action = bare.spec.action.struct
-    if bare.spec.num_agents > 1:
-        action = jax.ShapeDtypeStruct((bare.spec.num_agents, *action.shape), action.dtype)
+    action, shape = bare.spec.action.struct, (bare.spec.num_agents,) if bare.spec.num_agents > 1 else ()
+    action = jax.ShapeDtypeStruct((*shape, *action.shape), action.dtype)
     transition = jax.eval_shape(bare.step, key, from_reset[0], action)
     from_step = (transition.state, transition.observation)
-    shape = (bare.spec.num_agents,) if bare.spec.num_agents > 1 else ()
     for name in ("reward", "terminated", "truncated"):
         number = getattr(transition, name)
         if np.shape(number) not in ((), shape):

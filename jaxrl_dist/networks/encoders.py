@@ -103,12 +103,12 @@ def seen(spec: types.EnvironmentSpec, inputs: Sequence[str]) -> list[str]:
     """Returns the names of the leaves that `inputs` means, a leaf or a tree each; () is all but mask and privileged."""
     leaves = types.named_leaves(spec.observation)
     if inputs:
-        return [name for name in leaves if any(_is_within(name, tree) for tree in inputs)]
+        return [name for name in leaves if any(types.is_within(name, tree) for tree in inputs)]
     unseen = [name for name in (spec.mask, spec.privileged) if name]
     return [
         name
         for name, leaf in leaves.items()
-        if math.prod(leaf.shape) and not any(_is_within(name, tree) for tree in unseen)
+        if math.prod(leaf.shape) and not any(types.is_within(name, tree) for tree in unseen)
     ]
 
 
@@ -125,7 +125,7 @@ def check_inputs(flag: str, inputs: Sequence[str], spec: types.EnvironmentSpec) 
     """
     leaves = types.named_leaves(spec.observation)
     for name in inputs:
-        if not any(_is_within(leaf, name) for leaf in leaves):
+        if not any(types.is_within(leaf, name) for leaf in leaves):
             has = "is one array" if "" in leaves else f"has {', '.join(leaves)}"
             trees = {leaf[:i] for leaf in leaves for i, letter in enumerate(leaf) if letter == "/"}
             near = errors.nearest(name, [*leaves, *sorted(trees)])
@@ -147,10 +147,6 @@ def refuse_inputs(flag: str, inputs: Sequence[str], reason: str, other: str) -> 
     if inputs:
         names = ",".join(inputs)
         raise UsageError(given(flag, names), f": {reason}; use ", given(other, names))
-
-
-def _is_within(leaf: str, tree: str) -> bool:
-    return leaf == tree or leaf.startswith(f"{tree}/")
 
 
 def _unchanged(observation: Any) -> Any:

@@ -294,7 +294,7 @@ def _number(value: Any) -> decimal.Decimal:
 
 
 def _whole(value: Any) -> int:
-    """Converts numbers without a fraction; of those with more than 18 digits all are the same, too large for any."""
+    """Converts numbers without a fraction; text of more than 18 digits becomes 10^18, which no setting takes."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     number = _number(value)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import pool as fake_pool
@@ -110,14 +109,14 @@ def test_rows_of_an_environment_with_resets_of_its_own_are_judged_as_they_are(
 
     def step(state: Any, action: Any) -> Any:
         state, row = right.step(state, action)
-        return state, jax.tree.map(jnp.asarray, _in_numpy(rule, row))
+        return state, _spoiled(rule, row)
 
     monkeypatch.setattr(envs, "make", lambda *_: right._replace(step=step))
     assert check.main(["toy:walk", "--num_envs=2", "--steps=30"]) == 1
     assert f"BROKEN    {rule}: row " in capsys.readouterr().out
 
 
-def _in_numpy(rule: str, row: Any) -> Any:
+def _spoiled(rule: str, row: Any) -> Any:
     structs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), row)
     return jax.pure_callback(
         lambda given: jax.tree.map(
