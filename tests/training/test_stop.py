@@ -12,8 +12,9 @@ from jaxrl_dist.training import stop
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Restores the handlers of this process."""
+    """Restores the handlers of this process; a hangup is not ignored, as it would be under nohup."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
