@@ -42,7 +42,7 @@ def write(policy: policies.Policy, form: str, out: pathlib.Path) -> dict[str, An
     Args:
         policy: from `policy.load`.
         form: of `FORMATS`.
-        out: file; the description has its name with the suffix `.json`.
+        out: file; the description has its name and `.json` after it.
 
     Returns:
         The description.
@@ -56,13 +56,12 @@ def write(policy: policies.Policy, form: str, out: pathlib.Path) -> dict[str, An
         )
     if not out.name:
         raise errors.UsageError(errors.given("out", out), ": expected the name of a file")
-    beside = out.with_suffix(".json")
-    if beside.exists() and (of := files.read_json(beside).get("format")) != form:
-        whose = f"describes a policy as {of}" if of else "is another file"
-        told = f": its description would replace {beside}, which {whose}; expected another name"
-        raise errors.UsageError(errors.given("out", out), told)
     if out.suffix == ".json":
         raise errors.UsageError(errors.given("out", out), ": expected another name, as the description ends in .json")
+    beside = out.with_name(f"{out.name}.json")
+    if beside.exists() and "format" not in files.read_json(beside):
+        told = f": its description would replace {beside}, which is another file; expected another name"
+        raise errors.UsageError(errors.given("out", out), told)
     if form == "onnx" and policy.settings["network.compute"] != _ONNX_COMPUTES:
         # Its runtimes have no bfloat16 on a CPU; parameters are float32 in any case.
         wider = policy.settings.replaced({"network.compute": _ONNX_COMPUTES})

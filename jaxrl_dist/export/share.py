@@ -26,7 +26,8 @@ from jaxrl_dist.settings import resolve, sweep
 HUB = "hf:"
 CARD = "README.md"
 # Files of a run that are data; `report.html` is written anew, and logs stay where they are.
-_FILES = ("summary.json", "metrics.jsonl", "learning_curve.png", "policy.onnx", "policy.stablehlo", "policy.json")
+_POLICIES = ("policy.onnx", "policy.onnx.json", "policy.stablehlo", "policy.stablehlo.json")
+_FILES = ("summary.json", "metrics.jsonl", "learning_curve.png", *_POLICIES)
 _FILMS = (".gif", ".png")
 # Settings that say where something lies on this machine.
 _PATHS = ("out", "init_from")

@@ -205,7 +205,7 @@ def test_a_process_without_jax_plays_an_episode(tmp_path: pathlib.Path) -> None:
         pytest.importorskip(package, reason="needs the extra onnx")
     one = made(*CASES["lstm"])
     export.write(one, "onnx", tmp_path / "policy.onnx")
-    command = [sys.executable, "-c", PLAYER, str(tmp_path / "policy.onnx"), str(tmp_path / "policy.json")]
+    command = [sys.executable, "-c", PLAYER, str(tmp_path / "policy.onnx"), str(tmp_path / "policy.onnx.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.returncode == 0, done.stderr
     environment = gymnasium.make("Pendulum-v1")
@@ -220,7 +220,7 @@ def test_a_process_without_jax_plays_an_episode(tmp_path: pathlib.Path) -> None:
 
 def test_the_description_says_what_a_program_needs(tmp_path: pathlib.Path) -> None:
     described = export.write(made(*CASES["lstm"]), "stablehlo", tmp_path / "new" / "policy.stablehlo")
-    assert json.loads((tmp_path / "new" / "policy.json").read_text()) == described
+    assert json.loads((tmp_path / "new" / "policy.stablehlo.json").read_text()) == described
     memory = [f"carry/core/memory/{i}" for i in range(2)]
     shapes = {one["name"]: (one["shape"], one["dtype"]) for one in described["inputs"] + described["outputs"]}
     assert shapes == {
@@ -396,17 +396,21 @@ def test_small_whole_numbers_are_described_as_onnx_takes_them() -> None:
         assert found == {"observation": dtype, "is_first": "bool"}
 
 
-def test_a_description_replaces_no_other_file(tmp_path: pathlib.Path) -> None:
-    one = made("ppo", CARTPOLE, {})
+@pytest.mark.parametrize("name", ["config", "config.json"])
+def test_an_export_replaces_no_other_file(name: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text('{"settings": {}}')
     with conftest.refused("config.json", "another name"):
-        export.write(one, "stablehlo", tmp_path / "config.stablehlo")
+        export.write(made("ppo", CARTPOLE, {}), "stablehlo", tmp_path / name)
     assert (tmp_path / "config.json").read_text() == '{"settings": {}}' and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_export_needs_the_name_of_a_file() -> None:
     with conftest.refused("expected the name of a file"):
-        export.write(one, "stablehlo", pathlib.Path("."))
-    for _ in range(2):
-        export.write(one, "stablehlo", tmp_path / "policy.stablehlo")
-    described = (tmp_path / "policy.json").read_bytes()
-    with conftest.refused("policy.json", "as stablehlo", "another name"):
-        export.write(one, "onnx", tmp_path / "policy.onnx")
-    assert (tmp_path / "policy.json").read_bytes() == described
+        export.write(made("ppo", CARTPOLE, {}), "stablehlo", pathlib.Path("."))
+
+
+def test_each_export_of_a_folder_has_its_own_description(tmp_path: pathlib.Path) -> None:
+    one = made("ppo", CARTPOLE, {})
+    for name in ("a.v1", "a.v2", "a.v2"):
+        export.write(one, "stablehlo", tmp_path / name)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.v1", "a.v1.json", "a.v2", "a.v2.json"}

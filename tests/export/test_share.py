@@ -199,10 +199,10 @@ def test_paths_among_the_environment_s_parameters_stay_behind(run: pathlib.Path,
 def test_a_link_out_of_the_run_is_not_shared(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     share.share(run, str(tmp_path / "copy"))
     (tmp_path / "key").write_text("secret")
-    (tmp_path / "copy" / "policy.json").symlink_to(tmp_path / "key")
-    with conftest.refused("policy.json", "link"):
+    (tmp_path / "copy" / "policy.onnx.json").symlink_to(tmp_path / "key")
+    with conftest.refused("policy.onnx.json", "link"):
         share.share(tmp_path / "copy", str(tmp_path / "theirs"))
-    (tmp_path / "copy" / "policy.json").unlink()
+    (tmp_path / "copy" / "policy.onnx.json").unlink()
     shutil.rmtree(tmp_path / "copy" / "videos")
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "mine.png").touch()
