@@ -70,3 +70,17 @@ def test_a_process_that_is_alone_on_its_machine_has_all_its_accelerators(
     place = group._place(processes.Group(processes.AUTO))
     assert (place.count, place.index, place.local_devices) == (16, 11, devices)
     assert place.address.startswith("node3:")
+
+
+@pytest.mark.parametrize("address", ["myhost", "myhost:", "myhost:port", ":1234", "myhost:65536"])
+def test_an_address_that_is_inherited_is_checked_as_one_that_is_given(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", address)
+    with conftest.refused(f"JAX_COORDINATOR_ADDRESS={address}", "HOST:PORT"):
+        group._place(processes.Group("2", 1))
+    with conftest.refused(f"--coordinator={address}", "HOST:PORT"):
+        processes.Group("2", 1, address)
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "myhost:1234")
+    assert group._place(processes.Group("2", 1)).address == "myhost:1234"
+    assert group._place(processes.Group("2", 1, "127.0.0.1:4321")).address == "127.0.0.1:4321"

@@ -18,6 +18,8 @@ AUTO = "auto"
 START_S = 300.0
 # Longest wait of process 0 for the others to leave the service: threads that hang are given up after 5 s.
 _LEAVE_S = 10.0
+# Variable that JAX itself reads for the address of process 0.
+_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 # Processes on each machine: "8" in Open MPI, which SLURM may have started; "8(x4)" in SLURM, of four machines.
 _PER_MACHINE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE")
 
@@ -56,11 +58,7 @@ class Group:
                 errors.given("processes", count),
                 f", valid: 0 to {count - 1}",
             )
-        port = self.coordinator.rpartition(":")[2]
-        if self.coordinator and not (":" in self.coordinator[1:] and port.isdecimal() and 0 < int(port) < 2**16):
-            raise errors.UsageError(
-                errors.given("coordinator", self.coordinator), ": expected HOST:PORT, such as 127.0.0.1:4321"
-            )
+        _check_address(self.coordinator, errors.given("coordinator", self.coordinator))
 
     @property
     def is_one(self) -> bool:
@@ -107,13 +105,22 @@ def begun(group: Group) -> Iterator[None]:
         yield
 
 
+def _check_address(address: str, given: Any) -> None:
+    """Checks an address, "" for none; an error begins with what gave it."""
+    port = address.rpartition(":")[2]
+    if address and not (":" in address[1:] and port.isdecimal() and 0 < int(port) < 2**16):
+        raise errors.UsageError(given, ": expected HOST:PORT, such as 127.0.0.1:4321")
+
+
 def _place(group: Group) -> Place:
     """Returns the place that the settings name, and, for what they leave open, JAX's detection of clusters."""
     from jax._src import clusters
 
     detect: Any = clusters.ClusterEnv.auto_detect_unset_distributed_params
+    inherited = os.environ.get(_ADDRESS, "")
+    _check_address(inherited, f"{_ADDRESS}={inherited}")
     wanted: list[Any] = [
-        group.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS") or None,
+        group.coordinator or inherited or None,
         None if group.processes == AUTO else int(group.processes),
         None if group.process_index < 0 else group.process_index,
         None,

@@ -96,35 +96,39 @@ def test_actions_and_carries_belong_to_their_environment(monkeypatch: pytest.Mon
     assert seen > 20
 
 
-def test_a_replaced_actor_joins_no_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+# Before the slow environment has closed a column; or once it has, and again before its next one.
+@pytest.mark.parametrize("fails_after", [(30,), (80, 30)])
+def test_a_replaced_actor_joins_no_lives(fails_after: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     task = host.paced_task(PERIODS, made)
-    failed = [False]
     recv = host.Paced.raw_recv
 
     def failing(self: Any) -> Any:
-        if not failed[0] and self._clock > 30:
-            failed[0] = True
+        life = [one is self for one in made].index(True)
+        if life < len(fails_after) and self._clock > fails_after[life]:
             raise RuntimeError("fell over")
         return recv(self)
 
     monkeypatch.setattr(host.Paced, "raw_recv", failing)
     monkeypatch.setattr(envs, "make", lambda name, params=None: task)
     states: list[tiers.State] = []
-    settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": 1}
+    settings = {**SETTINGS, "replay.capacity": 4096, "layout.max_actor_restarts": len(fails_after)}
     with pytest.warns(RuntimeWarning, match="RuntimeError: fell over"):
-        run = conftest.Small("dqn", "fake:walk", 1, settings).run(30)
+        run = conftest.Small("dqn", "fake:walk", 1, settings).run(30 * len(fails_after))
     states.append(run.state)
     run.layout.close()
     ring = states[0].replay
-    assert len(made) == 2
-    changes = 0
+    assert len(made) == 1 + len(fails_after)
+    changes, timestep = 0, jax.tree.map(lambda x: np.asarray(x[0]), ring.rows.timestep)
     for column, count in enumerate(np.asarray(ring.filled[0])):
-        rows = np.asarray(ring.rows.timestep.observation[0, column, :count])
-        kinds = np.asarray(ring.rows.timestep.step_type[0, column, :count])
+        rows, kinds = timestep.observation[column, :count], timestep.step_type[column, :count]
         moved = np.diff(rows[:, 0]) != 0
         changes += moved.sum()
         assert (kinds[:-1][moved] == types.LAST).all() and (kinds[1:][moved] == types.FIRST).all()
+        # What the last action of a life led to is there; the first row may be of no life.
+        ends = 1 + np.flatnonzero(moved[1:])
+        np.testing.assert_array_equal(timestep.discount[column, ends], rows[ends, 2] < host.LENGTH)
+        np.testing.assert_array_equal(timestep.reward[column, ends], rows[ends, 2] > 0)
         np.testing.assert_array_equal(np.diff(host.position(rows))[~moved], 1)
     assert changes >= 7
 

@@ -355,6 +355,24 @@ def test_stand_ins_of_a_process_with_a_fault_keep_what_the_last_action_led_to(mo
     run.layout.close()
 
 
+def test_a_fault_after_a_resume_is_kept_although_unrolls_of_the_snapshot_do_not_say_where_they_ended(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"layout": "sebulba", "layout.num_actors": 2, "layout.policy_lag": "1"}
+    first, run = (conftest.Small("ppo", "toy:walk", 1, settings) for _ in range(2))
+    first.run(3).handed_to(run, tmp_path)
+    threads = run.run(1).layout._threads
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "count", lambda: 2)
+        patch.setattr(threads._players[1], "_error", host.Broken("the simulator fell over"))
+        threads.check()
+    assert isinstance(threads.fault, host.Broken)
+    rows = [one.unroll.steps.timestep.step_type for one in threads.filled([])]
+    assert len(rows) == 2 and all((np.asarray(row) == types.LAST).all() for row in rows)
+    for one in (first, run):
+        one.layout.close()
+
+
 @pytest.mark.slow
 def test_a_slow_learner_makes_actors_wait(plays: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made, before = plays(lambda walk: None), actors()

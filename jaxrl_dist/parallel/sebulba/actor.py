@@ -258,7 +258,9 @@ class Threads:
         except Exception as fault:
             if processes.count() == 1:
                 raise
-            self.fault, self._stand_ins = fault, self._make_stand_ins([one.timestep for one in self.state.actors])
+            opening = [one.timestep for one in self.state.actors]
+            # Unrolls of a snapshot do not say where their environments stood.
+            self.fault, self._stand_ins = fault, self._make_stand_ins(opening if all(opening) else ())
 
     def _replace_failed(self) -> None:
         limit = self.actors.parts.config.max_actor_restarts

@@ -42,7 +42,7 @@ class FirstReady:
         own = jax.random.split(actor.key)[0]
         key = jax.random.fold_in(jax.random.fold_in(own, actor.life), number)
         length, ready, parts = self._actors.parts.config.unroll_length, self._actors.ready, len(self._actors.local)
-        columns = _Columns(environment, length, ready, carry)
+        columns = _Columns(environment, length, ready, carry, timestep)
         acting = jax.tree.map(jnp.copy, jax.device_put(carry, actor.device))
         version, exploration, arrivals_s = -1, (), time.perf_counter()
         updates = np.zeros((), np.int32)
@@ -75,8 +75,13 @@ class _Columns:
         seconds: seconds since the last unroll, by what they were spent on.
     """
 
-    def __init__(self, environment: envs.HostEnvironment, length: int, ready: int, carry: ArrayTree) -> None:
-        """Begins every column; M environments are added at a time, whose acting states are like these [B, ...]."""
+    def __init__(
+        self, environment: envs.HostEnvironment, length: int, ready: int, carry: ArrayTree, timestep: Any
+    ) -> None:
+        """Begins every column; M environments are added at a time, whose acting states are like these [B, ...].
+
+        A timestep [B] from which new environments take over closes, for them, the columns before.
+        """
         self._environment, self._length, self._width = environment, length, environment.num_envs
         self._t = np.zeros(self._width, np.int32)
         self._oldest = np.zeros(self._width, np.int64)
@@ -85,7 +90,7 @@ class _Columns:
         self._opening = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), carry)
         self._complete_opening = self._carries()
         self._complete: list[tuple[int, int]] = []
-        self._closed: Any = None
+        self._closed: Any = jax.tree.map(np.array, timestep) if timestep else None
         self.seconds = _no_seconds()
 
     @property

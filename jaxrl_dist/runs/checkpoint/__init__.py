@@ -15,7 +15,7 @@ import pathlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -278,29 +278,41 @@ def read_slot(folder: Path, name: str, read: Callable[[pathlib.Path], T]) -> T |
         path = find(folder, name)
         if path is None:
             return None
-        began = _identity(path)
-        try:
-            found = read(path)
-        except (OSError, errors.CheckpointError):
-            if _is_still(path, began):
-                raise
-        else:
-            if _is_still(path, began):
-                return found
+        with _held(path) as is_still_there:
+            try:
+                found = read(path)
+            except (OSError, errors.CheckpointError):
+                if is_still_there():
+                    raise
+            else:
+                if is_still_there():
+                    return found
     raise errors.CheckpointError(f"{pathlib.Path(folder) / name}: it is replaced while it is read; try again")
 
 
-def _is_still(path: pathlib.Path, identity: int | None) -> bool:
-    """Says whether the folder at a path is there, and is the one that was there before."""
-    return identity is not None and _identity(path) == identity
+@contextlib.contextmanager
+def _held(path: pathlib.Path) -> Iterator[Callable[[], bool]]:
+    """Gives what says whether a path still leads to the folder to which it led when the context began.
 
-
-def _identity(path: pathlib.Path) -> int | None:
-    """Returns the number of a folder, which no other one has as long as this one is there; None if it is gone."""
+    The folder is open meanwhile: a folder that takes the place of a deleted one may get its number.
+    """
     try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        # It went, or is no folder any more.
+        yield lambda: False
+        return
+
+    def is_still_there() -> bool:
+        try:
+            return os.path.samestat(os.fstat(folder), path.stat())
+        except FileNotFoundError:
+            return False
+
+    try:
+        yield is_still_there
+    finally:
+        os.close(folder)
 
 
 def begin(folder: Path) -> None:
