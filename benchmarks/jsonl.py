@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, TypeVar
 
+from jaxrl_dist.runs import folder
+
 T = TypeVar("T")
 
 RUNS = pathlib.Path(__file__).resolve().parent.parent / "runs" / "benchmarks"
@@ -25,7 +27,7 @@ def put(path: pathlib.Path, names: Iterable[str], name: str, row: Mapping[str, A
     """Puts a row into a table, and keeps the others; the table is in the order of the names."""
     table = read(path) | {name: dict(row)}
     lines = (json.dumps({"row": one, **table[one]}) + "\n" for one in names if one in table)
-    path.write_text("".join(lines), encoding="utf-8")
+    folder.write_text(path, "".join(lines))
 
 
 def chosen(rows: Mapping[str, T], beginnings: str) -> dict[str, T]:
@@ -68,10 +70,10 @@ def fill(
     end = time.monotonic() + 60 * options.minutes
     for name, row in chosen(rows, options.rows).items():
         if name not in read(path) and time.monotonic() < end:
-            folder = options.runs / path.stem / name
-            found = train(row, folder)
+            runs = options.runs / path.stem / name
+            found = train(row, runs)
             put(path, rows, name, found)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(runs, ignore_errors=True)
             print(name, found["returns"], file=sys.stderr, flush=True)
     return read(path)
 
@@ -101,11 +103,11 @@ def missing(names: Iterable[str], measured: Container[str]) -> str:
 def tell(preset: pathlib.Path, result: str) -> None:
     """Writes a result into the head of a preset's file."""
     text = preset.read_text(encoding="utf-8")
-    preset.write_text(re.sub(r"^# Result: .*$", f"# Result: {result}.", text, flags=re.MULTILINE), encoding="utf-8")
+    folder.write_text(preset, re.sub(r"^# Result: .*$", f"# Result: {result}.", text, flags=re.MULTILINE))
 
 
 def show(document: pathlib.Path, markers: tuple[str, str], table: str) -> None:
     """Writes a table between two lines of a document."""
     start, end = markers
     before, rest = document.read_text(encoding="utf-8").split(start)
-    document.write_text(f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    folder.write_text(document, f"{before}{start}\n{table}\n{end}{rest.split(end)[1]}")

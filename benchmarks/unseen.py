@@ -72,9 +72,9 @@ _SB3_OFF_POLICY = (
     *("--env.num_envs=1", "--layout.unroll_length=1", "--replay.capacity=1_000_000", "--replay.batch_size=256"),
     *("--replay.min_size=100", "--replay.samples_per_insert=256", "--agent.discount=0.99"),
     *("--learner.target_rate=0.005", "--network.activation=relu"),
-    # 100 steps of 30,000.
-    "--agent.random_share=0.0033",
 )
+# Steps that these play at random at first.
+_SB3_RANDOM, _SB3_AT_RANDOM = 100, ("sac_sb3", "td3_sb3")
 # Arm -> the system, and flags in the place of its defaults.
 ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     **{
@@ -161,6 +161,7 @@ def rows() -> dict[str, tuple[Task, tuple[str, ...]]]:
                 own = (f"--system={system}", f"--env={task.env}", f"--steps={task.steps}", f"--layout={task.layout}")
                 # Theirs acts by the policy that it has just updated.
                 own += ("--layout.policy_lag=0",) if task.layout == "sebulba" and arm.endswith("_sb3") else ()
+                own += (f"--agent.random_share={_SB3_RANDOM / task.steps:.2g}",) if arm in _SB3_AT_RANDOM else ()
                 found[f"{arm}/{name}"] = task, (*own, *flags)
     return found
 

@@ -36,6 +36,7 @@ def test_own_arms_have_no_flags_and_others_have_settings(unseen: Any) -> None:
         assert found["steps"] == task.steps and found["layout"] == task.layout
 
 
+OFF_POLICY = {"replay.batch_size": 256, "replay.min_size": 100}
 # Defaults of Stable-Baselines3 2 and of PureJaxRL, on every task: no family's value may take their place.
 THEIRS: dict[str, dict[str, Any]] = {
     "ppo_sb3": {
@@ -50,8 +51,8 @@ THEIRS: dict[str, dict[str, Any]] = {
         **{"agent.clip_value": 0.2, "agent.value_cost": 0.5, "agent.entropy_cost": 0.01, "network.activation": "tanh"},
         **{"network.hidden_sizes": (64, 64), "network.torso": "mlp", "learner.minibatches": 4, "learner.epochs": 4},
     },
-    "sac_sb3": {"learner.epsilon": 1e-8, "network.activation": "relu", "replay.batch_size": 256},
-    "td3_sb3": {"learner.epsilon": 1e-8, "network.activation": "relu", "agent.exploration_noise": 0.0},
+    "sac_sb3": {**OFF_POLICY, "learner.epsilon": 1e-8, "network.activation": "relu"},
+    "td3_sb3": {**OFF_POLICY, "learner.epsilon": 1e-8, "network.activation": "relu", "agent.exploration_noise": 0.0},
 }
 # The weight of the whole squared error is .5 there, of half of it here.
 ON_POLICY = {
@@ -71,6 +72,8 @@ def test_an_arm_of_another_library_has_its_defaults_on_every_task(unseen: Any, a
         found = catalogue.resolved(given, family_of(unseen, task))
         wanted = THEIRS[arm] | (ON_POLICY if arm in ("ppo_sb3", "a2c_sb3") else {})
         assert {flag: found[flag] for flag in wanted} == wanted, name
+        if "replay.min_size" in wanted and "agent.random_share" in found.settings:
+            assert found["agent.random_share"] * task.steps == pytest.approx(wanted["replay.min_size"], abs=1), name
 
 
 def test_a_table_has_an_arm_in_each_line_and_a_task_in_each_column(unseen: Any) -> None:

@@ -121,23 +121,36 @@ def has_shares(records: Records) -> bool:
     return any(LEARNING in record for record in records)
 
 
+def common_steps(curve: Curve) -> float:
+    """Returns the steps of the seed whose last evaluation came first, 0 where a seed has none."""
+    known = np.isfinite(curve.returns)
+    if not known.any(0).all():
+        return 0.0
+    return float(curve.env_steps[_last_rows(known)].min())
+
+
 def at_steps(curve: Curve, steps: float) -> Score:
-    """Returns the score of the last evaluation of all seeds up to so many steps, or an unroll more."""
+    """Returns the score of the seeds' last evaluations up to so many steps, or an unroll more."""
     return _last(curve, curve.env_steps <= AN_UNROLL_MORE * steps)
 
 
 def at_seconds(curve: Curve, seconds: float) -> Score:
-    """Returns the score of the last evaluation of all seeds within so many seconds of wall time."""
+    """Returns the score of the seeds' last evaluations within so many seconds of wall time."""
     return _last(curve, curve.wall_s <= seconds)
 
 
 def _last(curve: Curve, reached: np.ndarray) -> Score:
-    rows = np.flatnonzero(reached & np.isfinite(curve.returns).all(1))
-    if not len(rows):
+    known = np.isfinite(curve.returns) & reached[:, None]
+    if not known.any(0).all():
         return Score(np.empty(0), np.nan, np.nan, np.nan)
-    returns = curve.returns[rows[-1]]
+    returns = curve.returns[_last_rows(known), np.arange(known.shape[1])]
     centre, low, high = (float(x[0]) for x in band(returns[None]))
     return Score(returns, centre, low, high)
+
+
+def _last_rows(known: np.ndarray) -> np.ndarray:
+    """Returns the last row of each column that is known; each column has one."""
+    return len(known) - 1 - known[::-1].argmax(0)
 
 
 def _table(records: Records) -> Curve:

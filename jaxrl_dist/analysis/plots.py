@@ -235,16 +235,16 @@ def draw_run(folder: pathlib.Path, settings: resolve.Resolved) -> None:
 
 
 def draw_scores(curves: Mapping[str, numbers.Curve], path: str | os.PathLike[str]) -> None:
-    """Draws a row for each setting and two columns: at the steps that all came to, and at the time that half took.
+    """Draws a row for each setting, and two columns: at steps that all seeds came to, and at the time that half took.
 
-    What was done by then stands in the second column with its end.
+    Seeds that were done by then stand in the second column with their ends.
 
     Args:
         curves: label -> curve, from the top down.
         path: PNG file to write.
     """
-    shown = {label: curve for label, curve in curves.items() if np.isfinite(curve.returns).all(1).any()}
-    steps = min((curve.env_steps[-1] for curve in shown.values()), default=0.0)
+    shown = {label: curve for label, curve in curves.items() if numbers.common_steps(curve)}
+    steps = min(map(numbers.common_steps, shown.values()), default=0.0)
     seconds = float(np.median([curve.wall_s[-1] for curve in shown.values()] or [0.0]))
     unit_s, unit = _unit(seconds)
     by_time = f"after {seconds / unit_s:.3g} {unit}, or at the end"

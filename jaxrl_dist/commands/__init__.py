@@ -66,7 +66,7 @@ def start(main: Callable[[Sequence[str]], int], name: str) -> int:
 def run(main: Callable[[Sequence[str]], int], name: str, arguments: Sequence[str]) -> int:
     """Runs a command, and reports a user's mistake in one line. Returns the exit code."""
     try:
-        return main(arguments)
+        return main(command_line.expanded(arguments))
     except command_line.Help as text:
         return say(str(text))
     except errors.UsageError as error:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     if set_here:
         raise errors.UsageError(errors.given(set_here[0]), " is given to each process by this command; leave it out")
     # A wrong flag is said once, and before anything starts.
-    command = training_flags.parse(flags, commands.usage("train"))
+    command = training_flags.parse([*flags, f"--processes={options.processes}"], commands.usage("train"))
     if command.settings is None or command.dry_run:
         raise errors.UsageError("a run is expected: --help, --list, --version and --dry_run need no processes")
     return run(options.processes, flags)

@@ -4,6 +4,7 @@ Scores are [S] for S seeds of one task, or [..., S, K] for K tasks, with any num
 the scores of a statistic makes it NaN: a missing seed is never trimmed away in silence.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -93,7 +94,9 @@ def interval(
     if any(np.isnan(array).any() for array in samples):
         return float("nan"), float("nan")
     generator = np.random.default_rng(seed)
-    batch = max(1, _ITEMS_PER_BATCH // sum(array.size for array in samples))
+    # A statistic of two samples may compare each seed of the one with each of the other.
+    pairs = math.prod(len(array) for array in samples) * max(array.shape[1] for array in samples)
+    batch = max(1, _ITEMS_PER_BATCH // max(pairs, sum(array.size for array in samples)))
     sizes = [min(batch, resamples - start) for start in range(0, resamples, batch)]
     drawn = [statistic(*(_resample(array, size, generator) for array in samples)) for size in sizes]
     tail = (1 - confidence) / 2

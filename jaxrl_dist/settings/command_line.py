@@ -1,5 +1,6 @@
 """Reads command lines in one grammar: absl's flags, made from the fields of dataclasses, and other arguments."""
 
+import itertools
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -43,11 +44,14 @@ class _Parser(absl_flags.ArgumentParser):
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
-    """Replaces every --flagfile=FILE by the flags in the file, and -h by --help.
+    """Replaces every --flagfile=FILE by the flags in the file, and -h by --help; likewise behind each "--".
 
     Raises:
         UsageError: a file cannot be read.
     """
+    if "--" in arguments:
+        end = list(arguments).index("--")
+        return [*expanded(arguments[:end]), "--", *expanded(arguments[end + 1 :])]
     try:
         named = ["--help" if argument == "-h" else argument for argument in arguments]
         return absl_flags.FlagValues().read_flags_from_files(named, force_gnu=True)
@@ -77,23 +81,37 @@ def read(arguments: Sequence[str], declared: Mapping[str, fields.Field]) -> Give
     Raises:
         UsageError: a value is missing or not valid.
     """
+    for argument, following in itertools.pairwise([*arguments, "--"]):
+        name = argument.lstrip("-")
+        if argument == "--":
+            break
+        # Absl would take the next flag for the value.
+        if (
+            argument.startswith("-")
+            and following.startswith("--")
+            and name in declared
+            and not _is_switch(declared[name])
+        ):
+            told = f": its value is missing; expected --{name}=VALUE (--help says which are valid)"
+            raise errors.UsageError(errors.given(name), told)
     values = absl_flags.FlagValues()
     values.set_gnu_getopt(True)
     for name, field in declared.items():
         make = absl_flags.MultiFlag if field.repeats else absl_flags.Flag
         # Absl's list of several texts has no form with "no".
-        more = {} if field.repeats else {"boolean": field.kind == "bool"}
+        more = {} if field.repeats else {"boolean": _is_switch(field)}
         values[name] = make(_Parser(field), None, name, None, field.help, **more)  # type: ignore[arg-type]
     try:
         rest = values(["", *arguments], known_only=True)[1:]
     except (absl_flags.Error, ValueError) as error:
-        text = str(error).removeprefix("flag ")
-        if text.startswith("Missing value"):
-            last = arguments[-1].lstrip("-")
-            text = f"--{last}: its value is missing; expected --{last}=VALUE (--help says which are valid)"
-        raise errors.UsageError(text) from None
+        raise errors.UsageError(str(error).removeprefix("flag ")) from None
     given = {name: values[name].value for name in declared if values[name].present}
     return Given({name: tuple(x or ()) if declared[name].repeats else x for name, x in given.items()}, rest)
+
+
+def _is_switch(field: fields.Field) -> bool:
+    """Says whether a flag may stand without a value."""
+    return field.kind == "bool" and not field.repeats
 
 
 def options(
@@ -108,7 +126,7 @@ def options(
 
     Args:
         config: the dataclass, in which every field has a default.
-        arguments: without the program's name.
+        arguments: without the program's name, and `expanded`.
         usage: how the command is called.
         about: sentences for `--help`.
         others: declarations, by name, of flags that are not fields.
@@ -122,7 +140,6 @@ def options(
         Help: --help is among the arguments.
     """
     declared = {field.name: field for field in fields.of(config)}  # type: ignore[arg-type]
-    arguments = expanded(arguments)
     if "help" in names(arguments):
         raise Help(help_text(usage, about, declared))
     values, rest = read(arguments, {**declared, **(others or {})})

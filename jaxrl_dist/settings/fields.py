@@ -207,11 +207,8 @@ def parse(field: Field, value: Any) -> Any:
     """
     try:
         if field.kind.startswith("tuple") and not field.repeats:
-            parts = value.strip("()[] ").split(",") if isinstance(value, str) else value
             kind = field.kind[len("tuple[") :].split(",")[0]
-            items = tuple(
-                _SCALARS[kind](part.strip() if isinstance(part, str) else part) for part in parts if part != ""
-            )
+            items = tuple(map(_SCALARS[kind], _parts(value)))
             parsed: Any = items
         else:
             parsed = tuple(map(_text, value)) if field.repeats else _SCALARS[field.kind](value)
@@ -225,6 +222,21 @@ def parse(field: Field, value: Any) -> Any:
         hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))
         raise ValueError(f"expected {valid_values(field)}{hint}")
     return parsed
+
+
+def _parts(value: Any) -> list[Any]:
+    """Splits a text at its commas, the last of which may end it, as in Python's (64,); takes a sequence as it is.
+
+    Raises:
+        ValueError: a part is empty.
+    """
+    if not isinstance(value, str):
+        return list(value)
+    text = value.strip("()[] ").removesuffix(",")
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if "" in parts:
+        raise ValueError("an empty part")
+    return parts
 
 
 def valid_values(field: Field) -> str:

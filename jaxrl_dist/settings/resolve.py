@@ -185,16 +185,16 @@ def difference(
 
     Args:
         before: name -> entry of `config.json`; a setting that is missing had its default.
-        after: likewise; a setting that is missing is None.
+        after: likewise.
         always: names of settings that count as identity, whatever their tag is.
     """
     changes, tunable = [], _OF_PROCESSES - set(always)
     for name in dict.fromkeys((*after, *before)):
-        old, new = before.get(name, {}), after.get(name, {})
-        value = new.get("value")
-        if "tunable" in (old.get("tag"), new.get("tag")) and name not in always:
+        old, new = (entries.get(name) for entries in (before, after))
+        if "tunable" in [entry.get("tag") for entry in (old, new) if entry] and name not in always:
             tunable.add(name)
-        changes.append(Change(name, old["value"] if name in before else _default(name, new), value))
+        known = old or new or {}
+        changes.append(Change(name, *(entry["value"] if entry else _default(name, known) for entry in (old, new))))
     changes = [change for change in changes if change.old != change.new]
     return Difference(
         tuple(change for change in changes if change.name not in tunable),

@@ -371,7 +371,9 @@ def resolved(
     system, _, layout = choose(named, preset, own)
     catalogue = declared(system, layout)
     needed = resolve.from_row(system.settings_in(layout, family))
-    is_elsewhere = choose({**flags, "layout": ""}, preset, own).layout != layout
+    # The system's own layout may be none that the environment, which stands on the CPU, can be played in.
+    beneath = preset.settings.get("layout")
+    is_elsewhere = (str(beneath.value) if beneath else choose({**flags, "layout": ""}, preset, own).layout) != layout
     above = _of_task(_in_layout(preset, layout, catalogue, needed if is_elsewhere else ()), str(flags.get("env") or ""))
 
     def parse(name: str, value: Any) -> Any:

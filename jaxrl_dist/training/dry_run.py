@@ -146,16 +146,20 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
 def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: types.Params) -> dict[str, list[str]]:
     """Returns the scheduled settings of a run by name, each with its value after 0, 25, 50, 75 and 100 % of it.
 
+    Where members of a sweep or environments differ, a value is the largest and the smallest.
+
     Args:
         settings: settings of the run.
         parts: parts of the run.
         params: parameters of its seeds, leaves [S, ...].
     """
-    one = jax.tree.map(lambda x: x[0], params)
-    rules = settings.group("learner", learner.Config)
+    members = [settings.replaced(values) for values in sweep.combinations(settings)]
+    rules = [member.group("learner", learner.Config) for member in members]
     num_envs = settings["env.num_envs"] * parts.environment.spec.num_agents
-    rows = {"step size": [f"{float(learner.learning_rate(rules, jnp.float32(share))):.3g}" for share in _SHARES]}
-    exploring = [parts.agent.exploration(one, np.arange(num_envs), num_envs, np.float32(share)) for share in _SHARES]
+    sizes = [np.array([learner.learning_rate(one, jnp.float32(share)) for one in rules]) for share in _SHARES]
+    rows = {"step size": [_range(values) for values in sizes]}
+    explore = jax.vmap(parts.agent.exploration, in_axes=(0, None, None, None))
+    exploring = [explore(params, np.arange(num_envs), num_envs, np.float32(share)) for share in _SHARES]
     # Of one number for each environment; noise on parameters is a tree.
     if not types.is_tree(exploring[0]) and any(np.asarray(values).any() for values in exploring):
         rows["ε"] = [_range(np.asarray(values)) for values in exploring]
@@ -173,7 +177,8 @@ def _schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: typ
     ]
     lines += [f"  {name}: {', '.join(values)}" for name, values in schedules(settings, parts, params).items()]
     if "replay.min_size" in settings.settings:
-        lines.append(f"  learning begins after {settings['replay.min_size']:,} steps")
+        begins = -(-settings["replay.min_size"] // parts.environment.spec.num_agents)
+        lines.append(f"  learning begins after {begins:,} steps")
     log, evaluation = (every * parts.layout.rows_per_iteration for every in session.intervals(parts))
     return [*lines, f"  a log line every {log:,} steps, an evaluation every {evaluation:,}"]
 

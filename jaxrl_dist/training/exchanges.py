@@ -41,7 +41,7 @@ def of_iteration(flags: Mapping[str, Any], updates: float) -> Exchanged:
         UsageError: two devices do not divide the run's sizes.
     """
     devices = jax.devices("cpu")[:_DEVICES]
-    settings, environment = assemble.resolve({**flags, "num_seeds": 1, "sweep": ""})
+    settings, environment = assemble.resolve({**flags, "num_seeds": 1, "sweep": "", "population": False})
     parts = assemble.assemble(settings, environment, devices)
     try:
         keys = jax.eval_shape(lambda: assemble.seed_keys(settings))

@@ -26,7 +26,7 @@ from jaxrl_dist.processes import service
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import metrics
 from jaxrl_dist.runs import view as run_view
-from jaxrl_dist.settings import resolve
+from jaxrl_dist.settings import command_line, resolve
 from jaxrl_dist.systems import catalogue, training_flags
 from jaxrl_dist.training import resume, session
 
@@ -236,7 +236,7 @@ def _cells_of(study: Study, setting: Setting) -> list[Cell]:
 
 def _cell(study: Study, setting: Setting, folder: pathlib.Path, seed: int, num_seeds: int) -> Cell:
     """Checks the flags of one process, and makes it."""
-    given = (*study.common, *setting.flags)
+    given = command_line.expanded((*study.common, *setting.flags))
     for name in _OWNED:
         if any(re.match(f"--?{name}(=|$)", flag) for flag in given):
             raise errors.UsageError(f"{setting.label}: --{name} is chosen by the study, give it before the --")

@@ -13,7 +13,8 @@ from typing import Any
 import conftest
 import pytest
 
-from jaxrl_dist import envs, errors
+from jaxrl_dist import commands, envs, errors
+from jaxrl_dist.commands import evaluate, launch, study
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import fields
 from jaxrl_dist.systems import catalogue, training_flags
@@ -110,7 +111,40 @@ WRONG = [
     ("--flagfile=/", "--flagfile=/ ", os.strerror(errno.EISDIR)),
     (f"--flagfile={sys.executable}", f"--flagfile={sys.executable} "),
     ("--undefok=nonsense --nonsense=1", "--undefok: "),
+    ("--out --steps=1000", "--out: ", "--out=VALUE"),
+    ("--steps=1000 --out", "--out: ", "--out=VALUE"),
+    ("--network.hidden_sizes=64,,64", "--network.hidden_sizes=64,,64: "),
+    ("--network.hidden_sizes=,64", "--network.hidden_sizes=,64: "),
 ]
+IN_A_FILE = [
+    (study, ["--out=x"], "--trials=3", "--trials=3: give --search"),
+    (study, ["--out=x", "--"], "--seed=7", "--seed is chosen by the study"),
+    (study, ["--out=x", "--"], "-num_seeds=3", "--num_seeds is chosen by the study"),
+    (launch, ["--", "train"], "--processes=2", "--processes is given to each process"),
+    (evaluate, ["--run=."], "--video_steps=3", "--video_steps=3: give --video"),
+    # A flag of the environment, which is read; the folder then holds no run.
+    (evaluate, ["--run=."], "--env.params.max_steps=5", "config.json"),
+]
+
+
+@pytest.mark.parametrize(("command", "arguments", "line", "message"), IN_A_FILE, ids=[case[2] for case in IN_A_FILE])
+def test_flags_of_a_file_are_checked_as_typed_ones(
+    command: Any,
+    arguments: list[str],
+    line: str,
+    message: str,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "flags.txt").write_text(f"# Mine.\n{line}\n")
+    name = command.__name__.rpartition(".")[2]
+    for given in ([line], ["--flagfile=flags.txt"], ["--flagfile", "flags.txt"]):
+        assert commands.run(command.main, name, [*arguments, *" ".join(given).split()]) == 2
+        said = capsys.readouterr().err
+        assert message in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,19 @@ def test_who_fails_first_says_the_code_and_the_others_are_ended(
     assert [process.returncode for process in sleepers] == [-signal.SIGTERM, 3, -signal.SIGTERM]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_flags_of_several_processes_go_to_each(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = list[tuple[int, list[str]]]()
+    monkeypatch.setattr(launch, "run", lambda count, flags: ran.append((count, flags)) or 0)
+    arguments = [f"--processes={count}", "--", "train", "--env=toy:walk", "--heartbeat_s=20"]
+    if count == 1:
+        with conftest.refused("--heartbeat_s=20", "--processes"):
+            launch.main(arguments)
+    else:
+        assert launch.main(arguments) == 0
+    assert ran == [(2, ["--env=toy:walk", "--heartbeat_s=20"])] * (count == 2)
+
+
 def test_after_a_signal_who_still_saves_gets_no_other(sleepers: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     saves = "n=0; trap 'n=$((n+1)); test $n = 1 || exit 9' TERM; for i in $(seq 20); do sleep 0.1; done"
     codes = iter([saves, "exec sleep 20"])

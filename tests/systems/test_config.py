@@ -314,6 +314,9 @@ def test_a_setting_newer_than_the_file_had_its_default(toy: None) -> None:
     assert catalogue.resolved({}).difference(old).identity == ()
     changed = catalogue.resolved({"agent.scale": "2"}).difference(old)
     assert changed.identity == (("agent.scale", 1.0, 2.0),)
+    new, newer = (catalogue.resolved(given).as_json()["settings"] for given in ({}, {"agent.scale": "2"}))
+    assert resolve.difference(new, old["settings"]) == ((), ())
+    assert resolve.difference(newer, old["settings"]).identity == (("agent.scale", 2.0, 1.0),)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,9 @@ def test_what_a_preset_says_of_its_environment_is_not_said_of_others() -> None:
 
 def test_in_another_layout_the_settings_of_the_first_are_left_out() -> None:
     assert catalogue.resolved({"preset": "impala/cartpole", "layout": "sebulba"}).origins["layout"] == "flag"
+    # In the preset's own layout this environment cannot be played at all.
+    on_the_cpu = {"preset": "impala/catch", "env": "envpool:CartPole-v1", "layout": "sebulba"}
+    assert catalogue.resolved(on_the_cpu).origins["layout"] == "flag"
     made = presets.Preset("x/y", (), {n: fields.Cited(v, "s") for n, v in OTHER.items()})
     assert catalogue.resolved({}, preset=made)["layout.num_actors"] == 4
     other = catalogue.resolved({"layout": "anakin"}, preset=made)

@@ -92,17 +92,33 @@ def test_parts_add_up_to_the_state(tmp_path: pathlib.Path) -> None:
         ("ppo", {}, {"step size": ["0.00025", "0.000188", "0.000125", "6.25e-05", "0"]}),
         ("apex_dqn", {"replay.importance_exponent_end": 0.8}, {"β of the importance weights": "0.4 0.5 0.6 0.7 0.8"}),
         ("apex_dqn", {}, {"ε": " ".join(["0.4to0.000655"] * 5)}),
+        (
+            "dqn",
+            {
+                "sweep": "learner.learning_rate=1e-3,1e-4;agent.epsilon_start=1,.5",
+                **{"agent.epsilon_end": 0.1, "agent.epsilon_fraction": 1},
+            },
+            {"step size": ["0.001to0.0001"] * 5, "ε": "1to0.5 0.775to0.4 0.55to0.3 0.325to0.2 0.1to0.1"},
+        ),
     ],
-    ids=["ppo", "apex β", "apex ε"],
+    ids=["ppo", "apex β", "apex ε", "sweep"],
 )
 def test_schedules(system: str, settings: dict[str, Any], rows: dict[str, Any], tmp_path: pathlib.Path) -> None:
     resolved, environment = assemble.resolve(command_of(system, tmp_path, **settings).flags)
     parts = assemble.assemble(resolved, environment, jax.devices()[:1])
-    params = jax.vmap(parts.agent.init)(jax.random.key(0)[None])
-    found = dry_run.schedules(resolved, parts, params)
+    state = parts.init(assemble.seed_keys(resolved))
+    found = dry_run.schedules(resolved, parts, state.learner.params)
     for name, values in rows.items():
         expected = values.split() if isinstance(values, str) else values
         assert [value.replace(" ", "") for value in found[name]] == expected
+
+
+def test_learning_begins_by_the_rows_of_all_agents() -> None:
+    settings, environment = assemble.resolve({"system": "dqn", "env": "toy:team", "replay.min_size": 1000})
+    assert environment.spec.num_agents == 3
+    parts = assemble.assemble(settings, environment, jax.devices()[:1])
+    state = parts.layout.init(assemble.seed_keys(settings))
+    assert "  learning begins after 334 steps" in dry_run._schedules(settings, parts, state.learner.params)
 
 
 def test_the_switch_is_no_setting() -> None:
@@ -119,6 +135,12 @@ def test_a_run_of_threads_says_what_they_wait_for() -> None:
     assert text == (
         "environment (actors: environment 50%, inference 25%, transfer 25%; the learner learns 10% of its time)"
     )
+
+
+def test_a_member_of_a_population_exchanges_what_one_seed_does() -> None:
+    flags = {"system": "ppo", "env": "toy:walk", **conftest.SMALL["ppo"]}
+    swept = {"sweep": "learner.learning_rate=1e-3,1e-4", "population": True}
+    assert exchanges.of_iteration({**flags, **swept}, 1.0) == exchanges.of_iteration(flags, 1.0)
 
 
 def test_what_processes_would_exchange_is_counted_without_starting_any() -> None:
