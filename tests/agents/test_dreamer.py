@@ -385,3 +385,17 @@ def test_parts_have_the_layers_of_the_released_code() -> None:
     layers = {name: sum(one.startswith("Layer_") for one in part) for name, part in world.items()}
     wanted = {"prior_net": 2, "posterior_net": 1, "reward_net": 1, "continue_net": 1, "encoder": 3, "decoder": 3}
     assert {name: layers[name] for name in wanted} == wanted
+
+
+def test_each_row_and_each_imagined_step_draws_by_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The draws themselves are what is looked at, whatever they are drawn by.
+    monkeypatch.setattr(distributions, "straight_through", lambda logits, key: jax.random.normal(key, logits.shape))
+    agent = _made("discrete")
+    static, network = agent.loss.args[0], agent.init(jax.random.key(0)).network  # type: ignore[attr-defined]
+    inputs = types.LossInputs(_unroll(_rows("discrete")), (), jax.random.key(1), jnp.float32(0), types.LOCAL)
+    rows = dreamer._swapped(agent.prepare((), inputs))  # type: ignore[arg-type]
+    observed = jax.jit(functools.partial(dreamer._observed, static))(network, rows, jax.random.key(2)).state
+    start = jax.tree.map(lambda x: x[0], observed)
+    imagined = jax.jit(functools.partial(dreamer._imagined, static))(network, start, jnp.ones(N), jax.random.key(3))
+    for latent in (observed.latent, imagined.state.latent):
+        assert latent.shape[0] == 4 and len(np.unique(np.round(latent, 5))) == latent.size

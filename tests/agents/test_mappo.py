@@ -118,6 +118,20 @@ def test_agents_of_one_environment_draw_apart_though_they_see_the_same() -> None
     assert any(len(set(draw.reshape(NUM_ENVS, AGENTS)[0].tolist())) > 1 for draw in draws)
 
 
+def test_agents_of_one_environment_learn_by_keys_of_their_own() -> None:
+    def loss(params: types.Params, inputs: types.LossInputs) -> types.LossOutput:
+        zero = jnp.zeros(NUM_ENVS)
+        return types.LossOutput(zero, zero, zero, {}, {}, aux=jax.random.normal(inputs.key))
+
+    inner = ppo.make(ppo.Config(), team().spec, NETWORK)
+    inner = inner._replace(prepare=lambda params, inputs: jax.random.normal(inputs.key, (1,)), loss=loss)
+    outer = own_parameters.make(inner, AGENTS)
+    params = outer.init(jax.random.key(5))
+    prepared = outer.prepare(params, inputs(played(outer, params)))
+    draws = prepared, outer.loss(params, inputs(prepared)).aux
+    assert [len(np.unique(draw)) for draw in draws] == [AGENTS, AGENTS]
+
+
 def _rows(tree: Any, a: int) -> Any:
     return jax.tree.map(lambda x: x[a::AGENTS], tree)
 
