@@ -15,17 +15,18 @@ _LAST_SEED = 2**31 - 1
 _PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
 
 
-def check_task(system: Any, env: Any, settings: Any) -> None:
-    """Checks the types of system, environment and settings.
+def check_task(system: Any, env: Any, settings: Any, has_preset: bool) -> None:
+    """Checks the types of system, environment and settings; beside a preset the first two may be None.
 
     Raises:
         UsageError: one has the wrong type.
     """
-    _expect("system", system, isinstance(system, str | systems.System), 'a name such as "ppo", or a jaxrl_dist.System')
+    is_system = isinstance(system, str | systems.System) or (system is None and has_preset)
+    _expect("system", system, is_system, 'a name such as "ppo", or a jaxrl_dist.System')
     _expect(
         "env",
         env,
-        isinstance(env, str) or callable(env) or hasattr(env, "spec"),
+        isinstance(env, str) or callable(env) or hasattr(env, "spec") or (env is None and has_preset),
         'a name such as "suite:name", or an environment of Gymnasium\'s: a class, a function that makes one, or an '
         "instance that gymnasium.make made",
     )

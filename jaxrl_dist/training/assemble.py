@@ -141,13 +141,17 @@ class Parts(NamedTuple):
 
 
 def make(
-    system: str | systems.System, env: Any, *, settings: Mapping[str, Any] | None = None, **run_settings: Any
+    system: str | systems.System | None = None,
+    env: Any = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    **run_settings: Any,
 ) -> Parts:
     """Makes the parts of a system with the settings that it has for a task.
 
     Args:
-        system: name of a system, `module:SYSTEM`, or a `System` of one's own.
-        env: environment as suite:name, or one of Gymnasium's as `train` takes it.
+        system: name of a system, `module:SYSTEM`, or a `System` of one's own; by default that of the preset.
+        env: environment as suite:name, by default that of the preset; or one of Gymnasium's as `train` takes it.
         settings: by flag name, such as `{"agent.discount": 0.9}`.
         **run_settings: settings without a dot in their name, such as `steps`, as `train` takes them.
 
@@ -171,21 +175,24 @@ def make(
 
 
 def by_flag(
-    system: str | systems.System, env: Any, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
+    system: str | systems.System | None, env: Any, settings: Mapping[str, Any] | None, run_settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Returns all settings of a call by flag name.
 
     Raises:
         UsageError: one has the wrong type, or is given twice.
     """
-    arguments.check_task(system, env, settings)
-    made = gymnasium.Named(env, {}) if isinstance(env, str) else gymnasium.named(env)
-    named = {"system": system, "env": made.name, **run_settings}
+    arguments.check_task(system, env, settings, "preset" in run_settings or "preset" in (settings or {}))
+    named = dict(run_settings) if system is None else {"system": system, **run_settings}
+    params = dict[str, Any]()
+    if env is not None:
+        made = gymnasium.Named(env, {}) if isinstance(env, str) else gymnasium.named(env)
+        named["env"], params = made.name, {f"{resolves.PARAMS}{name}": value for name, value in made.params.items()}
     for name, value in (settings or {}).items():
         if name in named:
             raise errors.UsageError(f"{name}={named[name]} and {name}={value} among settings: give one of them")
         named[name] = value
-    return {f"{resolves.PARAMS}{name}": value for name, value in made.params.items()} | named
+    return params | named
 
 
 class Builder(NamedTuple):

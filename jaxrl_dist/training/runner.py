@@ -49,8 +49,8 @@ class Run(NamedTuple):
 
 
 def train(
-    system: str | systems.System,
-    env: Any,
+    system: str | systems.System | None = None,
+    env: Any = None,
     *,
     devices: Sequence[jax.Device] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -61,10 +61,10 @@ def train(
     """Trains a system, or resumes the run if the folder already holds it.
 
     Args:
-        system: name of a system, `module:SYSTEM`, or a `System` of one's own.
-        env: environment as suite:name; or one of Gymnasium's, of which many are made in other processes: a class, a
-            function without arguments that makes one (or a `functools.partial` of either with arguments by name), or
-            an instance that `gymnasium.make` made.
+        system: name of a system, `module:SYSTEM`, or a `System` of one's own; by default that of the preset.
+        env: environment as suite:name, by default that of the preset; or one of Gymnasium's, of which many are made
+            in other processes: a class, a function without arguments that makes one (or a `functools.partial` of either
+            with arguments by name), or an instance that `gymnasium.make` made.
         devices: devices to train on; by default all there are.
         settings: by flag name, such as `{"agent.discount": 0.9}`.
         callbacks: functions of a record, a dict; each is called with every record that is logged. A true result saves

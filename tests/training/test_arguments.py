@@ -10,6 +10,7 @@ import pytest
 
 import jaxrl_dist
 from jaxrl_dist import envs, systems
+from jaxrl_dist.systems import catalogue
 from jaxrl_dist.training import assemble
 
 
@@ -54,6 +55,22 @@ def test_an_environment_is_a_name_or_can_be_made_again(call: Any) -> None:
         call("ppo", 3)
     with conftest.refused("env=<CartPoleEnv>", "instance", "function"):
         call("ppo", gymnasium.make("CartPole-v1").unwrapped.__class__())
+
+
+def test_a_preset_names_system_and_environment() -> None:
+    preset = {"preset": "sac/pendulum"}
+    for named in (assemble.by_flag(None, None, preset, {}), assemble.by_flag(None, None, None, preset)):
+        found = catalogue.resolved(named)
+        assert (found["system"], found["env"]) == ("sac", "gymnax:Pendulum-v1")
+        assert found.origins["env"].startswith("preset sac/pendulum")
+    assert catalogue.resolved(assemble.by_flag(None, "toy:reach", None, preset))["env"] == "toy:reach"
+
+
+@pytest.mark.parametrize("call", [jaxrl_dist.train, jaxrl_dist.make])
+def test_without_a_preset_system_and_environment_are_given(call: Any) -> None:
+    for missing, given in (("system", {"env": "toy:walk"}), ("env", {"system": "ppo"})):
+        with conftest.refused(f"{missing}=None: "):
+            call(**given)
 
 
 def test_load_names_the_argument(tmp_path: pathlib.Path) -> None:
