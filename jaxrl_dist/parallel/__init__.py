@@ -58,6 +58,10 @@ class Stop(Exception):  # noqa: N818
     """A stop was asked for; ends a layout's wait for its threads."""
 
 
+class NotRestedError(errors.EnvironmentFault):
+    """Environments were lost while they were saved; others took their place, and can be saved once they have played."""
+
+
 class BadRow(NamedTuple):
     """Place of the first number that is not finite or out of range.
 

@@ -301,7 +301,9 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         if reason := _reason(session, progress, following.stop_code) or called:
             return state, reason
         if following.saves:
-            _save(session, state, progress)
+            # Where environments that were lost have just been replaced, the next save has them.
+            with contextlib.suppress(parallel.NotRestedError):
+                _save(session, state, progress)
             saved_s = time.perf_counter()
         due = [(progress.iteration // every + 1) * every for every in (log_every, evaluate_every)]
         count = min(*due, progress.total, progress.iteration + following.length) - progress.iteration

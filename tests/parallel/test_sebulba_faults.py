@@ -1,6 +1,7 @@
 """Faults under Sebulba, each made to happen: what ends the run, what is replaced; no sequence joins two lives."""
 
 import functools
+import itertools
 import pathlib
 import threading
 import time
@@ -13,9 +14,10 @@ import pytest
 from fakes import host
 
 from jaxrl_dist import envs, errors, parallel, processes, types
-from jaxrl_dist.envs.host import hangs
+from jaxrl_dist.envs.host import as_host, hangs
 from jaxrl_dist.parallel.sebulba import first_ready, tiers
 from jaxrl_dist.parallel.sebulba import layout as layouts
+from jaxrl_dist.runs import checkpoint
 from jaxrl_dist.training import policy, session, stop
 
 
@@ -371,6 +373,31 @@ def test_a_fault_after_a_resume_is_kept_although_unrolls_of_the_snapshot_do_not_
     assert len(rows) == 2 and all((np.asarray(row) == types.LAST).all() for row in rows)
     for one in (first, run):
         one.layout.close()
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_environments_that_are_lost_while_they_are_saved_are_replaced(
+    restarts: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, state = itertools.count(), as_host.AsHost.state
+
+    def lost(self: as_host.AsHost) -> Any:
+        # The second actor's, in the second save.
+        if next(calls) == 3:
+            raise errors.EnvironmentFault("its player is lost")
+        return state(self)
+
+    monkeypatch.setattr(as_host.AsHost, "state", lost)
+    settings = {"layout": "sebulba", "layout.num_actors": 2, "layout.max_actor_restarts": restarts}
+    train = functools.partial(conftest.train_in, tmp_path, "ppo", "toy:walk", **settings, steps=3 * 128)
+    if restarts == 0:
+        with pytest.raises(errors.EnvironmentFault, match="its player is lost"):
+            train(**{"checkpoint.interval_s": 0})
+        return
+    with pytest.warns(RuntimeWarning, match=r"actor 1 is started anew \(1 of 1\) after EnvironmentFault: its player"):
+        assert train(**{"checkpoint.interval_s": 0}).reason == "finished"
+    saved = [path.name for path in checkpoint.latest(tmp_path / "checkpoints")]
+    assert saved[0] == "step_000000000384"
 
 
 @pytest.mark.slow

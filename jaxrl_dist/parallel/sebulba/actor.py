@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_dist import envs, errors, processes, types
+from jaxrl_dist import envs, errors, parallel, processes, types
 from jaxrl_dist.envs.host import hangs
 from jaxrl_dist.parallel import keys, precision
 from jaxrl_dist.parallel import unroll as unrolls
@@ -135,6 +135,10 @@ class Actor:
         """Returns where it goes on, with the state of its environments; call it only while it waits for parameters."""
         assert self.at is not None and self._environment is not None
         return self.at[1]._replace(environment=self._environment.state())  # type: ignore[attr-defined]
+
+    def end_by(self, fault: errors.EnvironmentFault) -> None:
+        """Lets its next check raise a fault that another thread has met."""
+        self._error = fault
 
     def replaced(self) -> "Actor":
         """Starts an actor with new environments where this one began its unfinished unroll.
@@ -281,13 +285,28 @@ class Threads:
                 self._players[number] = actor.replaced()
 
     def resting_points(self, number: int) -> tuple[unrolls.ActorState, ...]:
-        """Waits until every actor rests before its unroll of that number; returns where each goes on."""
+        """Waits until every actor rests before its unroll of that number; returns where each goes on.
+
+        Raises:
+            parallel.NotRestedError: an actor lost its environments, and was replaced.
+        """
         while any(actor.at is None or actor.at[0] < number for actor in self._players):
             self.check()
             if self.fault is not None:
                 raise self.fault
             time.sleep(_LOOK_S)
-        return tuple(actor.resting_point() for actor in self._players)
+        return tuple(map(self._resting_point, self._players))
+
+    def _resting_point(self, actor: Actor) -> unrolls.ActorState:
+        try:
+            return actor.resting_point()
+        except errors.EnvironmentFault as fault:
+            # Others of several processes save at the same time.
+            if processes.count() > 1:
+                raise
+            actor.end_by(fault)
+            self.check()
+            raise parallel.NotRestedError(*fault.args) from fault
 
     def counted(self) -> dict[str, int]:
         """Returns the bytes that crossed, and the unrolls that were dropped, since the last call."""
