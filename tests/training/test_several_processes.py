@@ -113,7 +113,7 @@ def train(folder: pathlib.Path, *flags: str, count: int = 2, devices: int = 2) -
 
 
 def params_of(folder: pathlib.Path) -> list[np.ndarray]:
-    """Reads the final parameters of a run in this one process."""
+    """Reads the final parameters of a run in this one process; sums with what rounding left out of them."""
     contents = json.loads((folder / "checkpoints" / "latest" / "contents.json").read_text())
     template = {tuple(leaf[0].split("/")): np.zeros(leaf[1], leaf[2]) for leaf in contents["leaves"]}
     tree: dict[str, Any] = {}
@@ -127,6 +127,9 @@ def params_of(folder: pathlib.Path) -> list[np.ndarray]:
     leaves = []
 
     def walk(branch: Any) -> None:
+        if "lost" in branch:
+            parts = zip(("rows", "mean", "m2"), sorted(branch["lost"]), strict=True)
+            branch = {name: np.float64(branch[name]) + branch["lost"][index] for name, index in parts}
         for name in sorted(branch):
             walk(branch[name]) if isinstance(branch[name], dict) else leaves.append(branch[name])
 
