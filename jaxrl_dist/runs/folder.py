@@ -208,7 +208,7 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
             handle.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
 
         def check() -> None:
-            if not _is_at(handle, path):
+            if not is_at(handle.fileno(), path):
                 raise errors.LockError(
                     f"{folder} is no longer the folder that this run began in, it was moved or removed, or its "
                     f"{LOCK_NAME} was: nothing more is written; the same command goes on where its checkpoints are"
@@ -219,7 +219,7 @@ def lock(folder: str | os.PathLike[str]) -> Iterator[Callable[[], None]]:
         finally:
             # The file is removed before the lock is released, so that no later owner's file is removed. A forked child
             # that gets here has no handle, and must not touch the file.
-            if not handle.closed and _is_at(handle, path):
+            if not handle.closed and is_at(handle.fileno(), path):
                 path.unlink()
 
 
@@ -232,7 +232,7 @@ def _take(path: pathlib.Path) -> BinaryIO:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The owner before may have removed the file between these two calls.
-            if _is_at(handle, path):
+            if is_at(handle.fileno(), path):
                 return handle
         except BlockingIOError:
             handle.close()
@@ -242,10 +242,10 @@ def _take(path: pathlib.Path) -> BinaryIO:
         handle.close()
 
 
-def _is_at(handle: BinaryIO, path: pathlib.Path) -> bool:
-    """Says whether an open file is the one at that path."""
+def is_at(descriptor: int, path: pathlib.Path) -> bool:
+    """Says whether an open file or folder is the one at that path."""
     try:
-        return os.path.samestat(os.fstat(handle.fileno()), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except (FileNotFoundError, NotADirectoryError):
         return False
 

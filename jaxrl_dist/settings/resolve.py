@@ -190,11 +190,11 @@ def difference(
     """
     changes, tunable = [], _OF_PROCESSES - set(always)
     for name in dict.fromkeys((*after, *before)):
-        old, new = (entries.get(name) for entries in (before, after))
-        if "tunable" in [entry.get("tag") for entry in (old, new) if entry] and name not in always:
+        known = [one[name] for one in (before, after) if name in one]
+        if any(entry.get("tag") == "tunable" for entry in known) and name not in always:
             tunable.add(name)
-        known = old or new or {}
-        changes.append(Change(name, *(entry["value"] if entry else _default(name, known) for entry in (old, new))))
+        old, new = (one[name]["value"] if name in one else _default(name, known[0]) for one in (before, after))
+        changes.append(Change(name, old, new))
     changes = [change for change in changes if change.old != change.new]
     return Difference(
         tuple(change for change in changes if change.name not in tunable),

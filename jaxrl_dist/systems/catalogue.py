@@ -371,9 +371,9 @@ def resolved(
     system, _, layout = choose(named, preset, own)
     catalogue = declared(system, layout)
     needed = resolve.from_row(system.settings_in(layout, family))
-    # The system's own layout may be none that the environment, which stands on the CPU, can be played in.
+    # A preset's layout is compared by name alone: it may be one in which this environment cannot be played.
     beneath = preset.settings.get("layout")
-    is_elsewhere = (str(beneath.value) if beneath else choose({**flags, "layout": ""}, preset, own).layout) != layout
+    is_elsewhere = layout != (beneath.value if beneath else choose({**flags, "layout": ""}, preset, own).layout)
     above = _of_task(_in_layout(preset, layout, catalogue, needed if is_elsewhere else ()), str(flags.get("env") or ""))
 
     def parse(name: str, value: Any) -> Any:

@@ -15,12 +15,15 @@ _LAST_SEED = 2**31 - 1
 _PLAIN = (str, bytes, int, float, complex, type(None), list, tuple, dict, set)
 
 
-def check_task(system: Any, env: Any, settings: Any, has_preset: bool) -> None:
+def check_task(system: Any, env: Any, settings: Any, run_settings: Mapping[str, Any]) -> None:
     """Checks the types of system, environment and settings; beside a preset the first two may be None.
 
     Raises:
         UsageError: one has the wrong type.
     """
+    named = isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
+    _expect("settings", settings, settings is None or named, 'values by name, such as {"agent.discount": 0.9}')
+    has_preset = bool({**run_settings, **(settings or {})}.get("preset"))
     is_system = isinstance(system, str | systems.System) or (system is None and has_preset)
     _expect("system", system, is_system, 'a name such as "ppo", or a jaxrl_dist.System')
     _expect(
@@ -30,8 +33,6 @@ def check_task(system: Any, env: Any, settings: Any, has_preset: bool) -> None:
         'a name such as "suite:name", or an environment of Gymnasium\'s: a class, a function that makes one, or an '
         "instance that gymnasium.make made",
     )
-    named = isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
-    _expect("settings", settings, settings is None or named, 'values by name, such as {"agent.discount": 0.9}')
 
 
 def check_session(devices: Any, callbacks: Any, display: Any) -> None:

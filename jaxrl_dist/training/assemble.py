@@ -182,7 +182,7 @@ def by_flag(
     Raises:
         UsageError: one has the wrong type, or is given twice.
     """
-    arguments.check_task(system, env, settings, "preset" in run_settings or "preset" in (settings or {}))
+    arguments.check_task(system, env, settings, run_settings)
     named = dict(run_settings) if system is None else {"system": system, **run_settings}
     params = dict[str, Any]()
     if env is not None:

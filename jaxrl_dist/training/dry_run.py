@@ -146,7 +146,7 @@ def _compile_rest(probed: probe.Probe) -> list[Compiled]:
 def schedules(settings: resolve.Resolved, parts: assemble.Assembly, params: types.Params) -> dict[str, list[str]]:
     """Returns the scheduled settings of a run by name, each with its value after 0, 25, 50, 75 and 100 % of it.
 
-    Where members of a sweep or environments differ, a value is the largest and the smallest.
+    A value is the largest and the smallest one if members of a sweep, or environments, differ.
 
     Args:
         settings: settings of the run.

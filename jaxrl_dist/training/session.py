@@ -301,7 +301,7 @@ def _loop(session: _Session, state: Any, progress: records.Progress) -> tuple[An
         if reason := _reason(session, progress, following.stop_code) or called:
             return state, reason
         if following.saves:
-            # Where environments that were lost have just been replaced, the next save has them.
+            # Environments that were lost and replaced meanwhile are in the next save.
             with contextlib.suppress(parallel.NotRestedError):
                 _save(session, state, progress)
             saved_s = time.perf_counter()

@@ -33,6 +33,7 @@ def nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
         ("display", 1, "display=1"),
         ("settings", "agent.discount=0.9", "settings='agent.discount=0.9'"),
         ("settings", {3: 0.9}, "settings={3: 0.9}"),
+        ("settings", 3, "settings=3"),
     ],
 )
 def test_train_names_the_argument(name: str, value: Any, word: str, tmp_path: pathlib.Path) -> None:
@@ -69,8 +70,9 @@ def test_a_preset_names_system_and_environment() -> None:
 @pytest.mark.parametrize("call", [jaxrl_dist.train, jaxrl_dist.make])
 def test_without_a_preset_system_and_environment_are_given(call: Any) -> None:
     for missing, given in (("system", {"env": "toy:walk"}), ("env", {"system": "ppo"})):
-        with conftest.refused(f"{missing}=None: "):
-            call(**given)
+        for none in ({}, {"preset": ""}):
+            with conftest.refused(f"{missing}=None: "):
+                call(**given, **none)
 
 
 def test_load_names_the_argument(tmp_path: pathlib.Path) -> None:

@@ -303,14 +303,8 @@ def _held(path: pathlib.Path) -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
 
-    def is_still_there() -> bool:
-        try:
-            return os.path.samestat(os.fstat(folder), path.stat())
-        except FileNotFoundError:
-            return False
-
     try:
-        yield is_still_there
+        yield lambda: run_folder.is_at(folder, path)
     finally:
         os.close(folder)
 
