@@ -132,16 +132,6 @@ def folders(arguments: Sequence[str], what: str) -> list[pathlib.Path]:
     return [pathlib.Path(argument) for argument in arguments]
 
 
-def check_run(folder: str, flag: str = "") -> None:
-    """Checks that a folder holds a run.
-
-    Raises:
-        UsageError: it does not.
-    """
-    if not (pathlib.Path(folder) / "config.json").is_file():
-        raise errors.UsageError(f"{flag}{folder} is no run folder: it has no config.json")
-
-
 def no_more(arguments: Sequence[str]) -> None:
     """Checks that a command line has no further arguments.
 

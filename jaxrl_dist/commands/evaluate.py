@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxrl_dist import commands, errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import command_line, resolve, setting
 from jaxrl_dist.settings import fields as setting_fields
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.no_more(given.rest)
     if not options.run:
         raise errors.UsageError("expected --run=FOLDER, the folder of a run (--help lists the flags)")
-    commands.check_run(options.run, "--run=")
+    run_folder.check_is_run(options.run, errors.given("run", options.run))
     if not options.episodes and not options.video:
         raise errors.UsageError("--episodes=0: without --video, expected at least 1")
     commands.check_together(arguments, options, ("video_episodes", "video_steps"), "video")

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxrl_dist import commands, errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "export"
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.no_more(given.rest)
     if not options.run:
         raise errors.UsageError("expected --run=FOLDER, the folder of a run (--help lists the flags)")
-    commands.check_run(options.run, "--run=")
+    run_folder.check_is_run(options.run, errors.given("run", options.run))
     out = pathlib.Path(options.out or pathlib.Path(options.run) / f"policy.{options.format}")
     # Imported only now: a wrong command should fail at once.
     from absl import logging

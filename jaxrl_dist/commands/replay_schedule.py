@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options, given = command_line.options(Config, arguments, usage, str(__doc__))
     folder, *more = commands.folders(given.rest, "RUN")
     commands.no_more([str(path) for path in more])
-    commands.check_run(str(folder))
+    run_folder.check_is_run(folder)
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 

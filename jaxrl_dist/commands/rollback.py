@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         count = fields.parse(Field("UPDATES", "int", 0, "", low=0), updates)
     except ValueError as error:
         raise errors.UsageError(f"UPDATES={updates}: {error}") from None
-    commands.check_run(run)
+    run_folder.check_is_run(run)
     # Imported only now: a wrong command should fail at once.
     import pathlib
 

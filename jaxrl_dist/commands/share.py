@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Sequence
 
 from jaxrl_dist import commands, errors
+from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.settings import command_line, setting
 
 _NAME = "share"
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     commands.no_more(given.rest)
     if not options.run or not options.to:
         raise errors.UsageError("expected --run=FOLDER and --to=FOLDER or --to=hf:owner/name (--help lists the flags)")
-    commands.check_run(options.run, "--run=")
+    run_folder.check_is_run(options.run, errors.given("run", options.run))
     # Imported only now: a wrong command should fail at once.
     from absl import logging
 

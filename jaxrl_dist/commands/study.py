@@ -28,10 +28,16 @@ class Config:
     out: str = flag("", "Folder of the study.")
     setting: tuple[str, ...] = flag((), "Label and flags of one setting, LABEL: --flag=value ...", repeats=True)
     search: tuple[str, ...] = flag(
-        (), "NAME=log:LOW..HIGH, NAME=LOW..HIGH, NAME=A,B,C, or of lists NAME=A,B;C.", repeats=True
+        (),
+        "A setting to search, and its values: NAME=log:LOW..HIGH, NAME=LOW..HIGH, NAME=A,B,C, or of lists NAME=A,B;C.",
+        repeats=True,
     )
     trials: int = flag(20, "Draws of a search.", low=1)
-    sampler: str = flag("random", "Who draws.", choices=searches.SAMPLERS)
+    sampler: str = flag(
+        "random",
+        "How a search draws its settings: at random, or by Optuna (the extra optuna).",
+        choices=searches.SAMPLERS,
+    )
     num_seeds: int = flag(10, "Seeds per setting.", low=1)
     seed: int = flag(0, "First seed.", low=0)
     separate_seeds: bool = flag(False, "One process per seed, not one for all.")

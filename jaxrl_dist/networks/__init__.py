@@ -60,7 +60,7 @@ class Config:
     )
     shared: bool = setting(
         True,
-        "One torso under all heads; off: each head has its own. Shared in any case unless the core is identity.",
+        "One torso under all heads; off: each head has its own, which no core but identity allows.",
         source="Mnih et al. 2016, section 4",
     )
     head_size: int = setting(
@@ -72,9 +72,9 @@ class Config:
     )
     core: str = setting(
         "identity",
-        "Memory: an lstm, a gru, a mingru (whose rows are learned in parallel), or a gtrxl (which attends to the last "
-        "rows) between torso and heads, a stack of the last frames before the torso, that and an lstm, or module:Class "
-        "for a Flax module of your own.",
+        "Memory; identity is none. An lstm, a gru, a mingru (whose rows are learned in parallel) and a gtrxl (which "
+        "attends to the last rows) stand between torso and heads; frame_stack puts the last frames before the torso, "
+        "frame_stack_lstm does both, and module:Class is a Flax module of your own.",
         choices=("identity", "lstm", "gru", "mingru", "gtrxl", "frame_stack", "frame_stack_lstm", "module:Class"),
         source="Mnih et al. 2016",
     )
@@ -116,7 +116,8 @@ class Config:
     )
     value_inputs: tuple[str, ...] = setting(
         (),
-        "Likewise for values: critics, and values of actions. A critic may see what the policy does not.",
+        "Leaves, or trees, of the observation that critics and values of actions see, by name; none named: all "
+        "but the mask and what is for training alone. A critic may see what the policy does not.",
         source="Pinto et al. 2018, section III (asymmetric actor critic)",
     )
 

@@ -146,9 +146,15 @@ def check_goes_on(parts: LayoutParts, layout: str) -> None:
         UsageError: they must.
 
     Example:
+        >>> from types import SimpleNamespace
         >>> import jaxrl_dist
-        >>> jaxrl_dist.make("es", "toy:walk").settings.row.layout_names
-        ('anakin',)
+        >>> from jaxrl_dist import errors, parallel
+        >>> parts = SimpleNamespace(agent=jaxrl_dist.make("es", "toy:walk").agent)
+        >>> try:
+        ...     parallel.check_goes_on(parts, "sebulba")
+        ... except errors.UsageError as error:
+        ...     print(str(error).rpartition("; ")[2])
+        valid: layout=anakin
     """
     if parts.agent.fresh_episodes:
         raise errors.UsageError(
@@ -309,6 +315,12 @@ class Layout(abc.ABC):
         """Ends threads and frees environments."""
 
 
+def _shard_of_each(settings: Mapping[str, Any], num_devices: int) -> int:
+    """Returns the shards of a replay: one for each of the learner's devices."""
+    del settings
+    return num_devices
+
+
 class LayoutSpec(NamedTuple):
     """Describes a layout before a run is laid out.
 
@@ -320,8 +332,8 @@ class LayoutSpec(NamedTuple):
         serves: where environments may run, `device` or `host`; the first is the layout's own.
         seeds_together: whether several seeds train in one program.
         axis: reduces over the devices of its learner.
-        choose_devices: (settings, devices, keeps_rows) -> devices to learn on; `keeps_rows` is that of the replay.
-        replay_shards: (settings, learner's devices) -> shards of a replay.
+        choose_devices: (settings, devices) -> devices to learn on.
+        replay_shards: (settings, learner's devices) -> shards of a replay; by default one for each device.
     """
 
     name: str
@@ -332,7 +344,7 @@ class LayoutSpec(NamedTuple):
     seeds_together: bool
     axis: Axis
     choose_devices: Callable[..., list[jax.Device]]
-    replay_shards: Callable[..., int]
+    replay_shards: Callable[..., int] = _shard_of_each
 
 
 def all_finite(tree: ArrayTree) -> Array:

@@ -232,7 +232,7 @@ def _keys(key: Array) -> _Keys:
     return _Keys(device, jax.random.fold_in(keys.environment, _NO_COLUMN))
 
 
-def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
+def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Chooses from the given devices those to train on.
 
     All accelerators, or, of virtual devices of a CPU, as many as the work per update can keep busy: seeds never
@@ -251,7 +251,7 @@ def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], ke
         )
     if asked or devices[0].platform != "cpu":
         return _of_each(owners, asked or len(devices))
-    members, may_gain = sweep.num_members(settings), not keeps_rows
+    members, may_gain = sweep.num_members(settings), not settings.row.replay.keeps_rows
     gaining = (n for n in reversed(valid[1:]) if members % n == 0 or (may_gain and _gains(settings, n)))
     return _of_each(owners, next(gaining, len(owners)))
 
@@ -259,12 +259,6 @@ def choose_devices(settings: resolve.Resolved, devices: Sequence[jax.Device], ke
 def _of_each(owners: Sequence[Sequence[jax.Device]], count: int) -> list[jax.Device]:
     """Returns the first devices of each process, as many of each, `count` in all."""
     return [device for own in owners for device in own[: count // len(owners)]]
-
-
-def replay_shards(settings: resolve.Resolved, num_devices: int) -> int:
-    """Returns the shards of a replay: one for each of the learner's devices."""
-    del settings
-    return num_devices
 
 
 def _gains(settings: resolve.Resolved, num_devices: int) -> bool:
@@ -292,5 +286,4 @@ LAYOUT = parallel.LayoutSpec(
     seeds_together=True,
     axis=meshes.AXIS,
     choose_devices=choose_devices,
-    replay_shards=replay_shards,
 )

@@ -2,8 +2,8 @@
 
 An event has five bytes, little-endian: worker u16, age in updates u16, and the verdict's flags u8 (bit 0 stale, 1
 outlier, 2 broken, 3 taken, 4 applied, 5 reverted; none for an actor's unroll). A resumed run cuts the log at the number
-of events in its checkpoint. A rollback on request is an event of no worker, whose age is the index of the version; nor
-has an event a worker that was lost with the end of the log.
+of events in its checkpoint. Two events have no worker: a rollback on request, whose age is the index of the version,
+and an event that was lost with the end of the log.
 """
 
 import os

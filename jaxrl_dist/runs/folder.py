@@ -38,6 +38,27 @@ def left(folder: pathlib.Path) -> list[str]:
     return [*written, *(f"checkpoints/{name}" for name in saved)]
 
 
+def check_is_run(folder: str | os.PathLike[str], said: str | errors.Worded = "") -> None:
+    """Checks that a folder holds a run.
+
+    Args:
+        folder: its path.
+        said: how the message names it; by its path without that.
+
+    Raises:
+        UsageError: it does not; the message names runs in folders of its own.
+    """
+    path = pathlib.Path(folder)
+    if (path / "config.json").is_file():
+        return
+    if not path.is_dir():
+        why = "it is a file" if path.exists() else "there is no such folder"
+        raise errors.UsageError(said or str(folder), f" is no run folder: {why}")
+    nested = sorted(str(one.parent) for one in path.glob("*/config.json"))
+    hint = f"; it holds runs: {', '.join(nested[:4])}" if nested else ""
+    raise errors.UsageError(said or str(folder), f" is no run folder: it has no config.json{hint}")
+
+
 def config(folder: pathlib.Path) -> dict[str, Any]:
     """Returns the `config.json` of a run folder, empty without one.
 

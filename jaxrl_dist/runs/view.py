@@ -100,13 +100,8 @@ def read(folder: pathlib.Path, label: str = "") -> View:
     Raises:
         UsageError: it holds no run, or its files cannot be read.
     """
-    if not folder.is_dir():
-        raise errors.UsageError(f"{folder} is no run folder: there is no such folder")
+    run_folder.check_is_run(folder)
     contents = files.read_json(folder / "config.json")
-    if not contents and not (folder / "config.json").is_file():
-        nested = sorted(path.parent for path in folder.glob("*/config.json"))
-        hint = f"; it holds runs: {', '.join(str(path) for path in nested[:4])}" if nested else ""
-        raise errors.UsageError(f"{folder} is no run folder: it has no config.json{hint}")
     try:
         values, members = _checked(contents)
     except ValueError as error:

@@ -216,8 +216,8 @@ def parse(field: Field, value: Any) -> Any:
         wrong = [item for item in items if not _is_valid(field, item)]
     except (ValueError, TypeError, ArithmeticError):
         wrong = [value]
-    if wrong and isinstance(wrong[0], int) and field.high is None and wrong[0] > LARGEST:
-        raise ValueError(f"expected {_KINDS['int']} <= {LARGEST}")
+    if wrong and isinstance(wrong[0], int) and wrong[0] > LARGEST and field.high in (None, MANY):
+        raise ValueError(f"expected {_KINDS['int']} <= {LARGEST if field.high is None else MANY}")
     if wrong:
         hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))
         raise ValueError(f"expected {valid_values(field)}{hint}")
@@ -252,7 +252,8 @@ def valid_values(field: Field) -> str:
         'a number > 0 and <= 0.9375'
     """
     text = _KINDS[field.kind] if field.choices is None else _choices(field)
-    bounds = ((">=", field.low), (">", field.above), ("<=", field.high), ("<", field.below))
+    high = None if field.high == MANY else field.high
+    bounds = ((">=", field.low), (">", field.above), ("<=", high), ("<", field.below))
     limits = (f"{sign} {bound:.10g}" for sign, bound in bounds if bound is not None)
     return f"{text} {' and '.join(limits)}".strip()
 

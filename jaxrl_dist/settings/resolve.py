@@ -20,11 +20,23 @@ PARAMS = "env.params."
 # Parameters that say how environments run, of any suite: neither the task nor its scores change with them.
 _OF_PROCESSES = {f"{PARAMS}{name}" for name in ("num_threads", "workers", "max_restarts")}
 EVALUATION = "agent.evaluation_"
-FLAG, AUTO = "flag", "auto"
+# Origins: of a flag, of a choice by measuring, and the beginning of that of a preset, before its name.
+FLAG, AUTO, PRESET = "flag", "auto", "preset "
 
 ConfigT = TypeVar("ConfigT")
 # Flag name -> value and its origin.
 Layer = Mapping[str, tuple[Any, str]]
+
+
+def is_given(origin: str) -> bool:
+    """Says whether a value of this origin was given, by a flag or a preset.
+
+    Example:
+        >>> from jaxrl_dist.settings import resolve
+        >>> resolve.is_given("flag"), resolve.is_given("family classic: this project")
+        (True, False)
+    """
+    return origin.startswith((FLAG, PRESET))
 
 
 class Change(NamedTuple):

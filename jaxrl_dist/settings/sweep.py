@@ -83,7 +83,7 @@ def bounds(settings: Resolved) -> dict[str, tuple[float, float]]:
 
 
 def label(settings: Mapping[str, Any], values: Values) -> str:
-    """Returns the label of the members of a combination: its values, with which those of a population only begin.
+    """Returns the label of the members of a combination: its values, after "from" in a population, which changes them.
 
     Args:
         settings: by flag name; those of a run from before there were populations lack `population`.
@@ -135,5 +135,5 @@ def refused(sweep: str, name: str, valid: Sequence[str]) -> errors.UsageError:
     return errors.UsageError(
         errors.given("sweep", sweep),
         f": {name} decides what is compiled, or the first parameters; valid here: {', '.join(valid)} "
-        "(scripts/study.py --search takes any)",
+        "(the command study takes any, with --search)",
     )

@@ -56,8 +56,8 @@ class RunConfig:
     )
     preset: str = setting(
         "",
-        "Settings below the flags, as SYSTEM/TASK, or SYSTEM/paper for those of its paper on any task; --list names "
-        "them.",
+        "A file of settings, over which flags have precedence: SYSTEM/TASK, or SYSTEM/paper for what the paper "
+        "published, on any task; --list names them.",
         tag="tunable",
     )
     steps: int = setting(
@@ -67,7 +67,9 @@ class RunConfig:
         high=fields.MANY,
         tag="tunable",
     )
-    seed: int = setting(0, "First seed; seed i of several is the run of seed + i alone.", low=0, high=2_147_483_647)
+    seed: int = setting(
+        0, "First seed; several are seed, seed + 1 and so on, each as if trained alone.", low=0, high=2_147_483_647
+    )
     num_seeds: int = setting(1, "Independent runs in one program.", low=1, high=1_000_000)
     sweep: str = setting(
         "",
@@ -82,7 +84,9 @@ class RunConfig:
         source="Jaderberg et al. 2017, section 4.1.1 (truncation selection, perturb and resample)",
     )
     stop_at_return: float = setting(
-        1e38, "Stop once the mean evaluation return of all seeds reaches this.", tag="tunable"
+        1e38,
+        "Stop once the mean evaluation return of all seeds reaches this; the default stops nowhere.",
+        tag="tunable",
     )
     out: str = setting("", "Run folder; empty names it after system, environment and seed, under runs.", tag="tunable")
     init_from: str = setting("", "Run folder whose final parameters this run starts from.")
@@ -299,7 +303,7 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
             errors.given(name),
             errors.Worded(": a setting of ", ": a flag of "),
             errors.given("layout", ", ".join(others)),
-            ", which this run does not have",
+            "; this run has another one",
         )
     owners = [row.name for row in systems.SYSTEMS.values() if name in declared(row, row.layout_names[0])]
     if owners:
@@ -307,9 +311,7 @@ def unknown_flag(system: systems.System, catalogue: Mapping[str, Field], name: s
             errors.given(name),
             f": {system.name} has ",
             _NO_SUCH,
-            "; ",
-            errors.given("system", ", ".join(owners)),
-            " have it",
+            f"; {', '.join(owners)} {'have' if len(owners) > 1 else 'has'} it",
         )
     candidates = (*catalogue, *ALIASES)
     bare = name.rpartition(".")[2]
@@ -385,7 +387,7 @@ def resolved(
         resolve.from_row(system.settings),
         *(resolve.published(f"family {one}", system.families.get(one, {})) for one in families.lineage(family or "")),
         needed,
-        resolve.published(f"preset {preset.name}", above),
+        resolve.published(f"{resolve.PRESET}{preset.name}", above),
         measured if is_auto else {},
         {name: (value, FLAG) for name, value in flags.items() if name != "layout" or value not in ("", AUTO)},
     )
@@ -468,7 +470,7 @@ def help_text(
     layout: str,
     usage: str,
     preset: presets.Preset = presets.NONE,
-    actions: Mapping[str, str] = MappingProxyType({}),
+    actions: Mapping[str, Field] = MappingProxyType({}),
 ) -> str:
     """Describes every flag of a system in a layout: default, range and origin, the values of families and preset.
 
@@ -477,7 +479,7 @@ def help_text(
         layout: name of one of its layouts.
         usage: how the command is called.
         preset: a preset whose values are shown, too.
-        actions: other flags of the command, with their descriptions.
+        actions: other flags of the command, by name.
     """
     catalogue = declared(system, layout)
     lines = [
@@ -495,7 +497,9 @@ def help_text(
         lines += [line for name in names for line in _flag_lines(system, layout, name, catalogue[name], preset)]
         if owner == "env":
             lines += [f"  --{PARAMS}NAME=VALUE", "      Parameter NAME of the environment's own."]
-    lines += ["", "other:", *(f"  --{action}\n      {text}" for action, text in actions.items())]
+    lines += ["", "other:"]
+    for action in actions.values():
+        lines += [f"  --{action.name}", _wrapped(f"{action.help} ({fields.valid_values(action)})")]
     return "\n".join(lines)
 
 
@@ -522,7 +526,7 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
     if found["num_seeds"] > 1 and not seeds_together:
         raise errors.UsageError(
             errors.given("num_seeds", found["num_seeds"]),
-            f": {found['layout']} trains one seed at a time; valid: 1 (scripts/study.py runs several, one after the "
+            f": {found['layout']} trains one seed at a time; valid: 1 (the command study runs several, one after the "
             "other)",
         )
     if found["sweep"] and not seeds_together:
@@ -530,7 +534,7 @@ def _check_seeds(found: Resolved, seeds_together: bool) -> None:
             errors.given("sweep", found["sweep"]),
             f": {found['layout']} trains one seed at a time; valid: ",
             errors.given("layout", "anakin"),
-            ", or scripts/study.py with --search",
+            ", or the command study with --search",
         )
 
 

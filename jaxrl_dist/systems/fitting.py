@@ -1,6 +1,7 @@
-"""Fits what nobody gave to what a user gave: a replay's rows, minibatches and actors to environments, atoms to rewards.
+"""Fits settings that a user left open to those that were given.
 
-Bounds for normalised numbers go with the normalising.
+A replay's rows, minibatches and actors are fitted to the environments, atoms to the rewards. Bounds that are meant for
+normalised numbers are dropped where nothing normalises them.
 
 A paper's replay of 96,000 rows is as good a choice with 96,256, where 256 environments need a multiple of 256 × 8.
 """
@@ -12,6 +13,7 @@ from typing import Any
 
 from jaxrl_dist import networks, systems, types
 from jaxrl_dist.networks import torsos
+from jaxrl_dist.settings import resolve
 from jaxrl_dist.settings.resolve import FLAG, Resolved, entries
 from jaxrl_dist.systems.families import lineage
 
@@ -42,8 +44,6 @@ _NORMALISED = {
     "agent.clip_value": "agent.scale_rewards",
 }
 _WAIT, _FALL, _FIRST = "agent.epsilon_wait", "agent.epsilon_fraction", "replay.min_size"
-# Begins the origin of what was given.
-_GIVEN = (FLAG, "preset ")
 # Before the number of rows after which ε falls.
 _FALLS_AFTER = f"fitted to {_FIRST}="
 # Ends the origin of a value that took the place of one for rewards with bounds.
@@ -187,7 +187,7 @@ def fit_as_in(found: Resolved, contents: Mapping[str, Any]) -> Resolved:
     saved = entries(contents)
     origins = [str(entry.get("origin")) for entry in saved.values()]
     waits = str(saved.get(_WAIT, {}).get("origin", FLAG)), found.origins.get(_WAIT, FLAG)
-    if any(_FALLS_AFTER in one for one in waits) and not any(one.startswith(_GIVEN) for one in waits):
+    if any(_FALLS_AFTER in one for one in waits) and not any(map(resolve.is_given, waits)):
         # The same number of rows is another share of a run that was made longer.
         found = found.replaced({_WAIT: saved[_WAIT]["value"]})
     for mark, fitted in ((_WITHOUT_BOUNDS, _without_ends), (_OF_PICTURES, _of_pictures)):
@@ -213,7 +213,7 @@ def _fitted(found: Resolved, values: Mapping[str, Any], reason: str) -> Resolved
 
 def _is_given(found: Resolved, name: str) -> bool:
     """Says whether a flag or a preset gave a setting, or there is none of this name."""
-    return found.origins.get(name, FLAG).startswith(_GIVEN)
+    return resolve.is_given(found.origins.get(name, FLAG))
 
 
 def _without_ends(found: Resolved) -> Resolved:

@@ -1,6 +1,5 @@
 """Reads the command line of training, and checks everything that can be checked before an environment is made."""
 
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,13 +13,14 @@ ACTIONS = {
     "help": "Print the flags of the chosen system, and exit.",
     "list": "Print the systems, the environments, the layouts and the presets, and exit.",
     "dry_run": "Compile everything, train for some seconds, print memory, placement, schedules and speed, and exit.",
-    "target": "With --dry_run, a device that is not there: compile for h100, h200:8, v4, v5e:2x2 or v6e:2x2, and print "
-    "what the program would start, hold, exchange and wait for.",
+    "target": "With --dry_run, a device that is not there: compile for cpu, h100, h200:8, v4, v5e:2x2 or v6e:2x2, and "
+    "print what the program would start, hold, exchange and wait for.",
     "processes": "Processes of the run, each of which gets the same command: 1, a number, or auto for what SLURM, Open "
     "MPI, Kubernetes, GKE or a Cloud TPU says. With --dry_run nothing is awaited: how long their exchanges would take.",
     "process_index": "Index of this process, from 0; the cluster says it where it can.",
-    "coordinator": "HOST:PORT at which process 0 listens for the others, likewise.",
-    "heartbeat_s": "Seconds without a sign of life after which a process counts as dead, and the others end.",
+    "coordinator": "HOST:PORT at which process 0 listens for the others; the cluster says it where it can.",
+    "heartbeat_s": "Seconds without a sign of life after which a process counts as dead, and the others end; "
+    f"{processes.HEARTBEAT_S:g} without this flag.",
     "version": "Print versions, and exit.",
 }
 _OF_PROCESSES = ("processes", "process_index", "coordinator", "heartbeat_s")
@@ -72,7 +72,7 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     system, env, layout = catalogue.choose(first, preset)
     envs.find_suite(env)
     if first.get("help"):
-        return Command(catalogue.help_text(system, layout, usage, preset, ACTIONS), {}, None)
+        return Command(catalogue.help_text(system, layout, usage, preset, actions), {}, None)
     declared = catalogue.declared(system, layout)
     if "undefok" in command_line.names(arguments):
         # Absl would silently drop the flags it names.
@@ -97,8 +97,8 @@ def parse(argv: Sequence[str], usage: str = "") -> Command:
     software.check_trackers(settings)
     sweep.check_once(settings, values)
     origin = settings["init_from"]
-    if origin and not (pathlib.Path(origin) / "config.json").is_file() and folder.held(folder.of(settings)) is None:
-        raise errors.UsageError(f"--init_from={origin} is not the folder of a run: it has no config.json")
+    if origin and folder.held(folder.of(settings)) is None:
+        folder.check_is_run(origin, errors.given("init_from", origin))
     return Command("", catalogue.canonical(values), settings, dry_run, target, in_processes)
 
 

@@ -322,8 +322,7 @@ def choose_devices(settings: Resolved, devices: Sequence[jax.Device]) -> list[ja
     Raises:
         UsageError: the settings ask for more devices than there are, or for others.
     """
-    keeps_rows = settings.row.replay.keeps_rows
-    return _layout(settings).choose_devices(settings, devices, keeps_rows)
+    return _layout(settings).choose_devices(settings, devices)
 
 
 def _layout(settings: Resolved) -> parallel.LayoutSpec:

@@ -204,8 +204,7 @@ def _together(settings: resolve.Resolved) -> list[Option]:
 def _is_fixed(settings: resolve.Resolved, option: Option) -> bool:
     """Says whether an option would change a setting that a flag or a preset has named."""
     changed = [name for name, value in option.items() if settings.settings.get(name) != value]
-    given = [settings.origins.get(name, "") for name in changed]
-    return any(origin == "flag" or origin.startswith("preset ") for origin in given)
+    return any(resolve.is_given(settings.origins.get(name, "")) for name in changed)
 
 
 def _text(option: Option) -> str:

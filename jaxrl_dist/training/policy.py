@@ -206,7 +206,7 @@ def evaluate(
     """
     arguments.check_policy(run, checkpoint, 0, settings, None)
     arguments.check_episodes(seed, episodes=episodes)
-    with memory_use.named("take smaller episodes"):
+    with memory_use.named("take fewer episodes"):
         parts, trained, env_steps = _restore(
             run_folder.expanded(run), checkpoint, settings or {}, episodes, trust=trust
         )
@@ -302,8 +302,7 @@ def assemble_run(
     """
     arguments.check_trust(trust)
     path = folder / "config.json"
-    if not path.exists():
-        raise errors.UsageError(errors.given("run", folder), " is no run folder: it has no config.json")
+    run_folder.check_is_run(folder, errors.given("run", folder))
     if num_devices > jax.device_count():
         raise errors.UsageError(
             f"{folder} ran on {num_devices} devices, here are {jax.device_count()}: on a CPU, call "

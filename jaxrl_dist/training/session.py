@@ -174,19 +174,25 @@ def _too_short(parts: assemble.Assembly, state: Any) -> Iterator[str]:
         return
     rows, wanted = settings["steps"] * parts.environment.spec.num_agents, settings["replay.min_size"]
     if rows <= wanted:
-        yield f"nothing will be learned: replay.min_size is {wanted:,} rows, and {rows:,} are played"
+        yield (
+            f"nothing will be learned: the first update waits for --replay.min_size={wanted} rows, and the run plays "
+            f"{rows:,}; raise --steps, or lower --replay.min_size"
+        )
         return
     explored = settings.get("agent.epsilon_wait", 0.0) + settings.get("agent.epsilon_fraction", 1.0)
     falls = settings.get("agent.epsilon_start", 0.0) > settings.get("agent.epsilon_end", 0.0)
     if falls and settings.get("agent.exploration", "schedule") == "schedule" and explored * rows <= wanted:
-        yield f"ε has fallen after {explored * rows:,.0f} rows, and learning begins after {wanted:,}"
+        yield (
+            f"ε has fallen after {explored * rows:,.0f} rows, and learning begins after --replay.min_size={wanted}; "
+            "raise --agent.epsilon_wait, or lower --replay.min_size"
+        )
     taught = (rows - wanted) * settings["replay.samples_per_insert"]
     updates = int(taught / (settings["replay.batch_size"] * parts.agent.taught))
     period = settings["learner.target_period"]
     if updates < period and jax.tree.leaves(state.learner.target_network):
         yield (
-            f"the target network is never refreshed: learner.target_period is {period:,} updates, "
-            f"and {updates:,} are made"
+            f"the target network is never refreshed: --learner.target_period={period} is more than the {updates:,} "
+            "updates of the run; lower it, or raise --steps"
         )
 
 

@@ -428,10 +428,13 @@ def _contents(folder: pathlib.Path) -> dict[str, bytes]:
 
 SHORT = {
     "sound": ({}, []),
-    "nothing": ({"replay.min_size": 640}, ["nothing will be learned", "640"]),
-    "greedy": ({"replay.min_size": 320, "agent.epsilon_fraction": 0.5}, ["ε has fallen after 320", "320"]),
+    "nothing": ({"replay.min_size": 640}, ["nothing will be learned", "--replay.min_size=640"]),
+    "greedy": (
+        {"replay.min_size": 320, "agent.epsilon_fraction": 0.5},
+        ["ε has fallen after 320", "--replay.min_size=320", "--agent.epsilon_wait"],
+    ),
     # 576 rows beside the first 64, in batches of 16, each row twice.
-    "no target": ({"learner.target_period": 73}, ["learner.target_period is 73", "72 are made"]),
+    "no target": ({"learner.target_period": 73}, ["--learner.target_period=73", " 72 "]),
     "target": ({"learner.target_period": 72}, []),
 }
 

@@ -84,21 +84,21 @@ class Config:
     kept_versions: int = setting(
         0,
         "Versions of the server that are kept, and saved with checkpoints: it goes back to the oldest if one gradient "
-        "after another is not finite, or to any by `scripts/rollback.py`.",
+        "after another is not finite, or to any by the command rollback.",
         low=0,
         high=64,
     )
     kept_every: int = setting(1, "Updates from one kept version to the next.", low=1)
     durations: str = setting(
         "1",
-        "Virtual schedule: time of each member for an unroll or a gradient, actors first, as in 1,1,10; it is repeated "
-        "for further members.",
+        "Virtual schedule: time that each actor takes for an unroll, then each worker for a gradient, as in 1,1,10; "
+        "further ones begin from the first number again.",
     )
     jitter: float = setting(0.0, "Virtual schedule: standard deviation of the logarithm of each duration.", low=0.0)
     timeout_s: float = setting(60.0, "Longest step of an environment; one that takes longer is a fault.", above=0.0)
 
 
-def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
+def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Chooses from the given devices those of the server.
 
     Raises:

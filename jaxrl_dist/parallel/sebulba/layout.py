@@ -102,7 +102,7 @@ class Config:
     )
 
 
-def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], keeps_rows: bool) -> list[jax.Device]:
+def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device]) -> list[jax.Device]:
     """Chooses from the given devices those of the learner, the same ones in each process.
 
     Raises:
@@ -122,12 +122,6 @@ def choose_devices(settings: Mapping[str, Any], devices: Sequence[jax.Device], k
             f": {placement.name(others[0])} is not of the run's devices; valid: {', '.join(map(placement.name, own))}",
         )
     return [one[own.index(device)] for one in owners for device in chosen]
-
-
-def replay_shards(settings: Mapping[str, Any], num_devices: int) -> int:
-    """Returns the shards of a replay: one for each of the learner's devices."""
-    del settings
-    return num_devices
 
 
 class Sebulba(parallel.Layout):
@@ -318,5 +312,4 @@ LAYOUT = parallel.LayoutSpec(
     seeds_together=False,
     axis=meshes.AXIS,
     choose_devices=choose_devices,
-    replay_shards=replay_shards,
 )
