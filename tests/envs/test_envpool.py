@@ -146,7 +146,7 @@ SPECS = {
     "HalfCheetah-v4": ((17,), np.float32, "continuous", 1000, 1),
     "CartPole-v1": ((4,), np.float32, "classic", 500, 1),
     "FrozenLake-v1": ((16,), np.float32, "classic", 100, 1),
-    "Blackjack-v1": ((3,), np.int32, "classic", 0, 1),
+    "Blackjack-v1": ((3,), np.float32, "classic", 0, 1),
     "CarRacing-v3": ((96, 96, 3), np.uint8, "continuous", 1000, 1),
 }
 
@@ -238,6 +238,8 @@ def test_observe_shows_only_some_components() -> None:
         ("Maze-v0", {}, "valid: arrays, or a dict of arrays"),
         ("CartPole-v1", {"protocol": "deepmind"}, "takes"),
         ("CartPole-v1", {"max_episode_steps": "0"}, "at least 1"),
+        ("CliffWalking-v0", {"max_episode_steps": "15"}, "does not keep to one"),
+        ("Snake-v1", {"max_episode_steps": "15"}, "does not keep to one"),
         ("CartPole-v1", {"num_threads": "-1"}, "at least 0"),
         ("CartPole-v1", {"observe": "4"}, "components 0 … 3"),
         ("Pong-v5", {"observe": "0"}, "shape [D]"),

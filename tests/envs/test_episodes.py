@@ -82,6 +82,24 @@ def test_a_reset_out_of_place_in_an_unroll_names_the_environment() -> None:
             episodes.Episodes(SPEC, WIDTH).add(*rows_of(changed, slice(None)), IDS)
 
 
+@pytest.mark.parametrize("was_lost", [False, True])
+def test_an_episode_beyond_the_time_limit_names_the_environment(was_lost: bool) -> None:
+    is_first = np.zeros((6, WIDTH), bool)
+    is_first[0] = True
+    is_last = np.zeros_like(is_first)
+    # Of length 3 in environment 0 and 2, of 5 in environment 1.
+    is_last[3, ::2] = is_first[4, ::2] = is_last[5, 1] = True
+    is_first[3, 2] |= was_lost
+    zeros = np.zeros((6, WIDTH, 2), np.float32)
+    raw = envs.RawStep(zeros, zeros[..., 0], is_first, is_last, ~is_last)
+    for limit in (0, 5):
+        episodes.Episodes(SPEC._replace(time_limit=limit), WIDTH).add(*rows_of(raw, slice(None)), IDS)
+    followed = episodes.Episodes(SPEC._replace(time_limit=3), WIDTH)
+    followed.add(*rows_of(raw, slice(0, 3)), IDS)
+    with pytest.raises(errors.EnvironmentFault, match=r"environment 1 .* time limit of 3 steps"):
+        followed.add(*rows_of(raw, slice(3, 4)), IDS)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [("observation", np.inf, "is not finite"), ("reward", np.nan, "is nan"), ("reward", 1.5, "is 1.5")],

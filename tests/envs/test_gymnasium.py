@@ -1,6 +1,7 @@
 """Tests of the suite Gymnasium: spaces, arguments, names, and steps as the library itself makes them."""
 
 import functools
+import json
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist import envs, errors, types
-from jaxrl_dist.envs.host import episodes, hangs, worker_process
+from jaxrl_dist.envs.host import episodes, hangs, registered, worker_process
 from jaxrl_dist.envs.suites import gymnasium as suite
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -85,7 +86,7 @@ def test_every_kind_of_observation_becomes_an_array_of_the_tree() -> None:
     expected = {
         "image": jax.ShapeDtypeStruct((5, 4, 3), jnp.uint8),
         "deep": {"b": jax.ShapeDtypeStruct((3,), jnp.int8), "a": jax.ShapeDtypeStruct((4,), jnp.float32)},
-        "pair": (jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)),
+        "pair": (jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.float32)),
     }
     assert made.spec.observation == expected
     rows = play("fakes.registered:Spaces-v0", np.full((6, 2, 2), 0.5))
@@ -113,6 +114,34 @@ def test_a_grey_picture_has_one_channel_and_the_family_of_pictures() -> None:
     for one in row.observation:
         np.testing.assert_array_equal(one[..., 0], np.arange(1440).reshape(36, 40).astype(np.uint8))
     assert episodes.family(spec.observation, types.DiscreteSpace(2), 0) == "atari"
+
+
+def test_whole_numbers_are_normalised_as_others_are() -> None:
+    """Of i32 they would be taken for categories."""
+    made = task("fakes.registered:Spaces-v0", kind="numbers")
+    assert made.spec.observation == jax.ShapeDtypeStruct((2,), jnp.float32) and not made.spec.categories
+    row = play("fakes.registered:Spaces-v0", np.full((1, 1, 2), 0.5), kind="numbers")[1]
+    assert row.observation.dtype == np.float32 and row.observation.tolist() == [[100, 20_001]]
+
+
+def test_a_text_is_its_characters() -> None:
+    made = task("fakes.registered:Spaces-v0", kind="text")
+    assert made.spec.observation == jax.ShapeDtypeStruct((5,), jnp.uint8) and made.spec.categories == {"": (128,)}
+    first, row = play("fakes.registered:Spaces-v0", np.full((1, 2, 2), 0.5), kind="text")
+    assert first.observation.tolist() == [[0] * 5] * 2
+    assert row.observation.dtype == np.uint8 and row.observation.tolist() == [list(b"a1? m")] * 2
+
+
+def test_a_mission_of_minigrid_has_a_length() -> None:
+    space = type("MissionSpace", (gymnasium.spaces.Space,), {})()
+    ((leaf, _),) = suite._leaves(gymnasium.spaces.Dict({"mission": space}), (), "x")
+    assert leaf == worker_process.Leaf(("mission",), (96,), worker_process.TEXT)
+    assert suite._categories([(leaf, space)]) == {"mission": (128,)}
+
+
+def test_an_action_has_the_dtype_of_its_space() -> None:
+    rows = play("fakes.registered:Spaces-v0", np.asarray([[2], [0]]), kind="small")
+    assert len(rows) == 3
 
 
 def test_whole_numbers_beyond_32_bits_do_not_wrap_around() -> None:
@@ -189,6 +218,33 @@ def test_arguments_reach_the_environment() -> None:
     assert reward(gain="-1.5e0", flag="False", sizes="(3,)") == 98.5
 
 
+def test_arguments_keep_their_types_on_the_way() -> None:
+    """JSON has no tuples, and no keys but texts."""
+    name = "fakes.registered:Arguments"
+    rows = {
+        "registered": play(f"{name}-v0", np.zeros((1, 1), int)),
+        "flags": play(name, np.zeros((1, 1), int), size="(5, 6)", names="{1: 'a', (2, None): [True]}", bound="1e999"),
+        "others": play(f"{name}-v0", np.zeros((1, 1), int), size="[5, 6]"),
+    }
+    assert {kind: found[1].observation.tolist() for kind, found in rows.items()} == {
+        "registered": [[1]],
+        "flags": [[1]],
+        "others": [[0]],
+    }
+
+
+@pytest.mark.parametrize("value", [(1, [2.5, None]), {1: "a", (2, True): {"x": ()}}, float("inf"), "text", [], False])
+def test_a_packed_value_is_unpacked_as_it_was(value: Any) -> None:
+    sent = json.loads(json.dumps(worker_process.packed(value)))
+    found = worker_process.unpacked(sent)
+    assert found == value and repr(found) == repr(value)
+
+
+def test_what_is_no_value_is_not_packed() -> None:
+    with pytest.raises(TypeError, match="is no number, text, list, tuple or dict"):
+        worker_process.packed({"x": [len]})
+
+
 def test_an_observation_outside_its_space_is_named() -> None:
     with pytest.raises(errors.EnvironmentFault, match=r"observation of .*Spaces-v0 .*\[3\].*Discrete\(3\)"):
         play("fakes.registered:Spaces-v0", np.zeros((3, 1), int), kind="outside")
@@ -223,7 +279,7 @@ def test_a_missing_package_of_gymnasiums_own_names_its_extra(monkeypatch: pytest
         ("CartPole-v1", {"workers": "two"}, "workers=two: "),
         ("CartPole-v1", {"max_restarts": "-1"}, r"max_restarts=-1: .*\b0\b"),
         ("fakes.registered:Spaces-v0", {"kind": "integers"}, "actions .*Box"),
-        ("fakes.registered:Spaces-v0", {"kind": "text"}, "observation .*Text"),
+        ("fakes.registered:Spaces-v0", {"kind": "sequence"}, "observation .*Sequence"),
         ("fakes.registered:Spaces-v0", {"kind": "table"}, "observation/x .*MultiDiscrete"),
         ("fakes.registered:Spaces-v0", {"kind": "exit"}, "SystemExit: 6"),
         ("fakes.registered:Spaces-v0", {"kind": "bare"}, "spaces: AttributeError"),
@@ -256,9 +312,8 @@ def test_an_environment_whose_package_is_missing_says_so() -> None:
 def test_a_process_of_the_suite_imports_no_jax() -> None:
     code = (
         f"import runpy, sys; resolve = runpy.run_path({worker_process.__file__!r})['_resolve']\n"
-        "names = ('gymnasium.envs.registration:EnvSpec.from_json', 'gymnasium:make')\n"
-        "functions = [resolve(name) for name in names]\n"
-        "import gymnasium; functions[1](functions[0](gymnasium.make('CartPole-v1').spec.to_json()))\n"
+        f"make = resolve({registered.__file__ + ':make'!r})\n"
+        "import gymnasium; make({'entry': gymnasium.make('CartPole-v1').spec.to_json(), 'kwargs': {}})\n"
         "assert 'jax' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -305,15 +360,15 @@ def test_a_function_that_does_not_fit_is_refused_in_one_line(name: str, params: 
 
 
 def test_objects_are_named_as_other_processes_find_them() -> None:
-    from fakes import registered
+    from fakes import registered as fakes
 
     from jaxrl_dist.envs.suites import gymnasium as suite
 
     def named(given: Any) -> tuple[str, dict[str, str]]:
         return tuple(suite.named(given))
 
-    assert named(registered.Spaces) == ("gymnasium:fakes.registered:Spaces", {})
-    partial = functools.partial(registered.short_cart, steps=3, scale=0.5)
+    assert named(fakes.Spaces) == ("gymnasium:fakes.registered:Spaces", {})
+    partial = functools.partial(fakes.short_cart, steps=3, scale=0.5)
     assert named(partial) == ("gymnasium:fakes.registered:short_cart", {"steps": "3", "scale": "0.5"})
     assert named(gymnasium.make("CartPole-v1", render_mode="rgb_array")) == ("gymnasium:CartPole-v1", {})
     made = gymnasium.make("MountainCarContinuous-v0", goal_velocity=0.1, max_episode_steps=9)

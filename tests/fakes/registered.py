@@ -51,12 +51,15 @@ class Spaces(gymnasium.Env):
             "grey": spaces.Box(0, 255, (36, 40), np.uint8),
             "wide": spaces.Box(-(2**40), 2**40, (1,), np.int64),
             "text": spaces.Text(5),
+            "sequence": spaces.Sequence(spaces.Discrete(2)),
+            "numbers": spaces.Box(0, 30_000, (2,), np.int32),
             "nothing": spaces.Dict({"none": spaces.Box(-1, 1, (0,), np.float32), "one": spaces.Box(-1, 1, (1,))}),
             "table": spaces.Dict({"x": spaces.MultiDiscrete([[2, 2]])}),
         }.get(kind, spaces.Discrete(3))
         self.action_space = {
             "integers": spaces.Box(0, 9, (2,), np.int32),
             "discrete": spaces.Discrete(2),
+            "small": spaces.Discrete(3, dtype=np.uint8),
             "outside": spaces.Discrete(2),
         }.get(kind, spaces.Box(np.array([-0.1, 0.2]), np.array([0.1, 0.7]), dtype=np.float64))
         self._kind, self._steps = kind, 0
@@ -79,6 +82,10 @@ class Spaces(gymnasium.Env):
             return np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
         if self._kind == "grey":
             return np.arange(1440).reshape(36, 40).astype(np.uint8)
+        if self._kind == "text":
+            return "" if self._steps == 0 else f"a{self._steps}é more"
+        if self._kind == "numbers":
+            return np.array([100, 20_000 + self._steps], np.int32)
         if self._kind == "wide":
             return np.array([2**40 - 5])
         if self._kind == "flags":
@@ -147,6 +154,22 @@ class Slow(gymnasium.Env):
                 time.sleep(3600)
 
 
+class Arguments(gymnasium.Env):
+    """Shows whether its arguments came as a program or a flag gave them."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(0, 1, (1,), np.int8)
+
+    def __init__(self, size: Any = (2, 5), names: Any = None, bound: float = 1.0) -> None:
+        self._is_right = (size, names, bound) == ((5, 6), {1: "a", (2, None): [True]}, np.inf) and type(size) is tuple
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.array([self._is_right], np.int8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.array([self._is_right], np.int8), 0.0, False, False, {}
+
+
 def short_cart(steps: int = 5, scale: float = 1.0) -> gymnasium.Env:
     """A pole whose observations are multiplied, and whose episodes are cut."""
     made = gymnasium.make("CartPole-v1", max_episode_steps=steps)
@@ -159,6 +182,9 @@ gymnasium.register("Counting-v0", "fakes.registered:Counting", kwargs={"name": "
 gymnasium.register("Limited-v0", "fakes.registered:Counting", max_episode_steps=7, kwargs={"name": "time_limit"})
 gymnasium.register("Both-v0", Counting, max_episode_steps=7, kwargs={"name": "both"})
 gymnasium.register("Spaces-v0", Spaces)
+gymnasium.register(
+    "Arguments-v0", Arguments, kwargs={"size": (5, 6), "names": {1: "a", (2, None): [True]}, "bound": np.inf}
+)
 gymnasium.register("Choosing-v0", Choosing)
 gymnasium.register("Local-v0", lambda: Spaces())
 gymnasium.register("Broken-v0", "nowhere_at_all:Env")

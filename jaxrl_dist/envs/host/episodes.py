@@ -267,7 +267,19 @@ class Episodes:
         self.steps[env_ids] += len(is_first)
         if lost.any():
             returns[lost], lengths[lost] = 0, 0
+        self._check_limit(lengths, is_last, env_ids)
         return returns, lengths
+
+    def _check_limit(self, lengths: np.ndarray, is_last: np.ndarray, env_ids: np.ndarray) -> None:
+        limit = self._spec.time_limit
+        if limit and lengths.max() >= limit:
+            too_long = ((lengths >= limit) & ~is_last).any(0)
+            if too_long.any():
+                # An evaluation would count its beginning as a whole episode.
+                raise errors.EnvironmentFault(
+                    f"{self._spec.name}: environment {env_ids[too_long.argmax()] // self._spec.num_agents} did not end "
+                    f"its episode by its time limit of {limit} steps"
+                )
 
     def _check_resets(self, is_first: Any, is_last: Any, env_ids: np.ndarray) -> None:
         num_agents = self._spec.num_agents
@@ -313,7 +325,7 @@ def actions(space: Any, name: str) -> Actions:
     kind, start = type(space).__name__, getattr(space, "start", 0)
     start = start if np.any(start) else None
     if kind == "Discrete":
-        return Actions(types.DiscreteSpace(int(space.n)), "int64", (), start)
+        return Actions(types.DiscreteSpace(int(space.n)), space.dtype.str, (), start)
     if kind in ("MultiDiscrete", "MultiBinary"):
         shape = tuple(space.shape)
         numbers = np.broadcast_to(space.nvec if kind == "MultiDiscrete" else 2, shape)
@@ -371,6 +383,15 @@ def is_of_small_bytes(space: Any) -> bool:
     An agent sees them as i16, since networks divide bytes, the pixels of all suites, by 255.
     """
     return type(space).__name__ == "Box" and space.dtype == np.uint8 and bool(np.max(space.high, initial=0) < 255)
+
+
+def is_of_integers(space: Any) -> bool:
+    """Says whether a space is a `Box` of integers of 32 or 64 bits, and not of flags.
+
+    An agent sees them as f32, since it takes integers of 32 bits for categories, which it does not normalise.
+    """
+    is_wide = type(space).__name__ == "Box" and space.dtype.kind in "iu" and space.dtype.itemsize >= 4
+    return is_wide and not bool(np.all(space.low >= 0) and np.all(space.high <= 1))
 
 
 def turned(space: Any) -> tuple[int, ...]:

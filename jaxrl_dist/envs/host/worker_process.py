@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 TERMINATED, TRUNCATED = 1, 2
+# Dtype of the characters of a text.
+TEXT = "S1"
 _ALIGNMENT = 64
 _TEXT_BYTES = 8192
 _READ_BYTES = 1 << 16
@@ -35,15 +37,43 @@ class Factory(NamedTuple):
     Attributes:
         functions: names `module:function`, or `file.py:function` of a file of this package, which is run by its path;
             the first takes `argument`, each later one the result before it.
-        argument: any value of JSON's types.
+        argument: any value that `packed` takes.
     """
 
     functions: tuple[str, ...]
     argument: Any
 
 
+def packed(value: Any) -> Any:
+    """Returns numbers, texts, and lists, tuples and dicts of them in JSON's types, from which `unpacked` makes them.
+
+    Raises:
+        TypeError: there is something else.
+    """
+    if isinstance(value, list | tuple):
+        return {"list" if isinstance(value, list) else "tuple": [packed(one) for one in value]}
+    if isinstance(value, dict):
+        return {"dict": [[packed(key), packed(one)] for key, one in value.items()]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{value!r} is no number, text, list, tuple or dict")
+
+
+def unpacked(value: Any) -> Any:
+    """Returns what `packed` was given."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, items),) = value.items()
+    if kind == "dict":
+        return {unpacked(key): unpacked(one) for key, one in items}
+    return {"list": list, "tuple": tuple}[kind](map(unpacked, items))
+
+
 class Leaf(NamedTuple):
-    """One array of an observation: the keys that lead to it, its shape and dtype as the pool stores it."""
+    """One array of an observation: the keys that lead to it, its shape and dtype as the pool stores it.
+
+    A text is an array of `TEXT`, as many characters as its shape says, zeros at its end; what is not ASCII is a "?".
+    """
 
     path: tuple[Any, ...]
     shape: tuple[int, ...]
@@ -51,7 +81,11 @@ class Leaf(NamedTuple):
 
     def of(self, observation: Any) -> np.ndarray:
         """Returns the array, as the environment has it."""
-        return np.asarray(functools.reduce(operator.getitem, self.path, observation))
+        found = functools.reduce(operator.getitem, self.path, observation)
+        if self.dtype == TEXT and isinstance(found, str):
+            (size,) = self.shape
+            return np.frombuffer(found.encode("ascii", "replace")[:size].ljust(size, b"\0"), TEXT)
+        return np.asarray(found)
 
     @property
     def name(self) -> str:
@@ -114,7 +148,8 @@ def main() -> None:
     leaves = [Leaf(tuple(path), tuple(shape), dtype) for path, shape, dtype in job["leaves"]]
     worker = _Worker(job["index"], arrays, leaves, job["results"], job["eager"])
     try:
-        worker.build(job["envs"], Factory(*job["factory"]))
+        functions, argument = job["factory"]
+        worker.build(job["envs"], Factory(functions, unpacked(argument)))
         worker.serve(job["commands"])
         worker.close()
     except BaseException as error:

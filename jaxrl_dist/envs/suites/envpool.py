@@ -51,6 +51,11 @@ _COMBINED = "use_combined_action"
 _NO_LIMIT = 2**31 - 1
 # Families that EnvPool draws without OpenGL. Drawing MuJoCo's bodies without OpenGL ends the process.
 _DRAWN = ("atari", "box2d", "classic_control", "highway", "jumanji", "minigrid", "pgx")
+_LIMIT = "max_episode_steps"
+# Families that keep to a limit of their own, whatever is given, and a task among them that does not.
+_KEEP_THEIR_LIMIT, _OBEDIENT = ("gfootball", "highway", "jumanji"), ("Sokoban-v0", "Jumanji/Sokoban-v0")
+# Tasks that do not even keep to their own.
+_UNLIMITED = ("LaneKeeping-v0", "lane-keeping-v0")
 # Atari's simulator shows 60 frames a second.
 _SIMULATOR_FRAMES_PER_SECOND, _FRAMES_PER_SECOND = 60.0, 30.0
 
@@ -74,6 +79,8 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
     defaults = _native_spec(library, name, {}).config._asdict()
     is_atari = "full_action_space" in defaults
     values = parameters.parse_params(params, _offered(defaults, is_atari), f"{_NAME}:{name}")
+    if _LIMIT in values and not _takes_limit(name, defaults[_LIMIT]):
+        raise parameters.refused(_LIMIT, values[_LIMIT], f"EnvPool's {name} does not keep to one; leave it out")
     if _COMBINED in defaults:
         values = {_COMBINED: True, **values}
     protocol, life_loss = "", False
@@ -113,8 +120,26 @@ def make(name: str, params: Mapping[str, str]) -> envs.HostTask:
 
 
 def _is_drawn(name: str) -> bool:
+    return _family(name) in _DRAWN
+
+
+def _family(name: str) -> str:
+    """Returns the part of EnvPool that a task is of."""
     registry = importlib.import_module("envpool.registration").registry
-    return registry.specs[name][0].removeprefix("envpool.") in _DRAWN
+    found: str = registry.specs[name][0].removeprefix("envpool.")
+    return found
+
+
+def _takes_limit(name: str, default: int) -> bool:
+    """Says whether a task keeps to a limit that is given; one that has none by default does not."""
+    return name in _OBEDIENT or (_family(name) not in _KEEP_THEIR_LIMIT and _time_limit(name, default) > 0)
+
+
+def _time_limit(name: str, limit: int) -> int:
+    """Returns the steps of a task's longest episode, 0 where there is no limit, from EnvPool's setting."""
+    if name in _UNLIMITED or not 0 < limit < _NO_LIMIT:
+        return 0
+    return limit + (_family(name) == "gfootball")
 
 
 def _native_spec(library: Any, name: str, settings: Mapping[str, Any]) -> Any:
@@ -143,9 +168,8 @@ def _spec(native: Any, name: str, is_atari: bool, changed: bool) -> tuple[types.
         space, action_space = native.gymnasium_observation_space, native.gymnasium_action_space
     action = _bounded(episodes.plain_space(action_space, name))
     convert, struct = _converter(space, name)
-    limit = settings["max_episode_steps"]
-    time_limit = limit if 0 < limit < _NO_LIMIT else 0
     task = name.removeprefix(f"{_NAME}:")
+    time_limit = _time_limit(task, settings[_LIMIT])
     spec = types.EnvironmentSpec(
         name=name,
         observation=struct,
@@ -202,6 +226,8 @@ def _leaf_converter(space: Any, name: str) -> tuple[pooled.Convert, jax.ShapeDty
         return lambda x: episodes.turn(space, np.asarray(x, dtype)), jax.ShapeDtypeStruct(turned, dtype)
     if dtype == np.int16:
         return lambda x: np.asarray(x, dtype), jax.ShapeDtypeStruct(shape, dtype)
+    if episodes.is_of_integers(space):
+        return lambda x: np.asarray(x, np.float32), jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
     real = np.dtype(np.float32) if np.issubdtype(dtype, np.floating) else dtype
     return _unchanged, jax.ShapeDtypeStruct(shape, real)
 

@@ -10,6 +10,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.film import rendered
 from jaxrl_dist.envs.host import episodes, hangs, worker_pool, worker_process
+from jaxrl_dist.envs.host import registered as registered_entry
 from jaxrl_dist.settings import user_code
 
 _NAME = "gymnasium"
@@ -33,22 +35,25 @@ _MORE_NAMES = (
 # Parameters that this file adds to the arguments of the environment.
 _DEFAULTS = {"workers": 0, "max_restarts": 3, "max_episode_steps": 0}
 _LITERALS = {"true": True, "false": False, "none": None}
-# Dtype of an observation -> dtype that an agent sees, as JAX has no 64 bits here; no observation needs wider integers.
+# Dtype of an observation -> dtype that an agent sees, as JAX has no 64 bits here.
 _DTYPES = {"float64": "float32", "float16": "float32", "int64": "int32", "uint64": "uint32"}
+# Characters of a text, which are ASCII, and the length of one whose space names none, as EnvPool's missions have it.
+_CHARACTERS, _MISSION_LENGTH = (128,), 96
 
 
 def make(name: str, params: dict[str, str]) -> envs.HostTask:
     """Makes the task `gymnasium:name`; makes and closes one environment in this process, to read its spaces.
 
-    A discrete observation becomes one-hot f32, real numbers become f32, a `Dict` or `Tuple` becomes a tree. A vector of
-    choices is a leaf of categories. A leaf `action_mask`, as long as there are actions, says which are legal.
+    A discrete observation becomes one-hot f32, real numbers and integers of 32 bits and more become f32, a `Dict` or
+    `Tuple` becomes a tree. A vector of choices is a leaf of categories, and so are the characters of a text. A leaf
+    `action_mask`, as long as there are actions, says which are legal.
 
     Args:
         name: name of a registered environment, as `gymnasium.make` takes it; or `module:name` of a class, or of a
             function that makes an environment.
-        params: arguments of the environment (numbers, true, false, none and lists are read as such, all else as text);
-            and `max_episode_steps`; `workers`, the number of processes, by default one per core; `max_restarts`, the
-            number of workers that may be replaced in all, by default 3.
+        params: arguments of the environment (numbers, true, false, none, lists, tuples and dicts are read as such, all
+            else as text); and `max_episode_steps`; `workers`, the number of processes, by default one per core;
+            `max_restarts`, the number of workers that may be replaced in all, by default 3.
 
     Raises:
         errors.UsageError: unknown name or argument, the environment cannot be made, or has spaces of other kinds.
@@ -70,6 +75,8 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     with hangs.limited(full_name, "closing it"):
         _make(environment.close, full_name, "close: ")
     again = _with_arguments(registered, kwargs)
+    entry = {"entry": dataclasses.replace(again, kwargs={}).to_json(), "kwargs": again.kwargs}
+    _make(lambda: worker_process.packed(entry), full_name, "its arguments must be numbers, texts, lists or dicts: ")
     structs = {leaf.path: seen(space) for leaf, space in leaves}
     actions = episodes.actions(action_space, full_name)
     observation = _tree(observation_space, (), structs)
@@ -87,9 +94,7 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
     )
     plan = worker_pool.Plan(
         spec=spec,
-        factory=worker_process.Factory(
-            ("gymnasium.envs.registration:EnvSpec.from_json", "gymnasium:make"), _json(again, name)
-        ),
+        factory=worker_process.Factory((f"{pathlib.Path(registered_entry.__file__)}:make",), entry),
         leaves=tuple(leaf for leaf, _ in leaves),
         observation=functools.partial(_observe, observation_space, leaves, full_name),
         action_dtype=actions.dtype,
@@ -179,11 +184,6 @@ def _make(function: Callable[[], Any], full_name: str, doing: str = "", hint: st
         ) from error
 
 
-def _json(made: Any, name: str) -> str:
-    """Returns the registry's entry of a made environment, with all arguments, as JSON for the processes."""
-    return _make(made.to_json, f"{_NAME}:{name}", "its arguments must be numbers, texts or lists: ")
-
-
 def literal(text: str) -> Any:
     """Reads a number, truth value, none or list; everything else is text."""
     if text.lower() in _LITERALS:
@@ -202,28 +202,41 @@ def _leaves(space: Any, path: tuple[Any, ...], full_name: str) -> list[tuple[wor
         return [leaf for key, member in members for leaf in _leaves(member, (*path, key), full_name)]
     if kind == "Discrete":
         return [(worker_process.Leaf(path, (), "int64"), space)]
+    if _is_text(space):
+        return [(worker_process.Leaf(path, (_length(space),), worker_process.TEXT), space)]
     if kind in ("Box", "MultiBinary") or (kind == "MultiDiscrete" and len(space.shape) == 1):
         return [(worker_process.Leaf(path, tuple(space.shape), dtype(space)), space)]
     raise errors.UsageError(
         errors.given("env", full_name),
         f": its observation{''.join(f'/{key}' for key in path)} is {space}; valid: Box, Discrete, "
-        "MultiDiscrete, MultiBinary, and Dict or Tuple of these",
+        "MultiDiscrete, MultiBinary, Text, and Dict or Tuple of these",
     )
+
+
+def _is_text(space: Any) -> bool:
+    """Says whether a space is of texts, as MiniGrid's missions are."""
+    return type(space).__name__ in ("Text", "MissionSpace")
+
+
+def _length(space: Any) -> int:
+    """Returns the characters that an agent sees of a text."""
+    return int(getattr(space, "max_length", _MISSION_LENGTH))
 
 
 def seen(space: Any) -> jax.ShapeDtypeStruct:
     """Returns shape and dtype of an array as the agent sees it."""
     if type(space).__name__ == "Discrete":
         return jax.ShapeDtypeStruct((int(space.n),), np.float32)
+    if _is_text(space):
+        return jax.ShapeDtypeStruct((_length(space),), np.uint8)
     return jax.ShapeDtypeStruct(episodes.turned(space) or tuple(space.shape), np.dtype(dtype(space)))
 
 
 def dtype(space: Any) -> str:
     """Returns the dtype of an array as the agent sees it."""
+    if episodes.is_of_integers(space):
+        return "float32"
     name: str = "int16" if episodes.is_of_small_bytes(space) else space.dtype.name
-    if type(space).__name__ == "Box" and name in ("int64", "uint64", "uint32"):
-        # Whole numbers that 32 bits do not hold would wrap around.
-        return "int32" if np.all(space.high < 2**31) and np.all(space.low >= -(2**31)) else "float32"
     return _DTYPES.get(name, name)
 
 
@@ -240,14 +253,19 @@ def _observe(
             array = (value[:, None] == np.arange(member.n)).astype(np.float32)
         elif type(member).__name__ == "MultiDiscrete":
             array = array - np.asarray(member.start, array.dtype)
+        elif _is_text(member):
+            array = array.view(np.uint8)
         found[leaf.path] = episodes.turn(member, array)
     return _tree(space, (), found)
 
 
 def _categories(leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, tuple[int, ...]]:
-    """Returns the numbers of values of the leaves that are vectors of choices, by name."""
-    choices = [(leaf, space.nvec) for leaf, space in leaves if type(space).__name__ == "MultiDiscrete"]
-    return {"/".join(map(str, leaf.path)): tuple(numbers.tolist()) for leaf, numbers in choices}
+    """Returns the numbers of values of the leaves that are vectors of choices, or texts, by name."""
+    found = {}
+    for leaf, space in leaves:
+        if type(space).__name__ == "MultiDiscrete" or _is_text(space):
+            found["/".join(map(str, leaf.path))] = _CHARACTERS if _is_text(space) else tuple(space.nvec.tolist())
+    return found
 
 
 def _grids(environment: Any, leaves: Sequence[tuple[worker_process.Leaf, Any]]) -> dict[str, tuple[int, ...]]:
@@ -354,7 +372,7 @@ def _texts(given: Any, kwargs: Mapping[str, Any]) -> dict[str, str]:
     for key, value in kwargs.items():
         read = literal(texts[key])
         if type(read) is not type(value) or read != value:
-            raise _unnamed(given, f"its argument {key} is no number, text or list")
+            raise _unnamed(given, f"its argument {key} is no number, text, list or dict")
     return texts
 
 

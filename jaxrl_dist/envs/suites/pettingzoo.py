@@ -33,9 +33,9 @@ def make(name: str, params: dict[str, str]) -> envs.HostTask:
 
     Args:
         name: module of PettingZoo, or `module:function` of one's own.
-        params: arguments of the environment (numbers, true, false, none and lists are read as such, all else as text);
-            and `workers` and `max_restarts` as for Gymnasium; `time_limit`, the longest episode in steps where it is
-            known.
+        params: arguments of the environment (numbers, true, false, none, lists, tuples and dicts are read as such,
+            all else as text); and `workers` and `max_restarts` as for Gymnasium; `time_limit`, the longest episode in
+            steps where it is known.
 
     Raises:
         errors.UsageError: unknown name or argument, the environment cannot be made, or its agents differ.
