@@ -58,10 +58,10 @@ class Config(search.Config, opponent_pool.Config):
         source=f"{_PAPER}, Methods, Configuration",
     )
     rescale_values: bool = setting(
-        False,
+        True,
         "Action values are scaled to [0, 1] by the least and the largest of a node, before they are weighed; off for "
-        "returns between −1 and 1, as in board games, since noise is scaled as well where all are equal.",
-        source=f"{_PAPER}, Methods (outcomes of games are −1, 0 and 1)",
+        "returns between −1 and 1, as in the paper's games, since noise is scaled as well where all are equal.",
+        source=f"{OURS}: returns of any size",
     )
     value_cost: float = setting(1.0, "Weight of the value's loss.", low=0.0, sweep=True, source=f"{_PAPER}, equation 1")
 

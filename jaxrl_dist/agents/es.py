@@ -169,7 +169,7 @@ def _policy(distribution: Callable[[dict[str, Array]], Any], outputs: dict[str, 
 
 def _init(static: _Static, key: Array) -> types.Params:
     network_key, noise_key = jax.random.split(key)
-    observation = normalisation.initial(static.seen, static.spec.observation)
+    observation = normalisation.initial(static.seen, static.spec)
     statistics = Statistics(jax.random.key_data(noise_key), jnp.zeros((), jnp.int32), observation)
     return types.Params(static.net.init(network_key), statistics)
 
@@ -202,7 +202,8 @@ def _perturbed(
 def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     """Acts in each environment by its own parameters; stores its index."""
     perturbed, member = inputs.exploration
-    observation = normalisation.observation(static.seen, params.statistics.observation, inputs.timestep.observation)
+    running, seen = params.statistics.observation, inputs.timestep.observation
+    observation = normalisation.observation(static.seen, static.spec, running, seen)
 
     def one(network: ArrayTree, carry: ArrayTree, observation: ArrayTree, is_first: Array) -> Any:
         batch = jax.tree.map(lambda x: x[None], (carry, observation, is_first))
@@ -215,7 +216,7 @@ def _act(static: _Static, params: types.Params, inputs: types.ActInputs) -> type
 
 def _evaluate(static: _Static, params: types.Params, inputs: types.ActInputs) -> types.ActOutput:
     timestep, running = inputs.timestep, params.statistics.observation
-    observation = normalisation.observation(static.seen, running, timestep.observation)
+    observation = normalisation.observation(static.seen, static.spec, running, timestep.observation)
     outputs, carry = static.net.step(params.network, inputs.carry, observation, agents.is_first(timestep))
     policy = static.policy(outputs)
     return types.ActOutput(policy.action(policy.mode()), (), carry)
@@ -277,5 +278,5 @@ def _adapt(
     """Begins the next generation, and moves the moments of observations."""
     del metrics, aux
     statistics, timestep = params.statistics, sequences.steps.timestep
-    observation = normalisation.update(static.seen, statistics.observation, timestep, (), axis)
+    observation = normalisation.update(static.seen, static.spec, statistics.observation, timestep, (), axis)
     return params._replace(statistics=Statistics(statistics.key, statistics.generation + 1, observation))

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents.shared import action_values, opponent_pool, search
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.settings import OURS, setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -332,8 +333,7 @@ def _found_again(
     config, (length, items) = static.config, found.value.shape
     rows = config.unroll_steps + 1
     seen = seen if config.target_values else jax.tree.map(lambda x: x[:rows], seen)
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), seen)
-    outputs = networks.of_rows(static.net, target["representation"], flat)
+    outputs = networks.of_rows(static.net, target["representation"], vectors.flat(seen))
     if config.target_values:
         value = _node(static, target, scaled(outputs["latent"])).value
         found = found._replace(value=value.reshape(length, items))

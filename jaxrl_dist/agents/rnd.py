@@ -29,7 +29,7 @@ from jaxrl_dist import agents, networks, types
 from jaxrl_dist.agents import ppo, wrapping
 from jaxrl_dist.agents.shared import actor_critic, normalisation
 from jaxrl_dist.agents.shared import sequences as unrolled
-from jaxrl_dist.numeric import moments, returns
+from jaxrl_dist.numeric import moments, returns, vectors
 from jaxrl_dist.settings import setting
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -57,7 +57,13 @@ class Config(ppo.Config):
         2.0, "Weight of the advantages of rewards.", low=0.0, source=f"{_PAPER} (extrinsic)", sweep=True
     )
     intrinsic_discount: float = setting(
-        0.99, "Discount factor of future bonuses (γ_I).", low=0.0, high=1.0, source=_PAPER, sweep=True
+        # By 1 the sum of bonuses, which never ends, would grow, and its deviation would divide them away.
+        0.99,
+        "Discount factor of future bonuses (γ_I).",
+        low=0.0,
+        below=1.0,
+        source=_PAPER,
+        sweep=True,
     )
     predictor_share: float = setting(
         0.25,
@@ -165,7 +171,7 @@ def make(config: Config, spec: types.EnvironmentSpec, network: networks.Config) 
     head = networks.Head("value", 1, 1.0, inputs=network.value_inputs)
     value = networks.make(dataclasses.replace(network, core=core), normalisation.observed(config, spec), (head,))
     agent = wrapping.forwarded(inner, _PLACE, functools.partial(_init, inner, features, value, spec))
-    parts = _Parts(config, agent, features, actor_critic.Parts(config, value, dict))
+    parts = _Parts(config, agent, features, actor_critic.Parts(config, spec, value, dict))
     return agent._replace(
         prepare=functools.partial(_prepare, parts),
         loss=functools.partial(_loss, parts),
@@ -185,7 +191,7 @@ def _init(
         features.init(target_key),
         # A copy, since both are donated.
         jax.tree.map(jnp.copy, predictor),
-        moments.initial(normalisation.numbers(spec.observation)),
+        moments.initial(normalisation.numbers(spec, spec.observation)),
         moments.initial(scalar),
         jnp.zeros(()),
     )
@@ -202,8 +208,8 @@ def _prepare(parts: _Parts, params: types.Params, inputs: types.LossInputs) -> B
     scaled = bonus / moments.std(statistics.discounted_bonus)
     advantage, target = estimate(scaled, sequences.steps.timestep.step_type, value)
     following = jax.tree.map(lambda x: x[1:], sequences.steps.timestep.observation)
-    items = unrolled.swapped if parts.agent.keeps_sequences else _flat
-    advantage, target, seen = items((advantage, target, _seen(params.statistics, following)))
+    items = unrolled.swapped if parts.agent.keeps_sequences else vectors.flat
+    advantage, target, seen = items((advantage, target, _seen(parts, params.statistics, following)))
     # An advantage that teaches nothing is 0 in PPO's batch.
     advantage = jnp.where(batch.taught > 0, advantage, 0.0)
     advantage = config.extrinsic_weight * batch.advantage + config.intrinsic_weight * advantage
@@ -220,7 +226,7 @@ def _bonuses(
     timestep = sequences.steps.timestep
     taught = agents.taught_rows(timestep.step_type[:-1])
     following = jax.tree.map(lambda x: x[1:], timestep.observation)
-    bonus = taught * _errors(parts, statistics.target, predictor, _seen(statistics, following), taught)
+    bonus = taught * _errors(parts, statistics.target, predictor, _seen(parts, statistics, following), taught)
 
     def discounted(total: Array, bonus: Array) -> tuple[Array, Array]:
         total = parts.config.intrinsic_discount * total + bonus
@@ -276,26 +282,22 @@ def _adapt(
     statistics: Statistics = params.statistics
     _, statistics = _bonuses(parts, statistics, statistics.predictor, sequences, axis)
     timestep = sequences.steps.timestep
-    following = jax.tree.map(lambda x: x[1:], normalisation.numbers(timestep.observation))
+    following = jax.tree.map(lambda x: x[1:], normalisation.numbers(parts.value.spec, timestep.observation))
     taught = agents.taught_rows(timestep.step_type[:-1]).reshape(-1)
-    seen = moments.update(statistics.observation, _flat(following), taught, axis)
+    seen = moments.update(statistics.observation, vectors.flat(following), taught, axis)
     predictor = jax.tree.map(jnp.copy, params.network["predictor"])
     return params._replace(statistics=statistics._replace(observation=seen, predictor=predictor))
 
 
-def _seen(statistics: Statistics, observation: ArrayTree) -> ArrayTree:
+def _seen(parts: _Parts, statistics: Statistics, observation: ArrayTree) -> ArrayTree:
     """Returns observations as the random network sees them."""
-    numbers = moments.normalise(normalisation.numbers(observation), statistics.observation, _LARGEST_SEEN)
-    return normalisation.with_numbers(observation, numbers)
+    spec = parts.value.spec
+    numbers = moments.normalise(normalisation.numbers(spec, observation), statistics.observation, _LARGEST_SEEN)
+    return normalisation.with_numbers(spec, observation, numbers)
 
 
 def _errors(parts: _Parts, target: ArrayTree, predictor: ArrayTree, seen: ArrayTree, like: Array) -> Array:
     """Returns mean squares of the predictor's errors, of observations with the leading axes and the shape of `like`."""
-    rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[like.ndim :]), seen)
+    rows = jax.tree.map(lambda x: x.reshape(like.size, *x.shape[like.ndim :]), seen)
     wanted, found = (networks.of_rows(parts.features, network, rows)["features"] for network in (target, predictor))
     return jnp.square(found - jax.lax.stop_gradient(wanted)).mean(-1).reshape(like.shape)
-
-
-def _flat(tree: ArrayTree) -> ArrayTree:
-    """Joins the first two axes of every leaf."""
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_dist import errors, types
 from jaxrl_dist.envs import parameters
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.settings import setting, synonyms, user_code
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -174,17 +175,13 @@ def _columns(reset: Callable[..., Any], step: Callable[..., Any], num_agents: in
 
     def reset_agents(key: Array, indices: Array) -> tuple[ArrayTree, types.TimeStep]:
         state, timestep = reset_all(key, indices)
-        return state, jax.tree.map(_joined, timestep)
+        return state, vectors.flat(timestep)
 
     def step_agents(state: ArrayTree, action: Array) -> tuple[ArrayTree, types.TimeStep]:
         state, timestep = jax.vmap(step)(state, action.reshape(-1, num_agents, *action.shape[1:]))
-        return state, jax.tree.map(_joined, timestep)
+        return state, vectors.flat(timestep)
 
     return Columns(reset_agents, step_agents)
-
-
-def _joined(x: Array) -> Array:
-    return x.reshape(-1, *x.shape[2:])
 
 
 def column_ids(env_ids: Any, num_agents: int) -> Any:

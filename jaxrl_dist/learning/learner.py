@@ -97,7 +97,7 @@ class Config:
         "Norm to which the gradient of each array of parameters is clipped, as a share of the array's own norm, which "
         "counts as 1e-3 at least; 0 is off.",
         low=0.0,
-        source="Brock et al. 2021, equation 3 (adaptive gradient clipping)",
+        source="Hafner et al. 2025, released code; Brock et al. 2021, equation 3, clip each unit by its own norm",
     )
     reduction: str = setting(
         "mean",

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxrl_dist import types
 from jaxrl_dist.errors import UsageError, given
 from jaxrl_dist.networks import attention, cores, custom, encoders, noisy, torsos
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.settings import OURS, setting
 
 # Beginning of the names of torsos in a tree of parameters, which Flax takes from `_Model.torsos`.
@@ -445,8 +446,7 @@ class _Built(NamedTuple):
             own = {"params": params}
             outputs, memory = self.module.apply(own, observation, extra, memory, is_first, method=_Model.unroll)
         else:
-            flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), observation)
-            outputs = self.module.apply({"params": params}, flat, noise)
+            outputs = self.module.apply({"params": params}, vectors.flat(observation), noise)
             outputs = jax.tree.map(lambda x: x.reshape(*is_first.shape, *x.shape[1:]), outputs)
         if self.spec.mask:
             mask = types.named_leaves(observation)[self.spec.mask]
@@ -521,7 +521,7 @@ class _Model(nn.Module):
         return self._heads([torso(pick(inputs)) for pick, torso in zip(self.picks, self.torsos, strict=True)], noise)
 
     def unroll(self, inputs: Any, extra: Any, carry: Any, is_first: jax.Array) -> Any:
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), inputs)
+        flat = vectors.flat(inputs)
         carries = [carry] if len(self.streams) == 1 else carry
         streams, after = [], []
         for name, pick, torso, memory in zip(self._core_names(), self.picks, self.torsos, carries, strict=True):

@@ -205,6 +205,7 @@ class _Embedding(nn.Module):
         parts = []
         for i, (column, number) in enumerate(zip(columns, self.numbers, strict=True)):
             table = self.param(f"table_{i}", init, (number, self.size))
-            parts.append(jax.nn.one_hot(column, number, dtype=self.dtype) @ table.astype(self.dtype))
+            codes = column.astype(jnp.int32)
+            parts.append(jax.nn.one_hot(codes, number, dtype=self.dtype) @ table.astype(self.dtype))
         joined = jnp.concatenate(parts, -1)
         return joined.reshape(*joined.shape[:-2], -1) if len(parts) == 1 and x.ndim > 1 else joined

@@ -165,7 +165,7 @@ def as_seen(leaves: Sequence[tuple[str, Leaf]], observation: ArrayTree) -> dict[
 
 def _as_seen(leaf: Leaf, x: Array) -> Array:
     batch = x.shape[: x.ndim - len(leaf.observed)]
-    x = jax.nn.one_hot(x, leaf.categories) if leaf.categories else x
+    x = jax.nn.one_hot(x.astype(jnp.int32), leaf.categories) if leaf.categories else x
     x = x.reshape(*batch, *leaf.shape)
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32)) * leaf.scale
     return x if leaf.is_share else values.symlog(x)

@@ -45,6 +45,24 @@ def join(tree: ArrayTree) -> tuple[list[Array], Callable[[Sequence[Array]], Arra
     return [jnp.concatenate([leaves[i].ravel() for i in chosen]) for chosen in places.values()], split
 
 
+def flat(tree: ArrayTree) -> ArrayTree:
+    """Joins the first two axes of every leaf, also of one without numbers.
+
+    Args:
+        tree: leaves [T, B, ...].
+
+    Returns:
+        Leaves [T · B, ...].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxrl_dist.numeric import vectors
+        >>> print([x.shape for x in vectors.flat([jnp.zeros((4, 2, 3)), jnp.zeros((4, 2, 0))])])
+        [(8, 3), (8, 0)]
+    """
+    return jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), tree)
+
+
 def zeros(struct: ArrayTree) -> tuple[list[Array], Callable[[Sequence[Array]], ArrayTree]]:
     """Returns zeros for the sums of trees, as `join` does.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxrl_dist import types
 from jaxrl_dist.errors import UsageError, check_divided, given, nearest_multiples
-from jaxrl_dist.numeric import permutations
+from jaxrl_dist.numeric import permutations, vectors
 from jaxrl_dist.replay import HostStorage, Kind, PrioritisedConfig, Replay, UniformConfig, Windows, sum_tree
 from jaxrl_dist.types import Array, ArrayTree
 
@@ -364,7 +364,7 @@ def _read(storage: Array, column: Array, start: Array, length: int) -> Array:
     """Reads windows [L, N, ...] of rows [B, C, ...]; a window may wrap around the end of the ring."""
     index = (start[None] + jnp.arange(length, dtype=jnp.int32)[:, None]) % storage.shape[1]
     # One number per row: a pair would be put together by a kernel of its own.
-    return storage.reshape(-1, *storage.shape[2:])[column[None] * storage.shape[1] + index]
+    return vectors.flat(storage)[column[None] * storage.shape[1] + index]
 
 
 def _updates_per_unroll(config: UniformConfig, inserted: int, taught: int) -> tuple[int, int]:

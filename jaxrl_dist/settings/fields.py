@@ -16,6 +16,8 @@ from jaxrl_dist import errors
 CUSTOM, OPTAX = "module:Class", "optax:NAME"
 # Largest whole number of a setting that names no other: programs count in 32 bits.
 LARGEST = 2**31 - 1
+# Least number above 0 that programs, which compute in 32 bits, do not round to 0.
+SMALLEST = 2.0**-126
 # Upper bound of settings that no program counts, such as steps: what a flag may say in 18 digits.
 MANY = 10**18 - 1
 # Source of a value that was not published.
@@ -218,6 +220,8 @@ def parse(field: Field, value: Any) -> Any:
         wrong = [value]
     if wrong and isinstance(wrong[0], int) and wrong[0] > LARGEST and field.high in (None, MANY):
         raise ValueError(f"expected {_KINDS['int']} <= {LARGEST if field.high is None else MANY}")
+    if wrong and field.above == 0 and isinstance(wrong[0], float) and wrong[0] > 0:
+        raise ValueError(f"expected {_KINDS['float']} >= {SMALLEST:g}: smaller ones are 0 in 32 bits")
     if wrong:
         hint = errors.nearest(str(wrong[0]), map(str, field.choices or ()))
         raise ValueError(f"expected {valid_values(field)}{hint}")
@@ -336,5 +340,6 @@ def _is_valid(field: Field, item: Any) -> bool:
         (field.low is None or item >= field.low)
         and (field.high is None or item <= field.high)
         and (field.above is None or item > field.above)
+        and (field.above != 0 or item >= SMALLEST)
         and (field.below is None or item < field.below)
     )

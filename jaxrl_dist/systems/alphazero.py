@@ -15,10 +15,7 @@ ALPHAZERO = {
 }
 
 # A time limit cuts returns off, so the value behind it counts: without a discount nothing bounds values.
-_RETURNS = {
-    **cited(f"{OURS}: returns that do not end", {"agent.discount": 0.997}),
-    **cited(f"{OURS}: returns of any size", {"agent.rescale_values": True}),
-}
+_RETURNS = cited(f"{OURS}: returns that do not end", {"agent.discount": 0.997})
 
 ALPHAZERO_FAMILIES: Families = {
     "classic": {

@@ -235,8 +235,11 @@ def test_noise_at_the_root_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("rescale", [False, True])
 def test_values_of_a_known_range_are_weighed_as_they_are(rescale: bool) -> None:
-    """The visits of a root whose children end the game, beside those of the paper's formula, step by step."""
-    rewards, prior = np.array([0.02, 0.03, -1.0, 0.9]), np.array([0.5, 0.2, 0.2, 0.1])
+    """The visits of a root whose children end the game, beside those of the paper's formula, step by step.
+
+    A value below the range counts as lost, as an action does that was not tried.
+    """
+    rewards, prior = np.array([0.02, 0.03, -1.4, 0.9]), np.array([0.5, 0.2, 0.2, 0.1])
 
     def model(network: Any, key: Any, action: Any, state: Any) -> search.Edge:
         node = search.Node(jnp.zeros((1, 4)), jnp.zeros(1), state)
@@ -252,7 +255,7 @@ def test_values_of_a_known_range_are_weighed_as_they_are(rescale: bool) -> None:
         if rescale and not tried.all():
             known.append(value)
         scores = np.where(tried, rewards, min(known)) - min(known)
-        scores = scores / max(max(known) - min(known), 1e-8)
+        scores = np.clip(scores / max(max(known) - min(known), 1e-8), 0, 1)
         factor = 1.25 + np.log((simulation + 1 + 19652 + 1) / 19652)
         best = int(np.argmax(scores + np.sqrt(simulation + 1) * factor * prior / (counts + 1)))
         counts[best] += 1

@@ -46,16 +46,24 @@ def test_rewards_and_observations_are_normalised_by_what_came_before(devices: in
 
 def test_pixels_that_are_clipped_are_seen_as_networks_see_them() -> None:
     config = ppo.Config(clip_observations=0.5)
-    seen = ours.observation(config, ours.Statistics((), ()), jnp.uint8([[0, 51, 255]]))
+    spec = types.EnvironmentSpec("x:y", jax.ShapeDtypeStruct((3,), jnp.uint8), types.DiscreteSpace(2), "classic")
+    seen = ours.observation(config, spec, ours.Statistics((), ()), jnp.uint8([[0, 51, 255]]))
     np.testing.assert_allclose(seen, [[0.0, 0.2, 0.5]], rtol=1e-6)
 
 
 def test_a_critic_of_actions_sees_pixels_as_the_policy_does_and_no_category_as_a_number() -> None:
     action = jnp.float32([[0.5]])
-    np.testing.assert_allclose(
-        bounded_actions.joined_with(jnp.uint8([[51, 255]]), action), [[0.2, 1.0, 0.5]], rtol=1e-6
-    )
-    assert set(bounded_actions.joined_with(jnp.int32([[3, 4]]), action)) == {"action", "observation"}
+    np.testing.assert_array_equal(bounded_actions.joined_with(jnp.float16([[3, 4]]), action), [[3, 4, 0.5]])
+    limits, network = types.BoxSpace((1,), np.float32([-1]), np.float32([1])), networks.Config(torso="mlp")
+    for dtype in (jnp.int32, jnp.uint8, jnp.int16, jnp.bool_):
+        for categories in ({}, {"": (2, 2)}):
+            seen = jax.ShapeDtypeStruct((2,), dtype)
+            spec = types.EnvironmentSpec("x:y", seen, limits, "continuous", categories=categories)
+            for net in bounded_actions.policy_and_critic(spec, network, 1, 1):
+                paths = [
+                    jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(net.init(jax.random.key(0)))
+                ]
+                assert sum("table" in path for path in paths) == 2 * bool(categories), paths
 
 
 def _with_hidden() -> types.EnvironmentSpec:
@@ -74,21 +82,34 @@ def test_a_world_model_sees_nothing_that_is_privileged() -> None:
     assert [name for name, _ in world_model.leaves_of(_with_hidden())] == ["state"]
 
 
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.uint8, jnp.int16])
 @pytest.mark.parametrize("system", ["ppo", "rnd"])
-def test_lone_categories_are_not_normalised(system: str) -> None:
+def test_lone_categories_are_not_normalised(system: str, dtype: Any) -> None:
     """Scaled, they would be no categories any more, and a network would see nothing of them."""
     config = ppo.Config(normalise_observations=True) if system == "ppo" else rnd.Config(normalise_observations=True)
-    codes = jax.ShapeDtypeStruct((2,), jnp.int32)
+    codes = jax.ShapeDtypeStruct((2,), dtype)
     spec = types.EnvironmentSpec("x:y", codes, types.DiscreteSpace(2), "classic", categories={"": (5, 3)})
     make: Any = ppo.make if system == "ppo" else rnd.make
     agent = make(config, spec, networks.Config(torso="mlp", hidden_sizes=(8,)))
     params = agent.init(jax.random.key(0))
-    rows = jnp.int32([[0, 0], [4, 0], [0, 2], [4, 2]])
+    rows = jnp.asarray([[0, 0], [4, 0], [0, 2], [4, 2]], dtype)
     timestep = types.TimeStep(jnp.ones(4, jnp.int8), jnp.zeros(4), jnp.ones(4), rows, ())
-    found = ours.observation(config, ours.initial(config, codes), rows)
+    found = ours.observation(config, spec, ours.initial(config, spec), rows)
     np.testing.assert_array_equal(found, rows)
     # One action, drawn for each row by one key, is as likely as the row's own policy says.
     inputs = types.ActInputs(timestep, agent.init_carry(4), jax.random.key(1))
     output = agent.act(params, inputs)
     chances = np.where(output.action == 0, np.exp(output.extras.log_prob), 1 - np.exp(output.extras.log_prob))
     assert len(set(np.round(chances, 6).tolist())) == 4
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.int16, jnp.float32])
+def test_a_lone_array_of_quantities_is_normalised_whatever_its_dtype(dtype: Any) -> None:
+    config = ppo.Config(normalise_observations=True, clip_observations=1.5)
+    spec = types.EnvironmentSpec("x:y", jax.ShapeDtypeStruct((1,), dtype), types.DiscreteSpace(2), "classic")
+    step_type = jnp.full((5, 1), types.MID, jnp.int8)
+    rows = jnp.asarray([[[100]], [[300]], [[100]], [[300]], [[0]]], dtype)
+    timestep = types.TimeStep(step_type, jnp.zeros((5, 1)), jnp.ones((5, 1)), rows, ())
+    running = ours.update(config, spec, ours.initial(config, spec), timestep, (), types.LOCAL)
+    np.testing.assert_allclose(ours.observation(config, spec, running, rows)[:, 0, 0], [-1, 1, -1, 1, -1.5], rtol=1e-5)
+    assert ours.as_real(spec).observation.dtype == jnp.float32

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from jaxrl_dist import envs
+from jaxrl_dist.runs import metrics
 
 MODULE = """
 import jax.numpy as jnp
@@ -158,3 +159,22 @@ def test_a_spec_that_fits_its_observation_is_taken(module: str, facts: str) -> N
 def test_a_spec_that_contradicts_itself_is_refused(module: str, facts: str, named: list[str]) -> None:
     with conftest.refused(f"--env=custom:{module}:spec: its spec has ", *named):
         envs.make(f"custom:{module}:spec", {"facts": facts})
+
+
+@pytest.mark.parametrize("system", ["ppo", "dqn", "r2d2"])
+def test_an_empty_leaf_beside_others_is_played_and_learned(system: str, train: conftest.Train) -> None:
+    summary = train(system, "custom:fakes.own:make", layout="anakin").summary
+    assert summary["env_steps"] > 0 and summary["eval_return_mean"] == 5
+
+
+def test_an_environment_with_a_state_of_its_own_resumes_on_the_host(train: conftest.Train) -> None:
+    settings = {"layout": "sebulba", "layout.policy_lag": "0", "learner.anneal": False, "log.interval_steps": 128}
+    whole = train("a2c", "custom:fakes.own:make", folder="whole", **settings)
+    train("a2c", "custom:fakes.own:make", folder="cut", steps=640, **settings)
+    cut = train("a2c", "custom:fakes.own:make", folder="cut", **settings)
+    assert cut.summary["params_sha256"] == whole.summary["params_sha256"]
+    # An unroll of 16 rows cuts an episode of 6.
+    names = ("env_steps", "episodes", "episode_return", "episode_length")
+    one, other = ([[row.get(name) for name in names] for row in metrics.read(run.folder)] for run in (whole, cut))
+    assert [640, 24, 5, 5] in one and one[-1][0] == 1280
+    assert [row for row in other if row[0] > 640] == [row for row in one if row[0] > 640]

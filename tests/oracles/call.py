@@ -54,6 +54,7 @@ class Made(NamedTuple):
     config: Any
     num_actions: int
     core: str
+    spec: types.EnvironmentSpec
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def make(
         # Only acting takes the model of a system with one.
         model = (lambda state, action: (state, ()),) if name == "alphazero" else ()
         agent = MODULES[name].make(config, spec, network, *model)
-    return Made(agent, config, 0 if real else A, core)
+    return Made(agent, config, 0 if real else A, core, spec)
 
 
 def rows(made: Made, seed: int, length: int, columns: int) -> dict[str, Any]:
@@ -409,7 +410,7 @@ def _statistics(made: Made, given: dict[str, Any], penalty: float) -> Any:
         return given["running"]
     if "normalise_observations" not in made.settings:
         return ()
-    running = normalisation.initial(made.config, jax.ShapeDtypeStruct((D,), jnp.float32))
+    running = normalisation.initial(made.config, made.spec)
     if "moments" in given:
         running = running._replace(observation=moments.Moments(*given["moments"]))
     return running._replace(own=jnp.float32(penalty) if penalty else ())

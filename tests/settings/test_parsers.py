@@ -70,3 +70,18 @@ def test_parts_of_a_list_are_read_as_single_values_are() -> None:
     assert (settings["network.hidden_sizes"], settings["network.policy_inputs"]) == ((64, 32), ("a", "b"))
     with conftest.refused("--network.hidden_sizes=64,3000000000", "2147483647"):
         training_flags.parse(["--env=toy:walk", "--network.hidden_sizes=64,3000000000"])
+
+
+def test_a_number_that_programs_round_to_0_is_not_above_0() -> None:
+    assert catalogue.resolved({"system": "dqn", "learner.epsilon": "1e-20"})["learner.epsilon"] == 1e-20
+    assert catalogue.resolved({"system": "dqn", "learner.epsilon": 2.0**-126})["learner.epsilon"] == 2.0**-126
+    for value in ("1e-46", 1e-39):
+        with conftest.refused("learner.epsilon", "1.17549e-38"):
+            catalogue.resolved({"system": "dqn", "learner.epsilon": value})
+    with conftest.refused("learner.epsilon=0", "> 0"):
+        catalogue.resolved({"system": "dqn", "learner.epsilon": 0})
+
+
+def test_bonuses_of_rnd_end() -> None:
+    with conftest.refused("agent.intrinsic_discount=1", "< 1"):
+        catalogue.resolved({"system": "rnd", "agent.intrinsic_discount": 1})

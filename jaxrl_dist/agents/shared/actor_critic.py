@@ -82,11 +82,13 @@ class Parts(NamedTuple):
 
     Attributes:
         config: its settings, which have those of `Settings`.
+        spec: of the environment.
         net: network with the heads of the policy and `value`.
         distribution: outputs -> distribution over actions.
     """
 
     config: Any
+    spec: types.EnvironmentSpec
     net: networks.Network
     distribution: Callable[[dict[str, Array]], Any]
 
@@ -141,9 +143,9 @@ def make_agent(
     heads = tuple(head._replace(inputs=network.policy_inputs) for head in heads)
     value = networks.Head("value", 1, 1.0, inputs=network.value_inputs)
     net = networks.make(network, normalisation.observed(config, spec), (*heads, value))
-    parts = Parts(config, net, distribution)
+    parts = Parts(config, spec, net, distribution)
     return agents.Agent(
-        init=lambda key: types.Params(net.init(key), normalisation.initial(config, spec.observation)),
+        init=lambda key: types.Params(net.init(key), normalisation.initial(config, spec)),
         init_carry=lambda size: Carry(net.initial(size), normalisation.initial_return(config, size)),
         act=functools.partial(act, parts),
         evaluate=functools.partial(_evaluate, parts),
@@ -176,7 +178,7 @@ def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.Ac
         >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
         >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
         >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
-        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> parts = actor_critic.Parts(config, spec, net, distribution)
         >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
         >>> carry = actor_critic.Carry(net.initial(2), ())
         >>> output = actor_critic.act(parts, params, types.ActInputs(timestep, carry, jax.random.key(1)))
@@ -188,7 +190,7 @@ def act(parts: Parts, params: types.Params, inputs: types.ActInputs) -> types.Ac
     extras = Extras(
         policy.log_prob(sample),
         sample if policy.squashes else (),
-        normalisation.numbers(seen) if parts.config.normalise_observations else (),
+        normalisation.numbers(parts.spec, seen) if parts.config.normalise_observations else (),
     )
     return types.ActOutput(policy.action(sample), extras, carry)
 
@@ -217,7 +219,7 @@ def estimate(parts: Parts, params: types.Params, sequences: types.Unroll) -> Bat
         >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
         >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
         >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
-        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> parts = actor_critic.Parts(config, spec, net, distribution)
         >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
         >>> carry = actor_critic.Carry(net.initial(2), ())
         >>> row = types.Step(timestep, jnp.zeros(2, int), actor_critic.Extras((), (), ()), ())
@@ -251,17 +253,17 @@ def inputs(parts: Parts, params: types.Params, sequences: types.Unroll) -> tuple
     Rows whose action was taken have their observation as it was normalised for acting. Of the other rows only the value
     matters; they are normalised by the learner's statistics.
     """
-    config, timestep = parts.config, sequences.steps.timestep
+    config, spec, timestep = parts.config, parts.spec, sequences.steps.timestep
     chex.assert_rank(timestep.reward, 2)
-    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    observation = normalisation.observation(config, spec, params.statistics, timestep.observation)
     if config.normalise_observations:
         acted = agents.taught_rows(timestep.step_type).at[-1].set(0.0) > 0
 
         def as_acted(stored: Array, anew: Array) -> Array:
             return jnp.where(acted.reshape(*acted.shape, *(1,) * (anew.ndim - 2)), stored, anew)
 
-        seen = jax.tree.map(as_acted, sequences.steps.extras.observation, normalisation.numbers(observation))
-        observation = normalisation.with_numbers(observation, seen)
+        seen = jax.tree.map(as_acted, sequences.steps.extras.observation, normalisation.numbers(spec, observation))
+        observation = normalisation.with_numbers(spec, observation, seen)
     is_first = agents.is_first(timestep)
     stacked = parts.net.inputs(sequences.carry.core.frames, observation, is_first)
     return stacked, is_first, normalisation.reward(config, params.statistics, timestep.reward)
@@ -294,7 +296,7 @@ def policy_and_value(parts: Parts, params: types.Params, batch: Batch) -> tuple[
         >>> spec, config = envs.make("toy:walk").spec, a2c.Config()
         >>> distribution, heads = actor_critic.policy_head(spec, config.distribution)
         >>> net = networks.make(networks.Config(torso="mlp"), spec, (*heads, networks.Head("value", 1, 1.0)))
-        >>> parts = actor_critic.Parts(config, net, distribution)
+        >>> parts = actor_critic.Parts(config, spec, net, distribution)
         >>> params, timestep = types.Params(net.init(jax.random.key(0)), ()), unroll.zero_timestep(spec, width=2)
         >>> carry = actor_critic.Carry(net.initial(2), ())
         >>> row = types.Step(timestep, jnp.zeros(2, int), actor_critic.Extras((), (), ()), ())
@@ -320,7 +322,7 @@ def move_statistics(
     """Moves the running statistics by an unroll that was learned from."""
     del metrics, aux
     timestep, discounted_return = sequences.steps.timestep, sequences.carry.discounted_return
-    running = normalisation.update(parts.config, params.statistics, timestep, discounted_return, axis)
+    running = normalisation.update(parts.config, parts.spec, params.statistics, timestep, discounted_return, axis)
     return params._replace(statistics=running)
 
 
@@ -411,7 +413,7 @@ def _tanh_gaussian(outputs: dict[str, Array]) -> distributions.TanhGaussian:
 def _policy(parts: Parts, params: types.Params, inputs: types.ActInputs) -> tuple[Any, Carry, ArrayTree]:
     """Returns the distribution of actions, the carry, and the observations as the network got them."""
     config, carry, timestep = parts.config, inputs.carry, inputs.timestep
-    observation = normalisation.observation(config, params.statistics, timestep.observation)
+    observation = normalisation.observation(config, parts.spec, params.statistics, timestep.observation)
     outputs, core = parts.net.step(params.network, carry.core, observation, agents.is_first(timestep))
     discounted_return = normalisation.next_return(config, carry.discounted_return, timestep)
     return parts.distribution(outputs), Carry(core, discounted_return), observation

@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxrl_dist import errors, networks, types
 from jaxrl_dist.agents.shared import transitions
-from jaxrl_dist.networks import torsos
 from jaxrl_dist.types import Array, ArrayTree
 
 # Names of the parts of what a critic sees, where it is a tree.
@@ -119,12 +118,12 @@ def joined_spec(
 
 
 def joined_with(observation: ArrayTree, action: Array) -> ArrayTree:
-    """Returns what a critic sees: a vector [N, D] and an action [N, A] in one vector, of all else a tree of both.
+    """Returns what a critic sees: reals [N, D] and an action [N, A] in one vector, of all else a tree of both.
 
-    Whole numbers may be categories, which are none beside an action's numbers.
+    Integers may be categories, which are none beside an action's numbers.
     """
-    if getattr(observation, "ndim", 0) == 2 and not jnp.issubdtype(observation.dtype, jnp.signedinteger):
-        return jnp.concatenate([torsos.as_float(observation, jnp.float32), action], -1)
+    if getattr(observation, "ndim", 0) == 2 and jnp.issubdtype(observation.dtype, jnp.floating):
+        return jnp.concatenate([observation.astype(jnp.float32), action], -1)
     return {_ACTION: action, _OBSERVATION: observation}
 
 

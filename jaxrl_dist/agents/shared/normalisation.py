@@ -1,7 +1,7 @@
 """Observations and rewards normalised by running statistics, which are frozen within an update and move after it.
 
-An observation of one array is normalised as it is, unless it is of i32; of a tree the real numbers are, but no truth
-values and integers.
+An observation of one array is normalised as it is, unless it is of categories; of a tree the real numbers are, but no
+truth values and integers.
 
 Source: Engstrom et al. 2020, "Implementation matters in deep policy gradients", section 3 and appendix A.2.
 """
@@ -14,8 +14,11 @@ import jax.numpy as jnp
 from jaxrl_dist import agents, types
 from jaxrl_dist.networks import torsos
 from jaxrl_dist.numeric import moments as statistics
-from jaxrl_dist.numeric import returns
+from jaxrl_dist.numeric import returns, vectors
 from jaxrl_dist.types import Array, ArrayTree
+
+# Name of an observation that is one array, in `categories` of a spec.
+_LONE = ""
 
 
 class Settings(Protocol):
@@ -64,28 +67,28 @@ class Statistics(NamedTuple):
     own: ArrayTree = ()
 
 
-def numbers(observation: ArrayTree) -> ArrayTree:
+def numbers(spec: types.EnvironmentSpec, observation: ArrayTree) -> ArrayTree:
     """Returns what is normalised of an observation: the array that it is, or the list of a tree's real numbers.
 
-    An array of i32 may be categories, and none of it is.
+    Nothing is of an array of categories.
     """
     if not types.is_tree(observation):
-        return [] if observation.dtype == jnp.int32 else observation
+        return [] if _LONE in spec.categories else observation
     return [leaf for leaf in jax.tree.leaves(observation) if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def with_numbers(observation: ArrayTree, changed: ArrayTree) -> ArrayTree:
+def with_numbers(spec: types.EnvironmentSpec, observation: ArrayTree, changed: ArrayTree) -> ArrayTree:
     """Returns an observation with others in the place of its `numbers`."""
     if not types.is_tree(observation):
-        return observation if observation.dtype == jnp.int32 else changed
+        return observation if _LONE in spec.categories else changed
     rest = iter(changed)
     return jax.tree.map(lambda leaf: next(rest) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, observation)
 
 
-def initial(config: Settings, observation_spec: ArrayTree) -> Statistics:
+def initial(config: Settings, spec: types.EnvironmentSpec) -> Statistics:
     """Returns the statistics before any row."""
     return Statistics(
-        statistics.initial(numbers(observation_spec)) if config.normalise_observations else (),
+        statistics.initial(numbers(spec, spec.observation)) if config.normalise_observations else (),
         statistics.initial(jax.ShapeDtypeStruct((), jnp.float32)) if config.scale_rewards else (),
     )
 
@@ -97,8 +100,8 @@ def observed(config: Settings, spec: types.EnvironmentSpec) -> types.Environment
 
 def as_real(spec: types.EnvironmentSpec) -> types.EnvironmentSpec:
     """Returns the environment's spec with the numbers of observations as f32, as they are once normalised."""
-    real = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), numbers(spec.observation))
-    return spec._replace(observation=with_numbers(spec.observation, real))
+    real = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, jnp.float32), numbers(spec, spec.observation))
+    return spec._replace(observation=with_numbers(spec, spec.observation, real))
 
 
 def initial_return(config: Settings, batch_size: int) -> ArrayTree:
@@ -113,15 +116,17 @@ def next_return(config: Settings, discounted_return: ArrayTree, timestep: types.
     return jnp.where(agents.is_first(timestep), 0.0, config.discount * discounted_return + timestep.reward)
 
 
-def observation(config: Settings, running: Statistics, observation: ArrayTree) -> ArrayTree:
+def observation(
+    config: Settings, spec: types.EnvironmentSpec, running: Statistics, observation: ArrayTree
+) -> ArrayTree:
     """Returns observations, a tree of [..., *shape], as the network gets them."""
-    seen, bound = numbers(observation), config.clip_observations
+    seen, bound = numbers(spec, observation), config.clip_observations
     if config.normalise_observations:
         seen = statistics.normalise(seen, running.observation)
     if bound:
         # Bytes are pixels, of which a network sees 0 to 1.
         seen = jax.tree.map(lambda x: jnp.clip(torsos.as_float(x, jnp.float32), -bound, bound), seen)
-    return with_numbers(observation, seen)
+    return with_numbers(spec, observation, seen)
 
 
 def reward(config: Settings, running: Statistics, reward: Array) -> Array:
@@ -133,12 +138,18 @@ def reward(config: Settings, running: Statistics, reward: Array) -> Array:
 
 
 def update(
-    config: Settings, running: Statistics, timestep: types.TimeStep, discounted_return: ArrayTree, axis: types.Axis
+    config: Settings,
+    spec: types.EnvironmentSpec,
+    running: Statistics,
+    timestep: types.TimeStep,
+    discounted_return: ArrayTree,
+    axis: types.Axis,
 ) -> Statistics:
     """Moves the statistics by an unroll that was just learned from, each taught row once.
 
     Args:
         config: settings.
+        spec: of the environment.
         running: statistics so far.
         timestep: [T + 1, B].
         discounted_return: f32 [B] before the first row.
@@ -146,7 +157,7 @@ def update(
     """
     taught = agents.taught_rows(timestep.step_type[:-1]).reshape(-1)
     if config.normalise_observations:
-        rows = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), numbers(timestep.observation))
+        rows = vectors.flat(jax.tree.map(lambda x: x[:-1], numbers(spec, timestep.observation)))
         running = running._replace(observation=statistics.update(running.observation, rows, taught, axis))
     if config.scale_rewards:
         sums = jax.vmap(returns.running_returns, in_axes=(1, 1, None, 0), out_axes=1)

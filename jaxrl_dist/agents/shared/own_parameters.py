@@ -12,6 +12,7 @@ import jax
 
 from jaxrl_dist import agents, types
 from jaxrl_dist.errors import UsageError, given
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.types import Array, ArrayTree
 
 # Axes of agents in an unroll, see `_unrolls`.
@@ -87,7 +88,7 @@ def _act(
 
     rows = _apart((inputs.timestep, inputs.carry, inputs.exploration), num_agents, 0)
     output = jax.vmap(one, in_axes=(0, 1, 0), out_axes=1)(params, rows, jax.random.split(inputs.key, num_agents))
-    together: types.ActOutput = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), output)
+    together: types.ActOutput = vectors.flat(output)
     return together
 
 
@@ -98,7 +99,7 @@ def _exploration(
         return agent.exploration(params, index, num_envs, progress)
 
     found = jax.vmap(one, in_axes=(0, 1), out_axes=1)(params, _apart(env_index, num_agents, 0))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), found)
+    return vectors.flat(found)
 
 
 def _prepare(agent: agents.Agent, num_agents: int, params: types.Params, inputs: types.LossInputs) -> ArrayTree:

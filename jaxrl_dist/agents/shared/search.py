@@ -231,8 +231,11 @@ def noisy(config: Config, logits: Array, mask: Array | None, key: Array) -> Arra
 
 
 def _puct(mctx: Any, config: Config, temperature: Array | None, *given: Any, **options: Any) -> Any:
-    # As in the papers' pseudocode, an action that was not tried counts as lost.
-    unscaled = functools.partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0)
+    # As in the papers' pseudocode, an action that was not tried counts as lost. None may count as less, or an illegal
+    # one, whose prior is 0, would be better than a legal one.
+    def unscaled(tree: Any, node: Array) -> Array:
+        return jnp.clip(mctx.qtransform_by_min_max(tree, node, min_value=-1.0, max_value=1.0), 0.0, 1.0)
+
     return mctx.muzero_policy(
         *given,
         **options,

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_dist import networks, types
+from jaxrl_dist.numeric import vectors
 from jaxrl_dist.types import Array, ArrayTree
 
 
@@ -50,7 +51,7 @@ def items(net: networks.Network, rows: Any) -> Any:
     if net.recurrent:
         return swapped(rows._replace(carry=()))._replace(carry=rows.carry)
     rows = rows._replace(is_first=(), carry=())
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
+    return vectors.flat(rows)
 
 
 def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> dict[str, Array]:
@@ -84,8 +85,7 @@ def item_outputs(net: networks.Network, network: ArrayTree, batch: Inputs) -> di
         return networks.of_rows(net, network, batch.inputs)
     # For a network without a memory, a sequence is no more than its rows.
     shape = batch.is_first.shape
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.inputs)
-    outputs = networks.of_rows(net, network, flat)
+    outputs = networks.of_rows(net, network, vectors.flat(batch.inputs))
     return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), outputs)
 
 

@@ -150,7 +150,7 @@ def _drawn(environment: as_host.AsHost, picture: envs.Picture) -> envs.Film:
     kept: list[types.ArrayTree] = []
 
     def frame(_: Any) -> np.ndarray:
-        state = jax.tree.map(lambda x: x[0], environment.state())
+        state = jax.tree.map(lambda x: x[0], environment.state().environments)
         if picture.page is not None:
             kept.append(state)
         return picture.draw(state)

@@ -6,7 +6,7 @@ It serves tasks and tests, not speed: every step crosses between host and device
 import collections
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,18 @@ import numpy as np
 from jaxrl_dist import envs
 from jaxrl_dist.envs.host import checked, episodes
 from jaxrl_dist.types import Array, ArrayTree
+
+
+class Saved(NamedTuple):
+    """The state of environments for saving.
+
+    Attributes:
+        environments: tree of [B, ...], with keys as their data.
+        account: of their episodes.
+    """
+
+    environments: ArrayTree
+    account: episodes.Account
 
 
 class AsHost(checked.Checked):
@@ -95,17 +107,18 @@ class AsHost(checked.Checked):
             raise RuntimeError("reset or load the environments first")
         return self._state
 
-    def state(self) -> ArrayTree:
-        """Returns a copy of all environments in NumPy for saving, with keys as their data.
+    def state(self) -> Saved:
+        """Returns a copy of all environments in NumPy for saving.
 
         Raises:
             RuntimeError: a result waits for `recv`, or the environments were never reset.
         """
         if self._ready:
             raise RuntimeError(f"{len(self._ready)} results wait for recv: take them before saving")
-        return jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self.states())
+        plain = jax.tree.map(lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x), self.states())
+        return Saved(plain, self._episodes.account())
 
-    def load(self, state: ArrayTree) -> None:
+    def load(self, state: Saved) -> None:
         """Goes on from the saved state of an object that was made with the same arguments.
 
         Raises:
@@ -125,9 +138,8 @@ class AsHost(checked.Checked):
                 )
             return x
 
-        self._state = jax.tree.map(restore, state, expected)
-        account = (self._state.steps, self._state.ended, self._state.episode_return, self._state.episode_length)
-        self._episodes.go_on(*jax.device_get(account))
+        self._state = jax.tree.map(restore, state.environments, expected)
+        self._episodes.go_on(jax.device_get(state.account))
 
     def close(self) -> None:
         """Frees the environments; `reset` would start them again."""
@@ -141,14 +153,16 @@ class AsHost(checked.Checked):
         return jax.device_put(np.asarray(x), self._device)
 
 
-def saved_struct(environment: envs.Environment, num_envs: int) -> ArrayTree:
+def saved_struct(environment: envs.Environment, num_envs: int) -> Saved:
     """Returns the tree of `AsHost.state` as `jax.ShapeDtypeStruct`."""
 
-    def saved() -> ArrayTree:
+    def saved() -> Saved:
         state = envs.columns(environment).reset(jax.random.key(0), jnp.arange(num_envs))[0]
-        return jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+        plain = jax.tree.map(lambda x: jax.random.key_data(x) if _is_key(x) else x, state)
+        return Saved(plain, episodes.Episodes(environment.spec, num_envs).account())
 
-    return jax.eval_shape(saved)
+    found: Saved = jax.eval_shape(saved)
+    return found
 
 
 @functools.lru_cache(maxsize=8)

@@ -210,6 +210,22 @@ def lost(raw: envs.RawStep) -> np.ndarray:
     return both
 
 
+class Account(NamedTuple):
+    """What `Episodes` knows of B environments; with A agents all are [B·A].
+
+    Attributes:
+        steps: i32 [B], rows so far.
+        ended: bool [B], whether the last row was LAST.
+        episode_return: f32 [B], so far.
+        episode_length: i32 [B], so far.
+    """
+
+    steps: Any
+    ended: Any
+    episode_return: Any
+    episode_length: Any
+
+
 class Episodes:
     """Follows the episodes of B environments with next-step reset by their rows, and checks these.
 
@@ -233,13 +249,16 @@ class Episodes:
         self._return = np.zeros(columns, np.float32)
         self._length = np.zeros(columns, np.int32)
 
-    def go_on(self, steps: np.ndarray, ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> None:
-        """Takes over the account [B] of saved environments: `steps`, `ended`, and return and length of the episode."""
-        columns = self.ended.shape
-        self.steps = np.repeat(np.asarray(steps, np.int64), self._spec.num_agents)
-        self.ended = np.array(ended, bool).reshape(columns)
-        self._return = np.array(returns, np.float32).reshape(columns)
-        self._length = np.array(lengths, np.int32).reshape(columns)
+    def account(self) -> Account:
+        """Returns a copy of the account."""
+        return Account(self.steps.astype(np.int32), self.ended.copy(), self._return.copy(), self._length.copy())
+
+    def go_on(self, account: Account) -> None:
+        """Takes over the account of saved environments."""
+        self.steps = np.array(account.steps, np.int64)
+        self.ended = np.array(account.ended, bool)
+        self._return = np.array(account.episode_return, np.float32)
+        self._length = np.array(account.episode_length, np.int32)
 
     def add(self, rows: types.TimeStep, lost: np.ndarray, env_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Checks and follows the next rows of some environments, see `envs.HostEnvironment.account`."""
@@ -270,7 +289,7 @@ class Episodes:
         self._check_limit(lengths, is_last, env_ids)
         return returns, lengths
 
-    def _check_limit(self, lengths: np.ndarray, is_last: np.ndarray, env_ids: np.ndarray) -> None:
+    def _check_limit(self, lengths: np.ndarray, is_last: Any, env_ids: np.ndarray) -> None:
         limit = self._spec.time_limit
         if limit and lengths.max() >= limit:
             too_long = ((lengths >= limit) & ~is_last).any(0)
