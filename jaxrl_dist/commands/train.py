@@ -1,7 +1,6 @@
 """Trains a system on an environment; `--help` lists the flags."""
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,13 +61,14 @@ def _rehearse(command: training_flags.Command) -> int:
     """Prints a description of the run; returns the exit code."""
     import jax
 
+    from jaxrl_dist.processes import cgroups
     from jaxrl_dist.training import compiled, dry_run, runner, targets
     from jaxrl_dist.training import stop as stopping
 
     runner.prepare()
     flags, settings, count = command.flags, command.settings, int(command.in_processes.processes)
     assert settings is not None
-    if count > 1 and len(os.sched_getaffinity(0)) == 1:
+    if count > 1 and cgroups.num_cores() == 1:
         # What processes exchange is seen in the program of two devices.
         jax.config.update("jax_num_cpu_devices", 2)
     stop = stopping.StopToken()

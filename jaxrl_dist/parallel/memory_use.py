@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxrl_dist import errors
+from jaxrl_dist.processes import cgroups
 from jaxrl_dist.replay import packed_observations, ring
 from jaxrl_dist.settings import resolve
 
@@ -21,8 +22,7 @@ _GIB = 2**30
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 _LARGE, _ARENAS = 2**20, 2
 # Of Linux (proc(5), cgroups(7)).
-_MEMORY, _OWN_GROUPS = pathlib.Path("/proc/meminfo"), pathlib.Path("/proc/self/cgroup")
-_GROUPS = pathlib.Path("/sys/fs/cgroup")
+_MEMORY = pathlib.Path("/proc/meminfo")
 # Files of a group's limit and use, and the entry of memory.stat for files that the kernel can drop.
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _VERSION_2 = ("memory.max", "memory.current", "inactive_file")
@@ -200,19 +200,9 @@ def free_of_host() -> float:
 
 def _left_to_groups() -> float:
     """Returns the bytes that the control groups of this process, of version 1 or 2, may still take."""
-    try:
-        memberships = [line.split(":", 2) for line in _OWN_GROUPS.read_text("utf-8").splitlines()]
-    except OSError:
-        return math.inf
     left = math.inf
-    for _, controllers, path in memberships:
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, names = (_GROUPS / "memory", _VERSION_1) if controllers else (_GROUPS, _VERSION_2)
-        # A limit of any group above holds too; and within a container the path may be that of the machine outside.
-        group = pathlib.PurePosixPath(path)
-        for one in (group, *group.parents):
-            left = min(left, _left_to_group(root / one.relative_to("/"), *names))
+    for group in cgroups.groups("memory"):
+        left = min(left, _left_to_group(group.path, *(_VERSION_2 if group.is_new else _VERSION_1)))
     return left
 
 

@@ -7,7 +7,6 @@ parameters anyway, the number of environments that act together. It does not tou
 
 import contextlib
 import functools
-import os
 import pathlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxrl_dist import envs, errors
+from jaxrl_dist.processes import cgroups
 from jaxrl_dist.runs import folder as folders
 from jaxrl_dist.settings import resolve
 from jaxrl_dist.systems import catalogue
@@ -179,7 +179,7 @@ def _actors(settings: resolve.Resolved) -> list[Option]:
     """Returns numbers of actors, up to one per core; the learner takes the unrolls of all, so results are equal."""
     if settings["layout"] != "sebulba" or settings["layout.quorum"] or settings["layout.inference"] == "central":
         return []
-    cores, envs_in_all = len(os.sched_getaffinity(0)), settings["env.num_envs"]
+    cores, envs_in_all = cgroups.num_cores(), settings["env.num_envs"]
     counts = [settings["layout.num_actors"], *(2**i for i in range(4) if 2**i <= cores and envs_in_all % 2**i == 0)]
     return [{"layout.num_actors": n} for n in dict.fromkeys(counts)]
 
@@ -187,7 +187,7 @@ def _actors(settings: resolve.Resolved) -> list[Option]:
 def _threads(settings: resolve.Resolved) -> list[Option]:
     """Returns numbers of threads or processes in which a suite steps its environments; 0 is its own choice."""
     name = _THREADS.get(settings["env"].partition(":")[0], "")
-    cores = len(os.sched_getaffinity(0))
+    cores = cgroups.num_cores()
     counts = dict.fromkeys([0, *(n for n in (cores // 2, 2 * cores) if n)])
     return [{f"{resolve.PARAMS}{name}": str(n)} for n in counts] if name else []
 

@@ -80,7 +80,8 @@ class Policy(NamedTuple):
         """Acts on raw observations in NumPy: normalisation, frame stacks and memory are the policy's business.
 
         Args:
-            observation: one, as `environment.spec.observation` has it, or a tree of [B, ...] of B environments.
+            observation: one, as `environment.spec.observation` has it, or a tree of [B, ...] of B environments; without
+                what is known in training alone (`spec.privileged`) unless actions depend on that.
             state: what the last call returned; None where episodes begin.
             deterministic: takes the likeliest or best action, also where the run's evaluations draw one (family
                 `grid`); only a search and the latent state of a world model still draw. False draws as the policy did

@@ -3,14 +3,15 @@
 import functools
 import operator
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.interpreters import partial_eval
 
-from jaxrl_dist import errors, types
+from jaxrl_dist import agents, errors, types
 from jaxrl_dist.settings.resolve import Resolved
 from jaxrl_dist.training import assemble
 from jaxrl_dist.types import Array, ArrayTree
@@ -42,12 +43,14 @@ class Predictor(NamedTuple):
         greedy: (params, `State`, observation [B, ...], reward f32 [B], is_first bool [B]) -> (action [B, ...],
             `State`), without draws of the policy.
         act: likewise, with the draws of training.
+        unread: names of the leaves of an observation that are known in training alone, and that no action depends on.
     """
 
     spec: types.EnvironmentSpec
     init_carry: Callable[[int], ArrayTree]
     greedy: Callable[..., tuple[Array, State]]
     act: Callable[..., tuple[Array, State]]
+    unread: frozenset[str]
 
     def __repr__(self) -> str:
         return types.short_repr(self)
@@ -68,7 +71,26 @@ def make(settings: Resolved, spec: types.EnvironmentSpec, step: Any = None) -> P
         return agent.act(params, inputs._replace(exploration=exploration))
 
     greedy, act = (functools.partial(_step, spec.action, one) for one in (agent.evaluate, explore))
-    return Predictor(spec, agent.init_carry, jax.jit(greedy), jax.jit(act))
+    return Predictor(spec, agent.init_carry, jax.jit(greedy), jax.jit(act), _unread(agent, spec, act))
+
+
+def _unread(agent: agents.Agent, spec: types.EnvironmentSpec, act: Callable[..., Any]) -> frozenset[str]:
+    """Returns the names of privileged leaves that acting does not read."""
+    if not spec.privileged:
+        return frozenset()
+
+    def begin() -> tuple[Any, ...]:
+        key, column = jax.random.key(0), jnp.zeros(1)
+        observation = jax.tree.map(lambda x: jnp.zeros((1, *x.shape), x.dtype), spec.observation)
+        return observation, agent.init(key), State(agent.init_carry(1), key), column, column > 0
+
+    def acted(observation: ArrayTree, params: types.Params, state: State, *rest: Array) -> Any:
+        return act(params, state, observation, *rest)
+
+    program = jax.make_jaxpr(acted)(*jax.eval_shape(begin)).jaxpr
+    _, used = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    named = zip(types.named_leaves(spec.observation), used, strict=False)
+    return frozenset(name for name, is_used in named if types.is_within(name, spec.privileged) and not is_used)
 
 
 def _step(
@@ -107,7 +129,7 @@ def predict(
     Raises:
         UsageError: an array has the wrong shape or dtype.
     """
-    rows, count = _rows(predictor.spec, observation)
+    rows, count = _rows(predictor.spec, observation, predictor.unread)
     width = count or 1
     if state is None:
         state = State(predictor.init_carry(width), jax.random.key(secrets.randbits(32) if seed is None else seed))
@@ -123,10 +145,14 @@ def predict(
     return chosen if count else chosen[0], state
 
 
-def _rows(spec: types.EnvironmentSpec, observation: ArrayTree) -> tuple[ArrayTree, int]:
-    """Returns observations [B, ...] in the spec's dtypes, and their number, 0 for a single one without that axis."""
+def _rows(spec: types.EnvironmentSpec, observation: ArrayTree, unread: Container[str]) -> tuple[ArrayTree, int]:
+    """Returns observations [B, ...] in the spec's dtypes, and their number, 0 for a single one without that axis.
+
+    What is not read may be absent.
+    """
     named, structure = jax.tree_util.tree_flatten_with_path(spec.observation)
-    leaves = [(_name(path), _at(path, observation), struct) for path, struct in named]
+    absent = {path for path, _ in named if _leaf_name(path) in unread and not _has(path, observation)}
+    leaves = [(_name(path), _at(path, observation), struct) for path, struct in named if path not in absent]
     leads = {name: value.shape[: value.ndim - len(struct.shape)] for name, value, struct in leaves}
     name, value, struct = leaves[0]
     lead = leads[name]
@@ -138,13 +164,27 @@ def _rows(spec: types.EnvironmentSpec, observation: ArrayTree) -> tuple[ArrayTre
                 f"predict({name}={given}): expected {np.dtype(struct.dtype)}{shape}, or {['B', *shape]} of B "
                 f"environments, as {spec.name} gives it".replace("'", "")
             )
-    arrays = [value.astype(struct.dtype) for _, value, struct in leaves]
+    present = {name: value.astype(struct.dtype) for name, value, struct in leaves}
+    arrays = [present.get(_name(path), np.zeros((*lead, *struct.shape), struct.dtype)) for path, struct in named]
     arrays = arrays if lead else [array[None] for array in arrays]
     return jax.tree.unflatten(structure, arrays), lead[0] if lead else 0
 
 
+def _leaf_name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 def _name(path: Any) -> str:
-    return "/".join(["observation", jax.tree_util.keystr(path, simple=True, separator="/")]).rstrip("/")
+    return f"observation/{_leaf_name(path)}".rstrip("/")
+
+
+def _has(path: Any, observation: ArrayTree) -> bool:
+    """Says whether an observation has a leaf."""
+    try:
+        _at(path, observation)
+    except errors.UsageError:
+        return False
+    return True
 
 
 def _at(path: Any, observation: ArrayTree) -> np.ndarray:

@@ -14,6 +14,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxrl_dist import errors, processes, systems
 from jaxrl_dist.parallel import memory_use
 from jaxrl_dist.parallel import mesh as meshes
+from jaxrl_dist.processes import cgroups
 from jaxrl_dist.runs import folder as run_folder
 from jaxrl_dist.runs import loggers, software
 from jaxrl_dist.settings import resolve, sweep
@@ -82,6 +83,7 @@ def train(
         LockError: another process trains in the folder, or has taken it over.
         CheckpointError: its checkpoints are corrupt, or cannot be written.
         MemoryError: something was too large.
+        KeyboardInterrupt: Ctrl-C, after the run was saved; a second one ends it at once.
         Exception: one that a callback raised, after the run was saved.
 
     Example:
@@ -92,7 +94,9 @@ def train(
     """
     arguments.check_session(devices, callbacks, display)
     named = assemble.by_flag(system, env, settings, run_settings)
-    return drive(named, devices or jax.devices(), stopping.StopToken(), display=display, callbacks=callbacks)
+    stop = stopping.StopToken()
+    with stop.interruptible():
+        return drive(named, devices or jax.devices(), stop, display=display, callbacks=callbacks)
 
 
 def prepare() -> None:
@@ -195,7 +199,7 @@ def use_cores() -> None:
     JAX's own `JAX_NUM_CPU_DEVICES` gives another number. The thread that calls a program on a CPU computes it, too.
     """
     if "JAX_NUM_CPU_DEVICES" not in os.environ:
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        jax.config.update("jax_num_cpu_devices", cgroups.num_cores())
     # Else an actor's small program waits in the client's threads behind the learner's.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 

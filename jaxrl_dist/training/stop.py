@@ -105,6 +105,31 @@ class StopToken:
             sender.close()
             receiver.close()
 
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Within the context, the first Ctrl-C asks to stop and is raised at the end, a second one is raised at once.
+
+        It is meant for a notebook or a program of the user's own. Outside the main thread, and where a handler of
+        theirs is set, it changes nothing.
+        """
+        own = signal.default_int_handler
+        if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is not own:
+            yield
+            return
+
+        def interrupt(number: int, frame: Any) -> None:
+            if self.requested:
+                own(number, frame)
+            self.request(number)
+
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, own)
+        if self.exit_code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
+
     def _handle(self, signal_number: int, frame: Any) -> None:
         """Does nothing, but must be set for the signal to reach the listener, which counts it."""
         self.request(signal_number)

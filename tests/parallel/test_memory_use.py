@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from jaxrl_dist.parallel import memory_use
+from jaxrl_dist.processes import cgroups
 
 CARTPOLE = "gymnax:CartPole-v1"
 
@@ -158,14 +160,41 @@ def test_a_container_s_limit_is_heeded(membership, files, expected, tmp_path, mo
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "cgroup").write_text(membership)
     (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable: 1000 kB\n")
-    monkeypatch.setattr(memory_use, "_OWN_GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(memory_use, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path / "groups")
     monkeypatch.setattr(memory_use, "_MEMORY", tmp_path / "meminfo")
     assert memory_use.free_of_host() == expected
-    monkeypatch.setattr(memory_use, "_OWN_GROUPS", tmp_path / "none")
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "none")
     assert memory_use.free_of_host() == 1000 * 1024
     monkeypatch.setattr(memory_use, "_MEMORY", tmp_path / "none")
     assert memory_use.free_of_host() == math.inf
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000"}, 8),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "250000 100000"}, 3),
+        ("0::/a/b\n", {"a/b/cpu.max": "20000 100000"}, 1),
+        ("0::/outside\n", {"cpu.max": "200000 100000"}, 2),
+        ("0::/a\n", {"a/cpu.max": "9900000 100000"}, 8),
+        ("3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "150000", "cpu/a/cpu.cfs_period_us": "50000"}, 3),
+        ("3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "50000"}, 8),
+        ("3:memory:/a\n", {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "50000"}, 8),
+    ],
+)
+def test_a_container_s_quota_of_cores_is_heeded(membership, files, expected, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "cgroup").write_text(membership)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "cgroup")
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path / "groups")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cgroups.num_cores() == expected
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "none")
+    assert cgroups.num_cores() == 8
 
 
 def _resident(pid: int) -> int:

@@ -240,3 +240,26 @@ def test_a_run_of_a_fleet_is_loaded_without_one() -> None:
     assert here["layout.fleet"] == "" and here["layout.fleet_spares"] == 1
     settings, environment = assemble.resolve({**saved.settings, "preset": "", **here})
     assert assemble.assemble(settings, environment, jax.devices()[:1])
+
+
+@pytest.mark.parametrize("system", ["ppo", "sac"])
+def test_what_is_known_in_training_alone_may_be_left_out(system: str, tmp_path: pathlib.Path) -> None:
+    # Also where a critic knows it.
+    one = varied(loaded(tmp_path, system, "toy:load", **{"network.value_inputs": "load,state"}))
+    assert one.environment.spec.privileged == "load"
+    seen, load = OBSERVATIONS[0, :, :2], np.zeros((5, 1))
+    shapes = {name: leaf.shape for name, leaf in types.named_leaves(one.environment.spec.observation).items()}
+    whole = {name: np.resize({"load": load}.get(name, seen), (5, *shape)) for name, shape in shapes.items()}
+    own = {name: value for name, value in whole.items() if name != "load"}
+    np.testing.assert_array_equal(one.predict(own)[0], one.predict(whole)[0])
+    alone = one.predict({name: value[0] for name, value in own.items()})[0]
+    np.testing.assert_allclose(alone, one.predict(whole)[0][0], rtol=1e-5)
+    with conftest.refused("predict(observation/", "no such array"):
+        one.predict({"load": load})
+
+
+@pytest.mark.parametrize("system", ["ppo", "sac"])
+def test_what_actions_depend_on_is_asked_for(system: str, tmp_path: pathlib.Path) -> None:
+    one = loaded(tmp_path, system, "toy:load", **{"network.policy_inputs": "load,state"})
+    with conftest.refused("predict(observation/load", "no such array"):
+        one.predict({"state": np.zeros(one.environment.spec.observation["state"].shape)})

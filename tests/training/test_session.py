@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 from typing import Any
 
 import conftest
@@ -458,3 +459,27 @@ def test_a_resume_keeps_evaluations_up_to_the_last_that_counted(
     monkeypatch.setattr(metrics, "truncate_after", lambda folder, *steps: (kept.append(steps), cut(folder, *steps)))
     train(**settings)
     assert kept == [(640, 512)]
+
+
+def test_an_interrupt_of_a_notebook_saves_and_the_same_call_goes_on(
+    monkeypatch: pytest.MonkeyPatch, train: conftest.Train, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(session, "_CHUNK_S", 0.0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(record: dict[str, Any]) -> None:
+        if record["kind"] == "train" and record["env_steps"] >= 512:
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        settings = {"log.interval_steps": 128}
+        whole = train(folder="whole", **settings).summary
+        with pytest.raises(KeyboardInterrupt):
+            train(folder="cut", callbacks=[interrupt], **settings)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert 512 <= json.loads((tmp_path / "cut" / "summary.json").read_text())["env_steps"] < 1280
+        cut = train(folder="cut", **settings)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert cut.summary["params_sha256"] == whole["params_sha256"]
+    assert 512 in [row["env_steps"] for row in metrics.read(cut.folder)]

@@ -44,3 +44,28 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
         assert not token.requested
     stop.leave_on_signals()
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_the_first_interrupt_of_a_program_is_raised_at_the_end_and_the_second_at_once() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    token, reached = stop.StopToken(), []
+    with pytest.raises(KeyboardInterrupt), token.interruptible():
+        _send(signal.SIGINT)
+        reached.append((token.requested, token.exit_code))
+    assert reached == [(True, 130)] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), stop.StopToken().interruptible():
+        _send(signal.SIGINT)
+        _send(signal.SIGINT)
+        reached.append((False, 0))
+    assert len(reached) == 1
+    with stop.StopToken().interruptible():
+        pass
+
+
+def test_a_handler_of_the_program_s_own_is_left_alone() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    token = stop.StopToken()
+    with token.interruptible():
+        _send(signal.SIGINT)
+    assert seen == [signal.SIGINT] and not token.requested

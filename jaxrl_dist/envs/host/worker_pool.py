@@ -25,6 +25,7 @@ import numpy as np
 
 from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs.host import checked, hangs, lifeline, worker_process
+from jaxrl_dist.processes import cgroups
 
 _CHECK_S = 0.1
 _CLOSE_S = 1.0
@@ -105,7 +106,7 @@ class WorkerPool(checked.Checked):
             raise ValueError(f"{plan.spec.name}: batch_size={batch_size} and timeout_s={timeout_s}, {expected}")
         self._plan, self.timeout_s = plan, timeout_s
         self._seeds = np.asarray(seeds, np.uint32)
-        num_workers = min(plan.workers or len(os.sched_getaffinity(0)), self.num_envs)
+        num_workers = min(plan.workers or cgroups.num_cores(), self.num_envs)
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
         self._since = np.zeros(num_workers)

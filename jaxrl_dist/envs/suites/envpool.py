@@ -7,7 +7,6 @@ time limit as a truncation only; Atari alone tells the two apart (`info["termina
 import contextlib
 import importlib
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from jaxrl_dist import envs, errors, types
 from jaxrl_dist.envs import parameters
 from jaxrl_dist.envs.host import episodes, pooled
 from jaxrl_dist.envs.suites import atari
+from jaxrl_dist.processes import cgroups
 
 _NAME = "envpool"
 _MORE_NAMES = 'python -c "import envpool; print(envpool.list_all_envs())" lists all'
@@ -239,7 +239,7 @@ def _unchanged(x: Any) -> Any:
 def _make_pool(
     library: Any, name: str, settings: Mapping[str, Any], seeds: np.ndarray, batch_size: int, **drawn: str
 ) -> Any:
-    threads = settings.get("num_threads") or min(batch_size, _num_cores())
+    threads = settings.get("num_threads") or min(batch_size, cgroups.num_cores())
     sizes = {"num_envs": len(seeds), "batch_size": batch_size, "num_threads": threads, "seed": seeds.tolist()}
     with _without_known_warnings():
         pool = library.make(name, env_type="gymnasium", **{**settings, **sizes}, **drawn)
@@ -287,10 +287,6 @@ class _Bare:
         observed, info = self._observed, {name: state[index] for name, index in self._info}
         observation = state[observed] if isinstance(observed, int) else {name: state[i] for name, i in observed}
         return observation, reward, done & ~truncated, truncated, info
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _try_out(library: Any, name: str, settings: Mapping[str, Any]) -> None:
