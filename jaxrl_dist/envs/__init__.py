@@ -280,7 +280,7 @@ class HostEnvironment(Protocol):
         num_envs: B.
         batch_size: number of environments that `recv` returns at a time, B if it waits for all.
         timeout_s: a step that takes longer is a fault.
-        waiting_since: `time.monotonic()` when a call began to wait for environments; 0 while none waits, and always 0
+        waiting_since: `hangs.now()` when a call began to wait for environments; 0 while none waits, and always 0
             if the environments end a wait of `timeout_s` themselves.
         waiting_for: i32 [N], environments that are being stepped.
     """

@@ -1,6 +1,8 @@
 """The thread that plays while another watches: it ends, and its environments are closed, however the watch ends."""
 
 import threading
+import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +134,36 @@ def test_an_environment_that_hangs_is_closed() -> None:
     assert walk.is_closed
     over.set()
     assert_thread_ends()
+
+
+def test_time_in_which_the_process_stood_still_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-Z and fg: nothing else ran either, and the environment answers at once."""
+    clock, seen_s = hangs._Clock(), [100.0]
+    clock._ticker = threading.current_thread()
+    monkeypatch.setattr(hangs, "_CLOCK", clock)
+    monkeypatch.setattr(hangs, "time", types.SimpleNamespace(monotonic=lambda: seen_s[0]))
+    clock._seen_s = seen_s[0]
+    environment: Any = types.SimpleNamespace(
+        timeout_s=60.0, waiting_since=hangs.now(), waiting_for=SEEDS, spec=types.SimpleNamespace(name="x:y")
+    )
+    seen_s[0] += 3600.0
+    hangs.check_waiting(environment)
+    assert hangs.now() - environment.waiting_since == 1.0
+    for _ in range(59):
+        seen_s[0] += 1.0
+        hangs.check_waiting(environment)
+    seen_s[0] += 0.5
+    with pytest.raises(errors.EnvironmentFault, match="60 s"):
+        hangs.check_waiting(environment)
+
+
+def test_the_clock_goes_on_though_nobody_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a wait of a minute that is looked at twice would count as a second."""
+    monkeypatch.setattr(hangs, "_TICK_S", 0.001)
+    clock = hangs._Clock()
+    clock.now()
+    seen_s, until_s = clock._seen_s, time.monotonic() + conftest.SOON_S
+    while clock._seen_s == seen_s:
+        assert time.monotonic() < until_s
+    assert clock._ticker is not None and clock._ticker.daemon
+    monkeypatch.setattr(hangs, "_TICK_S", 3600.0)

@@ -1,6 +1,5 @@
 """Plays one Gymnasium environment in this process, which draws itself (`render_mode="rgb_array"`)."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from jaxrl_dist import envs, errors
 from jaxrl_dist.envs import film
-from jaxrl_dist.envs.host import checked, worker_pool
+from jaxrl_dist.envs.host import checked, hangs, worker_pool
 
 _FRAMES_PER_SECOND = 30.0
 _ENV_IDS = np.zeros(1, np.int32)
@@ -78,7 +77,7 @@ class _Single(checked.Checked):
 
     def _call(self, function: Callable[[], Any]) -> Any:
         """Calls the environment's code, and notes when the call began, so that another thread can notice a hang."""
-        self.waiting_since = time.monotonic()
+        self.waiting_since = hangs.now()
         try:
             return function()
         except Exception as error:

@@ -18,6 +18,44 @@ CLOSE_WITHIN_S = 5.0
 _POLL_S, _LOOK_S = 0.1, 0.005
 # Work that checks for a stop itself, between the steps of environments, does so within this time.
 _STOP_WITHIN_S = 2.0
+# Between two looks at the clock, and the most that counts of the time between two.
+_TICK_S, _GAP_S = 0.25, 1.0
+
+
+class _Clock:
+    """The monotonic clock, less what the process stood still, as after Ctrl-Z; of each time a second at most counts.
+
+    While it stands still no environment gives anything, and none of them hangs.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._seen_s = threading.Lock(), time.monotonic()
+        self._ran_s = self._seen_s
+        self._ticker: threading.Thread | None = None
+
+    def now(self) -> float:
+        """Returns its seconds, more than 0."""
+        with self._lock:
+            if self._ticker is None:
+                self._ticker = threading.Thread(target=self._tick, daemon=True, name="clock of environments")
+                self._ticker.start()
+            seen_s = time.monotonic()
+            self._ran_s += min(seen_s - self._seen_s, _GAP_S)
+            self._seen_s = seen_s
+            return self._ran_s
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(_TICK_S)
+            self.now()
+
+
+_CLOCK = _Clock()
+
+
+def now() -> float:
+    """Returns the seconds, more than 0, by which waits for environments are measured; see `_Clock`."""
+    return _CLOCK.now()
 
 
 def check_waiting(environment: envs.HostEnvironment) -> None:
@@ -29,7 +67,7 @@ def check_waiting(environment: envs.HostEnvironment) -> None:
         errors.EnvironmentFault: they have; the message names them.
     """
     since, limit = environment.waiting_since, environment.timeout_s
-    if since and time.monotonic() - since > limit:
+    if since and now() - since > limit:
         raise overdue(environment.spec, environment.waiting_for, limit)
 
 
@@ -37,7 +75,7 @@ class Making:
     """The time in which a thread makes environments, which any other thread can check.
 
     Attributes:
-        since_s: `time.monotonic()` when it began, 0 while none are made.
+        since_s: `now()` when it began, 0 while none are made.
     """
 
     def __init__(self, environment: str, timeout_s: float) -> None:
@@ -51,14 +89,14 @@ class Making:
         self._environment, self._limit_s = environment, max(timeout_s, MAKE_S)
 
     def __enter__(self) -> None:
-        self.since_s = time.monotonic()
+        self.since_s = now()
 
     def __exit__(self, *_: object) -> None:
         self.since_s = 0.0
 
     def check(self) -> None:
         """Raises an `EnvironmentFault` if it takes too long; any thread but that which makes them calls it."""
-        if (since_s := self.since_s) and time.monotonic() - since_s > self._limit_s:
+        if (since_s := self.since_s) and now() - since_s > self._limit_s:
             raise errors.EnvironmentFault(f"{self._environment}: making it takes longer than {self._limit_s:g} s")
 
 

@@ -1,7 +1,6 @@
 """Puts a pool with the Gymnasium interface of EnvPool behind `envs.HostEnvironment`; knows no suite."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -110,7 +109,7 @@ class Pooled(checked.Checked):
 
     def _wait(self, call: Callable[[], Any]) -> Any:
         """Calls the pool, and notes the start for other threads; `_usable` refuses an answer that came too late."""
-        start = self.waiting_since = time.monotonic()
+        start = self.waiting_since = hangs.now()
         try:
             result = call()
         except Exception as error:
@@ -118,7 +117,7 @@ class Pooled(checked.Checked):
             raise self._fault from error
         finally:
             self.waiting_since = 0.0
-        if time.monotonic() - start > self.timeout_s:
+        if hangs.now() - start > self.timeout_s:
             self._fault = hangs.overdue(self.spec, self.waiting_for, self.timeout_s)
         return result
 

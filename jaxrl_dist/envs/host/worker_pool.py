@@ -109,7 +109,7 @@ class WorkerPool(checked.Checked):
         num_workers = min(plan.workers or cgroups.num_cores(), self.num_envs)
         self._shares = np.array_split(self._all, num_workers)
         self._owner = np.repeat(np.arange(num_workers), [len(share) for share in self._shares])
-        self._since = np.zeros(num_workers)
+        self._since, self._stood_s = np.zeros((2, num_workers))
         # An environment is busy from `send` to `recv`, and pending until its worker has stepped it. It is stale after
         # its process was replaced, and cut while the row that ends its episode for that reason waits for `recv`.
         self._pending, self._stale, self._cut = np.zeros((3, self.num_envs), bool)
@@ -190,10 +190,10 @@ class WorkerPool(checked.Checked):
         owner = self._owner[envs]
         order = owner.argsort(kind="stable")
         bounds = 4 * owner[order].searchsorted(np.arange(len(self._shares) + 1))
-        message, now = commands[order].tobytes(), time.monotonic()
+        message, now, stood_s = commands[order].tobytes(), time.monotonic(), _stood_still_s()
         for index, (low, high) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
             if low < high:
-                self._since[index] = now
+                self._since[index], self._stood_s[index] = now, stood_s
                 self._processes[index].command(message[low:high])
 
     def _receive(self, count: int) -> tuple[envs.RawStep, np.ndarray]:
@@ -260,7 +260,8 @@ class WorkerPool(checked.Checked):
                 self._replace(index, "")
             limit = self.timeout_s if self._block["built"][index] else max(self.timeout_s, hangs.MAKE_S)
             since = max(self._since[index], self._block["since"][index])
-            if self._pending[share].any() and time.monotonic() > since + limit:
+            waited_s = time.monotonic() - since - (_stood_still_s() - self._stood_s[index])
+            if self._pending[share].any() and waited_s > limit:
                 self._replace(index, f"did not answer within {limit:g} s")
 
     def _replace(self, index: int, wrong: str) -> None:
@@ -290,7 +291,7 @@ class WorkerPool(checked.Checked):
             raise self._fault
         warnings.warn(f"replaced ({self._restarts} of {most}): {what}{place}", RuntimeWarning, stacklevel=2)
         self._processes.start(index)
-        self._since[index] = time.monotonic()
+        self._since[index], self._stood_s[index] = time.monotonic(), _stood_still_s()
         ended, lost = self._ended[share], self._pending[share]
         self._stale[share] = True
         for env in share[lost & ~ended]:
@@ -314,6 +315,11 @@ class WorkerPool(checked.Checked):
         for env in envs:
             sequence = np.random.SeedSequence((int(self._seeds[env]), int(self._lives[env])))
             self._block["seed"][env] = sequence.generate_state(1)[0] >> 1
+
+
+def _stood_still_s() -> float:
+    """Returns the seconds in which this process stood still, from a time before it began."""
+    return time.monotonic() - hangs.now()
 
 
 class Process:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxrl_dist import envs, errors, simulator, types
-from jaxrl_dist.envs.host import checked
+from jaxrl_dist.envs.host import checked, hangs
 from jaxrl_dist.envs.simulators import messages, sources
 
 # Connecting and making a world take longer than a step may.
@@ -166,7 +166,7 @@ class Conversations(checked.Checked):
 
     def _await(self, ids: np.ndarray) -> None:
         """Notes that each of the environments i32 [N] owes a message from now on."""
-        self._since_s[ids] = time.monotonic()
+        self._since_s[ids] = hangs.now()
         self._pending[ids] = True
         for env in ids.tolist():
             self._poll.register(self._descriptors[env], select.POLLIN)
@@ -203,7 +203,7 @@ class Conversations(checked.Checked):
     def _left_s(self) -> float:
         """Returns the seconds until the first of the waits is over."""
         pending = self._pending
-        return max(0.0, float((self._since_s[pending] + self._limit_s[pending]).min()) - time.monotonic())
+        return max(0.0, float((self._since_s[pending] + self._limit_s[pending]).min()) - hangs.now())
 
     def _listen(self, timeout_s: float) -> None:
         """Reads the messages that come within `timeout_s`; raises a fault if a simulator is overdue then."""
@@ -211,9 +211,8 @@ class Conversations(checked.Checked):
             raise self._failed("closed")
         for descriptor, _ in self._poll.poll(math.ceil(1000 * min(timeout_s, _POLL_S))):
             self._read(self._descriptors.index(descriptor))
-        now_s = time.monotonic()
-        self._next_check_s = now_s + min(_CHECK_S, self.timeout_s / 4)
-        overdue = self._pending & (now_s > self._since_s + self._limit_s)
+        self._next_check_s = time.monotonic() + min(_CHECK_S, self.timeout_s / 4)
+        overdue = self._pending & (hangs.now() > self._since_s + self._limit_s)
         if overdue.any():
             env = int(overdue.argmax())
             raise self._refused(env, f"gave nothing for {self._limit_s[env]:g} s")
