@@ -1,4 +1,4 @@
-"""What the control groups of this process allow, of version 1 or 2 (cgroups(7)): a container's limits are theirs."""
+"""Limits of this process by its control groups, of version 1 or 2 (cgroups(7)); a container's are such ones."""
 
 import math
 import os

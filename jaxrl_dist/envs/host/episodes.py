@@ -211,7 +211,7 @@ def lost(raw: envs.RawStep) -> np.ndarray:
 
 
 class Account(NamedTuple):
-    """What `Episodes` knows of B environments; with A agents all are [B·A].
+    """The account that `Episodes` keeps of B environments; with A agents all are [B·A].
 
     Attributes:
         steps: i32 [B], rows so far.
