@@ -208,3 +208,21 @@ def test_bounds_that_no_action_comes_near_are_none() -> None:
     assert isinstance(found, types.BoxSpace)
     np.testing.assert_array_equal(found.low, np.float32([-np.inf, -2, -np.inf]))
     np.testing.assert_array_equal(found.high, np.float32([np.inf, 9e8, np.inf]))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "dtype", "expected"),
+    [
+        (0, 1, np.int64, False),
+        (0, 2, np.int64, True),
+        (-1, 1, np.int32, True),
+        (0, 9, np.uint32, True),
+        (0, 9, np.int16, False),
+        (0, 255, np.uint8, False),
+        (0, 9, np.float64, False),
+    ],
+)
+def test_integers_but_flags_and_small_ones_are_seen_as_reals(low: Any, high: Any, dtype: Any, expected: bool) -> None:
+    """A mask of actions stays one."""
+    assert episodes.is_of_integers(gymnasium.spaces.Box(low, high, (2,), dtype)) is expected
+    assert not episodes.is_of_integers(gymnasium.spaces.MultiDiscrete([3, 3]))
